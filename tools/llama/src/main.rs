@@ -1,0 +1,2 @@
+//! The program `llama`.
+fn main() {}
