@@ -199,7 +199,9 @@ fn requests_share_steps() {
     let engine = engine(model);
     let (_, one) = engine.submit(greedy(&[1; 20], 10));
     let (_, two) = engine.submit(greedy(&[2; 30], 10));
-    (collect(one), collect(two));
+    for events in [one, two] {
+        collect(events);
+    }
     let log = log.lock().unwrap();
     assert!(log.iter().any(|batch| batch.len() == 2), "{log:?}");
     assert!(log.iter().all(|batch| batch.iter().map(|work| work.1).sum::<usize>() <= 8), "{log:?}");
