@@ -189,7 +189,7 @@ impl DType {
     /// overflows.
     pub fn bytes_for(self, elements: u64) -> Option<u64> {
         let format = self.format();
-        if elements % format.block as u64 != 0 {
+        if !elements.is_multiple_of(format.block as u64) {
             return None;
         }
         (elements / format.block as u64).checked_mul(format.bytes as u64)

@@ -13,7 +13,7 @@ use half::{bf16, f16};
 /// is infinite or NaN.
 pub fn validate_rows(dtype: DType, bytes: &[u8]) -> Result<(), QuantError> {
     let format = dtype.format();
-    if bytes.len() % format.bytes != 0 {
+    if !bytes.len().is_multiple_of(format.bytes) {
         return Err(QuantError::PartialBytes { dtype, bytes: bytes.len() });
     }
     if format.floats.is_empty() {

@@ -84,6 +84,10 @@ fn q8_k_puts_the_peak_at_the_end_and_stores_sums() {
         let peak =
             (0..256).max_by(|&a, &b| elements[a].abs().total_cmp(&elements[b].abs())).expect("elements");
         let d = f32::from_le_bytes(block[..4].try_into().expect("four bytes"));
+        if elements[peak] == 0.0 {
+            assert_eq!(block, [0; 292], "block {index}");
+            continue;
+        }
         assert_eq!(block[4 + peak] as i8, -127, "block {index}");
         assert!((d * -127.0 - elements[peak]).abs() <= elements[peak].abs() * 1e-6);
         for (group, sum) in block[260..].chunks(2).enumerate() {

@@ -36,7 +36,7 @@ fn put_values(x: &mut [f32; 32], scale: f32, qs: &[u8]) {
     }
 }
 
-/// Tries scales that put the element of largest magnitude on or near the end of the table, fits each by least
+/// Tries scales that put the element of largest magnitude on or near an end of the table, fits each by least
 /// squares with weights x², and keeps the one with the smallest weighted error.
 pub(crate) fn encode_iq4_nl(input: &[f32], output: &mut [u8]) {
     encode_blocks(input, output, |x: &[f32; 32], block: &mut [u8; 18]| {
@@ -54,8 +54,10 @@ fn best_scale(x: &[f32; 32]) -> f32 {
         return 0.0;
     }
     let (mut best, mut best_gain) = (0.0, 0.0);
-    for offset in -7..=7 {
-        let scale = (offset as f32 + f32::from(IQ4_VALUES[0])) / peak;
+    let end = f32::from(IQ4_VALUES[0]);
+    // The table reaches further on its negative side, so the peak goes there, but for one try beyond the other end.
+    for target in std::iter::once(-end).chain((-7..=7).map(|offset| end + offset as f32)) {
+        let scale = target / peak;
         let (mut cross, mut square) = (0.0, 0.0);
         for &x in x {
             let value = f32::from(IQ4_VALUES[usize::from(nearest(x * scale))]);
