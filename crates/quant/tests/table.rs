@@ -77,3 +77,20 @@ fn sign_indices_expand_to_an_even_number_of_signs() {
         assert!(seen.insert(signs));
     }
 }
+
+#[test]
+fn every_lattice_point_equals_the_stored_one() {
+    let grids: [(&str, &[i8]); 6] = [
+        ("IQ1_S", grids::IQ1.as_flattened()),
+        ("IQ2_XXS", grids::IQ2_XXS.as_flattened()),
+        ("IQ2_XS", grids::IQ2_XS.as_flattened()),
+        ("IQ2_S", grids::IQ2_S.as_flattened()),
+        ("IQ3_XXS", grids::IQ3_XXS.as_flattened()),
+        ("IQ3_S", grids::IQ3_S.as_flattened()),
+    ];
+    for (name, grid) in grids {
+        let expected: Vec<i8> =
+            bytes(&format!("quant-grids/{name}.i8")).into_iter().map(|byte| byte as i8).collect();
+        assert!(grid == expected, "{name}");
+    }
+}

@@ -77,3 +77,28 @@ fn errors_name_format_block_and_byte() {
     let error = validate_rows(DType::Q4_1, &rows).expect_err("infinite minimum");
     assert_eq!(error.to_string(), "q4_1 block 1 holds inf at byte 2, but only finite numbers are allowed");
 }
+
+/// Long rows are searched in runs; the index must be that in the row.
+#[test]
+fn the_first_of_many_elements_is_named() {
+    for position in [0, 255, 256, 257, 999] {
+        let mut rows = vec![0; 2 * 1000];
+        rows[2 * position + 1] = 0x7c;
+        rows[2 * 999 + 1] = 0xfc;
+        match validate_rows(DType::F16, &rows) {
+            Err(QuantError::NotFinite { block, offset: 0, .. }) => assert_eq!(block, position),
+            other => panic!("element {position}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_first_block_is_named_whichever_field_is_broken() {
+    let mut rows = [0; 3 * 20];
+    rows[41] = 0x7c; // d of block 2
+    rows[23] = 0x7e; // m of block 1
+    match validate_rows(DType::Q4_1, &rows) {
+        Err(QuantError::NotFinite { block: 1, offset: 2, value, .. }) => assert!(value.is_nan()),
+        other => panic!("{other:?}"),
+    }
+}

@@ -72,8 +72,26 @@ fn inverse(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { 1.0 / scale }
 }
 
-/// The element of largest magnitude with its sign; of equals the first. 0 for no elements.
+/// Largest magnitude; NaN counts as nothing.
+#[inline(always)]
+fn peak(elements: &[f32]) -> f32 {
+    // Independent lanes, because one running maximum waits for itself.
+    let mut lanes = [0.0; 8];
+    let (chunks, rest) = elements.as_chunks::<8>();
+    for chunk in chunks {
+        for (lane, x) in lanes.iter_mut().zip(chunk) {
+            *lane = if x.abs() > *lane { x.abs() } else { *lane };
+        }
+    }
+    rest.iter().chain(&lanes).fold(0.0, |peak, x| peak.max(x.abs()))
+}
+
+/// The element of largest magnitude with its sign; of equals the first. 0 if all are 0 or NaN.
 #[inline(always)]
 fn signed_peak(elements: &[f32]) -> f32 {
-    elements.iter().fold(0.0, |peak: f32, &x| if x.abs() > peak.abs() { x } else { peak })
+    let peak = peak(elements);
+    if peak == 0.0 {
+        return 0.0;
+    }
+    elements.iter().copied().find(|x| x.abs() == peak).unwrap_or(0.0)
 }
