@@ -112,3 +112,17 @@ fn halves_round_away_from_zero_in_q8_0_and_to_even_in_q8_k() {
     let q8_k = encode(DType::Q8_K, &x);
     assert_eq!(q8_k[4..9].iter().map(|&code| code as i8).collect::<Vec<_>>(), [-127, 0, 0, 2, -2]);
 }
+
+/// Half-way cases of the truncating encoders go up, in units of d.
+#[test]
+fn halves_round_up_in_the_four_and_five_bit_formats() {
+    let mut x = [0.0; 32];
+    (x[0], x[1], x[2]) = (-8.0, 0.5, -0.5);
+    assert_eq!(decode(DType::Q4_0, &encode(DType::Q4_0, &x))[..3], [-8.0, 1.0, 0.0]);
+    x[0] = -16.0;
+    assert_eq!(decode(DType::Q5_0, &encode(DType::Q5_0, &x))[..3], [-16.0, 1.0, 0.0]);
+    (x[0], x[1], x[2]) = (15.0, 0.5, 1.5);
+    assert_eq!(decode(DType::Q4_1, &encode(DType::Q4_1, &x))[..3], [15.0, 1.0, 2.0]);
+    x[0] = 31.0;
+    assert_eq!(decode(DType::Q5_1, &encode(DType::Q5_1, &x))[..3], [31.0, 1.0, 2.0]);
+}
