@@ -5,7 +5,7 @@
 //! 16 rows by 32 columns, and within a block four neighbouring columns (a *quad*) of the 16 rows make up 64 bytes,
 //! the unit of the byte dot-product instructions.
 
-use puna_quant::DType;
+use puna_quant::{DType, IQ4_VALUES};
 
 /// Rows interleaved in one group.
 pub(super) const GROUP: usize = 16;
@@ -99,8 +99,15 @@ macro_rules! with_format {
 pub(super) use with_format;
 
 /// The values of IQ4_NL plus 128, so that they are unsigned.
-pub(super) const NONLINEAR: [u8; 16] =
-    [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
+pub(super) const NONLINEAR: [u8; 16] = {
+    let mut values = [0; 16];
+    let mut index = 0;
+    while index < 16 {
+        values[index] = (IQ4_VALUES[index] as i16 + 128) as u8;
+        index += 1;
+    }
+    values
+};
 
 /// The arrangement of a packed matrix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
