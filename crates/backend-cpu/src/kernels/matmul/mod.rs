@@ -8,6 +8,10 @@
 //! same number of tokens.
 
 mod activation;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod layout;
 mod pack;
 mod reference;
@@ -204,8 +208,13 @@ impl PackedMatrix {
     }
 
     /// Bytes of private memory that a call of [`PackedMatrix::multiply`] needs.
-    pub fn scratch_bytes(&self, _format: ActivationFormat) -> usize {
-        self.geometry.padded_columns() * 4 + 64
+    pub fn scratch_bytes(&self, format: ActivationFormat) -> usize {
+        match (self.geometry.layout, format) {
+            (_, ActivationFormat::Bf16) => 0,
+            // One decoded group, and one decoded row.
+            (_, ActivationFormat::F32) => (self.geometry.padded_columns() * (GROUP + 1)) * 4 + 64,
+            (_, ActivationFormat::Q8) => 0,
+        }
     }
 
     /// Multiplies `rows` by all tokens of `activation`, whose format [`PackedMatrix::activation`] gave for some
@@ -225,7 +234,6 @@ impl PackedMatrix {
         out: OutputView,
         scratch: &mut [u8],
     ) {
-        let _ = features;
         let geometry = &self.geometry;
         Plan { geometry: *geometry }.check(&rows);
         assert_eq!(activation.columns, geometry.columns, "columns of the activation");
@@ -237,7 +245,7 @@ impl PackedMatrix {
         );
         assert!(scratch.len() >= self.scratch_bytes(format), "scratch memory");
         let operands = Operands {
-            geometry,
+            geometry: *geometry,
             matrix: self.bytes.as_slice(),
             activation: activation.bytes,
             token_bytes: format.token_bytes(activation.columns),
@@ -245,11 +253,9 @@ impl PackedMatrix {
             out,
         };
         let groups = rows.start / GROUP..rows.end.div_ceil(GROUP);
-        // SAFETY: any bytes are valid f32s; the middle part is aligned.
-        let line = unsafe { scratch.align_to_mut::<f32>().1 };
         match (geometry.layout, format) {
-            (Layout::Integer(_), ActivationFormat::Q8) => reference::integer(&operands, groups),
-            (_, ActivationFormat::F32) => reference::float(&operands, groups, line),
+            (Layout::Integer(_), ActivationFormat::Q8) => integer(features, &operands, groups),
+            (_, ActivationFormat::F32) => float(features, &operands, groups, scratch),
             (layout, format) => panic!("{layout:?} is not multiplied by {format:?}"),
         }
     }
@@ -267,8 +273,9 @@ impl PackedMatrix {
 }
 
 /// What a kernel works on. Kernels write results only through [`Operands::store`] or to the same places.
+#[derive(Clone, Copy)]
 struct Operands<'a> {
-    geometry: &'a Geometry,
+    geometry: Geometry,
     matrix: &'a [u8],
     activation: &'a [u8],
     /// Bytes from one token to the next (in tiles: the bytes of one token's share).
@@ -295,8 +302,76 @@ impl Operands<'_> {
 
     /// Writes one result; `token` and `row` lie within the call's range.
     fn store(&self, token: usize, row: usize, value: f32) {
-        debug_assert!(token < self.tokens && row < self.geometry.rows);
         // SAFETY: the caller of `multiply` vouches for all results of its rows.
-        unsafe { *self.out.pointer.add(token * self.out.stride + row) = value }
+        unsafe { *self.result(token, row) = value }
     }
+
+    /// The place of one result.
+    fn result(&self, token: usize, row: usize) -> *mut f32 {
+        debug_assert!(token < self.tokens && row < self.geometry.rows);
+        // Within the caller's memory or not, computing the address is harmless; writing is the kernel's promise.
+        self.out.pointer.wrapping_add(token * self.out.stride + row)
+    }
+}
+
+/// Integer layouts by Q8 activations with the best kernel.
+fn integer(features: Features, operands: &Operands<'_>, groups: Range<usize>) {
+    // SAFETY: `features` proves that the processor has the instructions.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        if features.avx512_vnni {
+            return avx512::integer(operands, groups);
+        } else if features.avx_vnni {
+            return avx2::integer_vnni(operands, groups);
+        } else if features.avx2 {
+            return avx2::integer(operands, groups);
+        }
+    }
+    let _ = features;
+    reference::integer(operands, groups);
+}
+
+/// The other layouts by F32 activations with the best kernel.
+fn float(features: Features, operands: &Operands<'_>, groups: Range<usize>, scratch: &mut [u8]) {
+    // SAFETY: any bytes are valid f32s; the middle part is aligned.
+    let scratch = unsafe { scratch.align_to_mut::<f32>().1 };
+    if !features.avx2 {
+        return reference::float(operands, groups, scratch);
+    }
+    if operands.geometry.layout != Layout::Rows {
+        return float_lanes(features, operands, groups);
+    }
+    let columns = operands.geometry.padded_columns();
+    let (decoded, line) = scratch.split_at_mut(columns * GROUP);
+    for group in groups {
+        let rows = operands.geometry.rows - group * GROUP;
+        pack::decode_group(&operands.geometry, operands.group(group), rows, line, decoded);
+        let single = Operands {
+            geometry: Geometry {
+                layout: Layout::Single,
+                rows,
+                group_bytes: columns * GROUP * 4,
+                ..operands.geometry
+            },
+            matrix: bytemuck::cast_slice(decoded),
+            out: OutputView { pointer: operands.result(0, group * GROUP), ..operands.out },
+            ..*operands
+        };
+        float_lanes(features, &single, 0..1);
+    }
+}
+
+/// Interleaved floating-point layouts by F32 activations with the best kernel of a processor that has one.
+fn float_lanes(features: Features, operands: &Operands<'_>, groups: Range<usize>) {
+    // SAFETY: `features` proves that the processor has the instructions.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        if features.avx512 {
+            avx512::float(operands, groups);
+        } else {
+            avx2::float(operands, groups);
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    unreachable!("{features:?} on a processor without vector kernels for {} groups of {}", groups.len(), operands.tokens);
 }

@@ -252,6 +252,18 @@ pub(super) fn decode_row(geometry: &Geometry, group: &[u8], row: usize, output: 
     }
 }
 
+/// Decodes a group of [`Layout::Rows`] to `decoded`, 16 rows for each column; columns of padding and rows past the last
+/// one are zero. `line` has room for one row.
+pub(super) fn decode_group(geometry: &Geometry, group: &[u8], rows: usize, line: &mut [f32], decoded: &mut [f32]) {
+    decoded.fill(0.0);
+    for row in 0..rows.min(GROUP) {
+        decode_row(geometry, group, row, &mut line[..geometry.columns]);
+        for (column, value) in line[..geometry.columns].iter().enumerate() {
+            decoded[column * GROUP + row] = *value;
+        }
+    }
+}
+
 /// The unsigned number a code stands for.
 pub(super) fn code_value(integer: &Integer, code: u8) -> i32 {
     i32::from(if integer.table { NONLINEAR[usize::from(code & 15)] } else { code })

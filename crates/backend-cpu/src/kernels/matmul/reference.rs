@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// Integer formats by [`super::ActivationFormat::Q8`] activations, for the groups `groups`.
 pub(super) fn integer(operands: &Operands<'_>, groups: Range<usize>) {
-    let geometry = operands.geometry;
+    let geometry = &operands.geometry;
     let Layout::Integer(position) = geometry.layout else { return };
     let integer = &INTEGERS[position];
     let per_record = integer.scales.blocks();
@@ -41,7 +41,7 @@ pub(super) fn integer(operands: &Operands<'_>, groups: Range<usize>) {
 
 /// Every layout by f32 activations, for the groups `groups`. `line` holds one row of the matrix.
 pub(super) fn float(operands: &Operands<'_>, groups: Range<usize>, line: &mut [f32]) {
-    let geometry = operands.geometry;
+    let geometry = &operands.geometry;
     let line = &mut line[..geometry.columns];
     for group in groups {
         for row in 0..GROUP.min(geometry.rows - group * GROUP) {
