@@ -122,8 +122,7 @@ pub(super) unsafe fn block_scales<const F: usize>(
             Scales::SuperAffine => {
                 let bytes = record.add(64 + part * 32);
                 let scale = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(bytes.cast())));
-                let minimum =
-                    _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(bytes.add(16).cast())));
+                let minimum = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(bytes.add(16).cast())));
                 // A subtraction of the product later would be one more instruction in the inner loop.
                 let negative = _mm512_sub_ps(_mm512_setzero_ps(), first[1]);
                 [_mm512_mul_ps(first[0], scale), _mm512_mul_ps(negative, minimum)]
@@ -131,8 +130,7 @@ pub(super) unsafe fn block_scales<const F: usize>(
             Scales::SuperHalf => {
                 let bytes = record.add(32 + part * 32);
                 let left = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.cast())));
-                let right =
-                    _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.add(16).cast())));
+                let right = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.add(16).cast())));
                 [_mm512_mul_ps(first[0], left), _mm512_mul_ps(first[0], right)]
             }
         }
@@ -153,10 +151,8 @@ pub(super) unsafe fn quad_codes<const F: usize>(plane: *const u8, quad: usize) -
         return unit(quad);
     }
     let raw = unit(quad % 4);
-    let nibbles = _mm512_and_si512(
-        if quad < 4 { raw } else { _mm512_srli_epi16::<4>(raw) },
-        _mm512_set1_epi8(15),
-    );
+    let nibbles =
+        _mm512_and_si512(if quad < 4 { raw } else { _mm512_srli_epi16::<4>(raw) }, _mm512_set1_epi8(15));
     /// `a | b & c`.
     const OR_AND: i32 = 0xf8;
     match integer.bits {
@@ -208,7 +204,8 @@ unsafe fn add_block<const F: usize, const T: usize>(
     let integer = const { INTEGERS[F] };
     let halves = matches!(integer.scales, Scales::SuperHalf);
     // SAFETY: offsets up to 44 lie in the activation block.
-    let word = |t: usize, at: usize| unsafe { _mm512_set1_epi32(x[t].add(at).cast::<i32>().read_unaligned()) };
+    let word =
+        |t: usize, at: usize| unsafe { _mm512_set1_epi32(x[t].add(at).cast::<i32>().read_unaligned()) };
     // SAFETY: as above.
     let float = |t: usize, at: usize| unsafe { _mm512_set1_ps(x[t].add(at).cast::<f32>().read_unaligned()) };
     let mut dots = [[_mm512_setzero_si512(); T]; 2];

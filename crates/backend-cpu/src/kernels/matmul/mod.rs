@@ -9,6 +9,8 @@
 
 mod activation;
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -23,6 +25,9 @@ use crate::memory::AlignedBuffer;
 use layout::{GROUP, Geometry, Layout};
 use puna_quant::DType;
 use std::ops::Range;
+
+/// From this number of tokens on, decoding the rows to BF16 for the matrix unit pays.
+const AMX_TOKENS: usize = 16;
 
 /// Why a matrix cannot be packed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -85,8 +90,7 @@ impl Plan {
     /// [`Plan::ROW_GRANULARITY`] and ends at one or at the last row.
     pub fn destination(&self, rows: Range<usize>) -> Range<usize> {
         self.check(&rows);
-        rows.start / GROUP * self.geometry.group_bytes
-            ..rows.end.div_ceil(GROUP) * self.geometry.group_bytes
+        rows.start / GROUP * self.geometry.group_bytes..rows.end.div_ceil(GROUP) * self.geometry.group_bytes
     }
 
     /// Where `rows` lie in the matrix as the file has it.
@@ -200,20 +204,26 @@ impl PackedMatrix {
 
     /// The form of activation with which `tokens` rows are multiplied fastest. The values do not depend on the rows
     /// of a step, but they do depend on this choice.
-    pub fn activation(&self, _features: Features, _tokens: usize) -> ActivationFormat {
+    pub fn activation(&self, features: Features, tokens: usize) -> ActivationFormat {
         match self.geometry.layout {
+            // True f32 multiplication.
+            Layout::Single => ActivationFormat::F32,
+            _ if features.amx && tokens >= AMX_TOKENS => ActivationFormat::Bf16,
             Layout::Integer(_) => ActivationFormat::Q8,
-            Layout::Single | Layout::Half | Layout::Brain | Layout::Rows => ActivationFormat::F32,
+            Layout::Half | Layout::Brain | Layout::Rows => ActivationFormat::F32,
         }
     }
 
     /// Bytes of private memory that a call of [`PackedMatrix::multiply`] needs.
     pub fn scratch_bytes(&self, format: ActivationFormat) -> usize {
-        match (self.geometry.layout, format) {
-            (_, ActivationFormat::Bf16) => 0,
+        match format {
+            #[cfg(target_arch = "x86_64")]
+            ActivationFormat::Bf16 => amx::scratch_bytes(&self.geometry),
+            #[cfg(not(target_arch = "x86_64"))]
+            ActivationFormat::Bf16 => 0,
             // One decoded group, and one decoded row.
-            (_, ActivationFormat::F32) => (self.geometry.padded_columns() * (GROUP + 1)) * 4 + 64,
-            (_, ActivationFormat::Q8) => 0,
+            ActivationFormat::F32 => (self.geometry.padded_columns() * (GROUP + 1)) * 4 + 64,
+            ActivationFormat::Q8 => 0,
         }
     }
 
@@ -256,6 +266,11 @@ impl PackedMatrix {
         match (geometry.layout, format) {
             (Layout::Integer(_), ActivationFormat::Q8) => integer(features, &operands, groups),
             (_, ActivationFormat::F32) => float(features, &operands, groups, scratch),
+            #[cfg(target_arch = "x86_64")]
+            (_, ActivationFormat::Bf16) if features.amx => {
+                // SAFETY: `features` proves that the processor has AVX-512 and AMX and the system's permission.
+                unsafe { amx::multiply(&operands, groups, scratch) }
+            }
             (layout, format) => panic!("{layout:?} is not multiplied by {format:?}"),
         }
     }
@@ -373,5 +388,9 @@ fn float_lanes(features: Features, operands: &Operands<'_>, groups: Range<usize>
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    unreachable!("{features:?} on a processor without vector kernels for {} groups of {}", groups.len(), operands.tokens);
+    unreachable!(
+        "{features:?} on a processor without vector kernels for {} groups of {}",
+        groups.len(),
+        operands.tokens
+    );
 }

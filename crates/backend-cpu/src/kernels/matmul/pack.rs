@@ -254,7 +254,13 @@ pub(super) fn decode_row(geometry: &Geometry, group: &[u8], row: usize, output: 
 
 /// Decodes a group of [`Layout::Rows`] to `decoded`, 16 rows for each column; columns of padding and rows past the last
 /// one are zero. `line` has room for one row.
-pub(super) fn decode_group(geometry: &Geometry, group: &[u8], rows: usize, line: &mut [f32], decoded: &mut [f32]) {
+pub(super) fn decode_group(
+    geometry: &Geometry,
+    group: &[u8],
+    rows: usize,
+    line: &mut [f32],
+    decoded: &mut [f32],
+) {
     decoded.fill(0.0);
     for row in 0..rows.min(GROUP) {
         decode_row(geometry, group, row, &mut line[..geometry.columns]);

@@ -20,7 +20,8 @@ pub(super) fn integer(operands: &Operands<'_>, groups: Range<usize>) {
                 let mut sum = 0.0f32;
                 for (block, x) in activation.chunks_exact(Q8_BYTES).enumerate() {
                     let plane = &bytes[block * integer.code_bytes()..][..integer.code_bytes()];
-                    let record = &bytes[geometry.scale_offset + block / per_record * integer.scales.bytes()..]
+                    let record = &bytes
+                        [geometry.scale_offset + block / per_record * integer.scales.bytes()..]
                         [..integer.scales.bytes()];
                     let codes = unpack_row(integer.bits, plane, row);
                     let mut dots = [0i32; 2];
