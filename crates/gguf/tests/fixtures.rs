@@ -3,7 +3,7 @@
 mod common;
 
 use common::{beside_the_project, files, fixtures};
-use puna_gguf::{File, OpenOptions};
+use puna_gguf::{File, OpenOptions, TensorSpec, write};
 
 #[test]
 fn vocabularies() {
@@ -55,5 +55,25 @@ fn models() {
         assert_eq!(mapped.bytes(tensor).as_ptr().align_offset(32), 0);
         assert_eq!(copied.bytes(tensor).as_ptr().align_offset(32), 0);
         assert_eq!(mapped.metadata, copied.metadata);
+    }
+}
+
+/// Files of other tools are laid out as ours are.
+#[test]
+fn rewritten_vocabularies_are_the_same_bytes() {
+    let Some(folder) = fixtures("vocab") else { return };
+    let out = tempfile::tempdir().unwrap();
+    let copy = out.path().join("copy.gguf");
+    for path in files(&folder, "gguf") {
+        let file = File::open(&path, &OpenOptions::default()).expect("a vocabulary");
+        let tensors: Vec<_> =
+            file.tensors.iter().map(|info| (TensorSpec::from(info), file.bytes(info))).collect();
+        write(&copy, &file.metadata, &tensors).expect("a copy");
+        let (mut original, written) = (std::fs::read(&path).unwrap(), std::fs::read(&copy).unwrap());
+        // Some tools leave out the padding at the end.
+        original.resize(original.len().next_multiple_of(32), 0);
+        // The version is the only thing that may differ before it.
+        original[4..8].copy_from_slice(&3u32.to_le_bytes());
+        assert!(original == written, "{}", path.display());
     }
 }
