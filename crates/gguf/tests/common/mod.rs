@@ -103,8 +103,12 @@ impl Image {
     }
 }
 
-/// A folder of the shared fixtures, or `None` with a printed reason.
+/// A folder of the project's fixtures or else of the shared ones, or `None` with a printed reason.
 pub fn fixtures(folder: &str) -> Option<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(folder);
+    if own.is_dir() {
+        return Some(own);
+    }
     beside_the_project(&format!("shared/fixtures/{folder}"))
 }
 
