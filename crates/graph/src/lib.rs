@@ -10,6 +10,7 @@ mod error;
 pub mod evaluate;
 mod graph;
 pub mod ops;
+pub mod passes;
 mod step;
 mod text;
 mod types;
