@@ -59,7 +59,9 @@ pub(crate) fn build(source: Source<'_>) -> Result<Box<dyn Model>, Error> {
     let Source { metadata, vocabulary, warnings } = source;
     let row = row(metadata)?;
     if row.names.contains(&table::DEFAULT) {
-        warnings.push("tokenizer.ggml.pre is missing: a guessed pre-tokenizer may degrade the answers".to_owned());
+        warnings.push(
+            "tokenizer.ggml.pre is missing: a guessed pre-tokenizer may degrade the answers".to_owned(),
+        );
     }
     let pre_tokenizer = PreTokenizer::new(row.steps)
         .map_err(|error| Error::Damaged { key: "tokenizer.ggml.pre", message: error.to_string() })?;
@@ -68,15 +70,13 @@ pub(crate) fn build(source: Source<'_>) -> Result<Box<dyn Model>, Error> {
         None if row.names.contains(&"kimi-k2") => Merges::ByToken,
         _ => Merges::Ranked(read_merges(vocabulary, metadata.string_array("tokenizer.ggml.merges")?)?),
     };
-    let symbol = |byte| vocabulary.find(byte_level::character(byte).encode_utf8(&mut [0; 4])).unwrap_or(ABSENT);
+    let symbol =
+        |byte| vocabulary.find(byte_level::character(byte).encode_utf8(&mut [0; 4])).unwrap_or(ABSENT);
     let byte_symbols = (0..=255).map(symbol).collect();
     Ok(Box::new(BytePair { row, pre_tokenizer, merges, byte_symbols }))
 }
 
-fn read_merges(
-    vocabulary: &Vocabulary,
-    merges: &[String],
-) -> Result<HashMap<(u32, u32), (u32, u32)>, Error> {
+fn read_merges(vocabulary: &Vocabulary, merges: &[String]) -> Result<HashMap<(u32, u32), (u32, u32)>, Error> {
     let mut unlisted: HashMap<String, u32> = HashMap::new();
     let mut next = u32::try_from(vocabulary.len()).unwrap_or(ABSENT);
     let mut symbol = |text: &str| {
@@ -96,7 +96,8 @@ fn read_merges(
         // The left text may itself begin with a space.
         let skipped = merge.chars().next().map_or(0, char::len_utf8);
         let space = merge.get(skipped..).and_then(|rest| rest.find(' ')).map(|space| space + skipped);
-        let Some((left, right)) = space.and_then(|space| Some((merge.get(..space)?, merge.get(space + 1..)?)))
+        let Some((left, right)) =
+            space.and_then(|space| Some((merge.get(..space)?, merge.get(space + 1..)?)))
         else {
             return Err(Error::Merge { index: rank as usize, found: merge.clone() });
         };
@@ -125,7 +126,8 @@ impl BytePair {
         merger: &mut Merger<u32>,
         tokens: &mut Vec<Token>,
     ) {
-        if self.row.ignore_merges && word.len() <= vocabulary.longest_text()
+        if self.row.ignore_merges
+            && word.len() <= vocabulary.longest_text()
             && let Some(token) = vocabulary.find(&self.spell(word))
         {
             tokens.push(token);
@@ -149,7 +151,8 @@ impl BytePair {
             Merges::Ranked(ranks) => merger.merge(|left, right, _| ranks.get(&(left, right)).copied()),
             Merges::ByToken => merger.merge(|_, _, range| {
                 // A byte is at most two bytes of token text.
-                let text = word.as_bytes().get(range).filter(|text| text.len() <= vocabulary.longest_text())?;
+                let text =
+                    word.as_bytes().get(range).filter(|text| text.len() <= vocabulary.longest_text())?;
                 let text: String = text.iter().copied().map(byte_level::character).collect();
                 vocabulary.find(&text).map(|token| (token, token))
             }),

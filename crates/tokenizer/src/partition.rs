@@ -64,7 +64,7 @@ impl Partition {
         let mut fragments = Vec::new();
         let mut rest = 0;
         let mut strip_next = false;
-        let mut push_text = |fragments: &mut Vec<_>, text: &'a str, left: bool, right: bool| {
+        let push_text = |fragments: &mut Vec<_>, text: &'a str, left: bool, right: bool| {
             let text = if left { text.trim_start() } else { text };
             let text = if right { text.trim_end() } else { text };
             if !text.is_empty() {

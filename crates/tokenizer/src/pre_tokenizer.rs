@@ -198,11 +198,19 @@ mod tests {
 
     #[test]
     fn long_runs_of_one_class_are_fast_on_a_small_stack() {
-        let texts: Vec<String> = [("Z", 131_072), ("a", 30_000), (".", 30_000), (" ", 30_000), ("漢", 30_000)]
-            .iter()
-            .chain(&[("\n", 30_000), ("1", 30_000), ("A", 43_000), ("é", 30_000), ("'", 30_000), ("aB", 30_000)])
-            .map(|(text, count)| text.repeat(*count))
-            .collect();
+        let texts: Vec<String> =
+            [("Z", 131_072), ("a", 30_000), (".", 30_000), (" ", 30_000), ("漢", 30_000)]
+                .iter()
+                .chain(&[
+                    ("\n", 30_000),
+                    ("1", 30_000),
+                    ("A", 43_000),
+                    ("é", 30_000),
+                    ("'", 30_000),
+                    ("aB", 30_000),
+                ])
+                .map(|(text, count)| text.repeat(*count))
+                .collect();
         let work = move || {
             for row in PRE_TOKENIZERS {
                 let splitter = PreTokenizer::new(row.steps).unwrap();

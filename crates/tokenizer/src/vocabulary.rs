@@ -152,10 +152,12 @@ impl Vocabulary {
                 // Files mark absent tokens with -1 or the largest number.
                 match metadata.get(key) {
                     None => {}
-                    Some(_) => found = metadata.optional_u32(key).or_else(|error| match error {
-                        puna_gguf::Error::KeyRange { .. } => Ok(None),
-                        error => Err(error),
-                    })?,
+                    Some(_) => {
+                        found = metadata.optional_u32(key).or_else(|error| match error {
+                            puna_gguf::Error::KeyRange { .. } => Ok(None),
+                            error => Err(error),
+                        })?
+                    }
                 }
             }
             let mut found = found.and_then(|token| self.checked(i64::from(token)));
