@@ -7,17 +7,23 @@
 
 mod bpe;
 mod byte_level;
+mod charsmap;
 mod decoder;
 mod error;
 mod merge;
 mod model;
 mod partition;
+mod plamo2;
 mod pre_tokenizer;
 mod pre_tokenizer_table;
+mod prefix_table;
+mod rwkv;
 mod special_tokens;
 mod spm;
 mod tokenizer;
+mod ugm;
 mod vocabulary;
+mod wpm;
 
 pub use decoder::Decoder;
 pub use error::Error;

@@ -6,7 +6,7 @@ use puna_gguf::Metadata;
 
 use crate::special_tokens::Role;
 use crate::vocabulary::{Defaults, Vocabulary};
-use crate::{Error, Token, bpe, spm};
+use crate::{Error, Token, bpe, plamo2, rwkv, spm, ugm, wpm};
 
 /// One way of turning text into tokens.
 pub(crate) trait Model: fmt::Debug + Send + Sync {
@@ -51,6 +51,47 @@ pub(crate) const MODELS: &[ModelRow] = &[
         build: spm::build,
     },
     ModelRow { names: &["gpt2", "gemma4", "whitespace"], defaults: bpe::defaults, build: bpe::build },
+    ModelRow {
+        names: &["bert"],
+        defaults: |_| {
+            Ok(Defaults {
+                roles: &[
+                    (Role::Classification, 101),
+                    (Role::Unknown, 100),
+                    (Role::Separator, 102),
+                    (Role::Padding, 0),
+                    (Role::Mask, 103),
+                ],
+                add_bos: true,
+                add_separator: true,
+                begins_with_classification: true,
+                ..Defaults::default()
+            })
+        },
+        build: wpm::build,
+    },
+    ModelRow {
+        names: &["t5"],
+        defaults: |_| {
+            Ok(Defaults {
+                roles: &[(Role::Eos, 1), (Role::Unknown, 2), (Role::Padding, 0)],
+                add_eos: true,
+                ..Defaults::default()
+            })
+        },
+        build: ugm::build,
+    },
+    ModelRow { names: &["rwkv"], defaults: |_| Ok(Defaults::default()), build: rwkv::build },
+    ModelRow {
+        names: &["plamo2"],
+        defaults: |_| {
+            Ok(Defaults {
+                roles: &[(Role::Bos, 1), (Role::Eos, 2), (Role::Unknown, 0), (Role::Padding, 3)],
+                ..Defaults::default()
+            })
+        },
+        build: plamo2::build,
+    },
 ];
 
 /// The row of a model name.

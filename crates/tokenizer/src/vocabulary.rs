@@ -56,6 +56,8 @@ pub(crate) struct Defaults {
     pub(crate) add_eos: bool,
     pub(crate) add_separator: bool,
     pub(crate) add_space_prefix: bool,
+    /// The classification token is what begins a sequence where no other does.
+    pub(crate) begins_with_classification: bool,
 }
 
 /// The vocabulary of a model. Token ids are positions in it, from 0.
@@ -126,7 +128,7 @@ impl Vocabulary {
             add_space_prefix: metadata
                 .bool_or("tokenizer.ggml.add_space_prefix", defaults.add_space_prefix)?,
         };
-        vocabulary.assign_roles(metadata, defaults.roles)?;
+        vocabulary.assign_roles(metadata, defaults)?;
         vocabulary.find_end_of_generation();
         vocabulary.set_strips(metadata)?;
         let suppressed = metadata.optional_i32_array("tokenizer.ggml.suppress_tokens")?.unwrap_or_default();
@@ -145,9 +147,10 @@ impl Vocabulary {
         }
     }
 
-    fn assign_roles(&mut self, metadata: &Metadata, defaults: &[(Role, Token)]) -> Result<(), Error> {
+    fn assign_roles(&mut self, metadata: &Metadata, defaults: Defaults) -> Result<(), Error> {
         for (number, row) in ROLES.iter().enumerate() {
-            let mut found = defaults.iter().find(|(role, _)| *role == row.role).map(|(_, token)| *token);
+            let mut found =
+                defaults.roles.iter().find(|(role, _)| *role == row.role).map(|(_, token)| *token);
             for key in row.keys.iter().rev() {
                 // Files mark absent tokens with -1 or the largest number.
                 match metadata.get(key) {
@@ -170,6 +173,13 @@ impl Vocabulary {
             }
             if let Some(place) = self.roles.get_mut(number) {
                 *place = found;
+            }
+        }
+        if defaults.begins_with_classification && self.bos().is_none() {
+            let classification = self.role(Role::Classification);
+            let bos = ROLES.iter().position(|row| row.role == Role::Bos);
+            if let Some(place) = bos.and_then(|number| self.roles.get_mut(number)) {
+                *place = classification;
             }
         }
         for position in 0..self.texts.len() {

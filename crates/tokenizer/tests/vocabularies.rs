@@ -10,10 +10,12 @@ fn cases(name: &str) -> Vec<(String, Vec<u32>)> {
     let path = shared(&format!("vocab/ggml-vocab-{name}.gguf.inp")).unwrap();
     let input = std::fs::read_to_string(&path).unwrap();
     let output = std::fs::read_to_string(path.with_extension("out")).unwrap();
+    // Most of the files end with a separator, one does not.
+    let input = input.strip_suffix("\n__ggml_vocab_test__\n").unwrap_or(&input);
     let texts: Vec<_> = input.split("\n__ggml_vocab_test__\n").collect();
     let ids: Vec<Vec<u32>> =
         output.lines().map(|line| line.split_whitespace().map(|id| id.parse().unwrap()).collect()).collect();
-    assert_eq!(texts.len(), ids.len() + 1, "the input ends with a separator");
+    assert_eq!(texts.len(), ids.len());
     texts.into_iter().map(str::to_owned).zip(ids).collect()
 }
 
