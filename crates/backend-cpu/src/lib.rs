@@ -1,1 +1,5 @@
-//! backend-cpu
+//! The CPU back end.
+
+pub mod isa;
+pub mod kernels;
+pub mod memory;

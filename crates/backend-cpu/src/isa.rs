@@ -1,0 +1,126 @@
+//! What the processor can do, and which of it is used.
+
+/// The instruction sets a kernel table is built for. A value of this type proves that the processor has
+/// them: the only constructors are [`Features::detect`] and methods that take features away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Features {
+    /// AVX2, FMA and F16C.
+    pub avx2: bool,
+    /// AVX-VNNI (256-bit `vpdpbusd` without AVX-512).
+    pub avx_vnni: bool,
+    /// AVX-512 F, BW, DQ, VL and VBMI.
+    pub avx512: bool,
+    /// AVX-512 VNNI.
+    pub avx512_vnni: bool,
+    /// AVX-512 BF16.
+    pub avx512_bf16: bool,
+    /// AMX tiles with INT8 and BF16, permitted by the operating system.
+    pub amx: bool,
+}
+
+impl Features {
+    /// No vector instructions beyond the baseline of the target.
+    pub const SCALAR: Self = Self {
+        avx2: false,
+        avx_vnni: false,
+        avx512: false,
+        avx512_vnni: false,
+        avx512_bf16: false,
+        amx: false,
+    };
+
+    /// What this processor and operating system offer.
+    #[cfg(target_arch = "x86_64")]
+    pub fn detect() -> Self {
+        let avx2 = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        let avx512 = avx2
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vbmi");
+        Self {
+            avx2,
+            avx_vnni: avx2 && is_x86_feature_detected!("avxvnni"),
+            avx512,
+            avx512_vnni: avx512 && is_x86_feature_detected!("avx512vnni"),
+            avx512_bf16: avx512 && is_x86_feature_detected!("avx512bf16"),
+            amx: avx512 && amx_permitted(),
+        }
+    }
+
+    /// What this processor offers; other architectures have no kernels of their own yet.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn detect() -> Self {
+        Self::SCALAR
+    }
+
+    /// Every level at or below `self`, weakest first; kernel tests run each of them.
+    pub fn levels(self) -> Vec<(&'static str, Self)> {
+        let mut levels = vec![("scalar", Self::SCALAR)];
+        if self.avx2 {
+            levels.push(("avx2", Self { avx2: true, ..Self::SCALAR }));
+        }
+        if self.avx_vnni {
+            levels.push(("avx-vnni", Self { avx2: true, avx_vnni: true, ..Self::SCALAR }));
+        }
+        if self.avx512 {
+            levels.push(("avx512", Self { avx2: true, avx512: true, ..Self::SCALAR }));
+        }
+        if self.avx512_vnni {
+            let vnni = Self { avx2: true, avx512: true, avx512_vnni: true, ..Self::SCALAR };
+            levels.push(("avx512-vnni", vnni));
+            if self.avx512_bf16 {
+                levels.push(("avx512-bf16", Self { avx512_bf16: true, ..vnni }));
+            }
+        }
+        if self.amx {
+            levels.push(("amx", self));
+        }
+        levels
+    }
+
+    /// Names of the instruction sets in use, for people.
+    pub fn names(self) -> Vec<&'static str> {
+        [
+            (self.avx2, "AVX2"),
+            (self.avx_vnni, "AVX-VNNI"),
+            (self.avx512, "AVX-512"),
+            (self.avx512_vnni, "AVX-512 VNNI"),
+            (self.avx512_bf16, "AVX-512 BF16"),
+            (self.amx, "AMX"),
+        ]
+        .into_iter()
+        .filter_map(|(present, name)| present.then_some(name))
+        .collect()
+    }
+}
+
+/// Whether the processor has AMX-TILE, AMX-INT8 and AMX-BF16 and Linux lets this process use the tile state.
+/// (The permission is per process and must be asked for before threads use tiles: Linux
+/// `Documentation/arch/x86/xstate.rst`.)
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn amx_permitted() -> bool {
+    const TILE: u32 = 1 << 24;
+    const INT8: u32 = 1 << 25;
+    const BF16: u32 = 1 << 22;
+    if std::arch::x86_64::__cpuid(0).eax < 7 {
+        return false;
+    }
+    let leaf = std::arch::x86_64::__cpuid_count(7, 0);
+    if leaf.edx & (TILE | INT8 | BF16) != (TILE | INT8 | BF16) {
+        return false;
+    }
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_long = 18;
+    // SAFETY: arch_prctl with this request only changes which state components the process may use.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+}
+
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn amx_permitted() -> bool {
+    false
+}

@@ -1,0 +1,1 @@
+//! Kernels: one folder per operation, one file per instruction set.
