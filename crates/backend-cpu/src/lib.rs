@@ -3,3 +3,4 @@
 pub mod isa;
 pub mod kernels;
 pub mod memory;
+pub mod pool;
