@@ -1,5 +1,6 @@
 //! Attention and cache kernels against f64, at every instruction-set level, with odd sizes, holes and several
 //! sequences.
+#![allow(clippy::single_range_in_vec_init)] // a span's cells are a list of ranges, often of one
 
 use std::ops::Range;
 

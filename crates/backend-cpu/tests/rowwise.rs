@@ -39,13 +39,13 @@ fn functions_are_accurate_over_their_whole_range() {
     let gelu = |x: f64| x * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x));
     let capped = |x: f64| 30.0 * (x / 30.0).tanh();
     type Row<'a> = (Unary, &'a dyn Fn(f64) -> f64, f64);
-    // The relative error of e^u includes that of rounding u, up to u / 2 ulp.
+    // The relative error of e^u includes that of the roundings of u, up to 88 in size: 3 of them in GELU.
     let rows: [Row<'_>; 11] = [
         (Unary::Exp, &f64::exp, 1.5e-7),
         (Unary::Tanh, &f64::tanh, 2e-7),
         (Unary::Sigmoid, &sigmoid, 2.5e-7),
         (Unary::Silu, &|x| x * sigmoid(x), 2.5e-7),
-        (Unary::Gelu, &gelu, 6e-6),
+        (Unary::Gelu, &gelu, 2.5e-5),
         (Unary::GeluQuick, &|x| x * sigmoid(1.702 * x), 6e-6),
         (Unary::Relu, &|x| x.max(0.0), 0.0),
         (Unary::ReluSquared, &|x| x.max(0.0) * x.max(0.0), 1e-7),
@@ -67,6 +67,8 @@ fn functions_are_accurate_over_their_whole_range() {
                     // Results near the end of the range may be flushed: e^-x overflows from 88.7 on.
                     let absolute = if matches!(function, Unary::Affine { .. }) { 1e-7 } else { 3e-37 };
                     let error = (f64::from(y) - want).abs();
+                    let is_central = x.abs() < 3.0 && matches!(function, Unary::Gelu | Unary::GeluQuick);
+                    let relative = if is_central { 2e-6 } else { relative };
                     let bound = relative * want.abs() + absolute;
                     assert!(error <= bound, "{name} of {x:e} is {y:e}, should be {want:e}: {error:e}");
                 }

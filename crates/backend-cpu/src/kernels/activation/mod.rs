@@ -210,7 +210,7 @@ function1!(Silu {}, |self, x| x.div(V::splat(1.0).add(exp(V::splat(0.0).sub(x)))
 // x / 2 * (1 + tanh(u)) = x * sigmoid(2 u), which keeps its relative error for large negative x.
 function1!(Gelu {}, |self, x| {
     let inner = x.mul(x).fma(V::splat(0.044_715), V::splat(1.0)).mul(x);
-    x.div(V::splat(1.0).add(exp(inner.mul(V::splat(-1.595_769_1)))))
+    x.div(V::splat(1.0).add(exp(inner.mul(V::splat(-1.595_769_2)))))
 });
 function1!(GeluQuick {}, |self, x| x.div(V::splat(1.0).add(exp(x.mul(V::splat(-1.702))))));
 function1!(Relu {}, |self, x| V::splat(0.0).max(x));

@@ -104,6 +104,7 @@ fn exp_one<V: Vector>(x: f32) -> f32 {
 
 /// Row `row` of a block is token `row / group`, query head `kv_head * group + row % group`. The part of the
 /// output row that belongs to it.
+#[allow(clippy::mut_from_ref)] // chunks share the view and write different parts
 fn output_row<'a>(output: &'a RowsMut<'_>, heads: Heads, work: &Work<'_>, row: usize) -> &'a mut [f32] {
     let group = heads.group();
     let (token, head) = (work.block.first_token + row / group, work.kv_head * group + row % group);

@@ -5,6 +5,8 @@ use puna_quant::DType;
 use crate::isa::Features;
 use crate::kernels::vector::{Kernel, Vector, dispatch};
 
+type Encoder = fn(&[f32], &mut [u8]);
+
 /// How a row of `dim` numbers is stored.
 #[derive(Clone, Copy)]
 pub struct RowFormat {
@@ -12,7 +14,7 @@ pub struct RowFormat {
     dim: usize,
     bytes: usize,
     decode: fn(&[u8], &mut [f32]),
-    encode: Option<fn(&[f32], &mut [u8])>,
+    encode: Option<Encoder>,
 }
 
 /// The formats that a cache may have.

@@ -35,7 +35,7 @@ pub fn tanh<V: Vector>(x: V) -> V {
     // Near zero an odd polynomial (Cephes) keeps the relative error small; further out one minus a small part.
     let z = x.mul(x);
     let mut p = V::splat(-5.704_988_7e-3);
-    p = p.fma(z, V::splat(2.063_908_9e-2));
+    p = p.fma(z, V::splat(2.063_909e-2));
     p = p.fma(z, V::splat(-5.373_971_6e-2));
     p = p.fma(z, V::splat(0.133_314_42));
     p = p.fma(z, V::splat(-0.333_332_8));
