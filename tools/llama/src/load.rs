@@ -4,7 +4,7 @@ use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::invocation::Invocation;
-use crate::source;
+use crate::{devices, source};
 use puna_backend::{Backend, DeviceId};
 use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, OpenOptions};
@@ -58,7 +58,20 @@ pub fn model(opened: &Opened, config: &Config, console: &Console, outputs: u32) 
         values: cache_format(context.type_v)?,
         full_window_cache: context.full_window,
     };
-    load(&opened.file, &backends, &placement, &options, console)
+    let model = load(&opened.file, &backends, &placement, &options, console)?;
+    let device = backends.get(placement.backend).map_or("", |backend| backend.name());
+    let memory = model.memory();
+    let caches: u64 = memory.iter().map(|memory| memory.caches).sum();
+    let information = model.information();
+    console.info(&format!(
+        "{} ({}), {} on {device}, context {} ({} of cache)",
+        if information.name.is_empty() { "model" } else { &information.name },
+        information.architecture,
+        console::size(information.file_bytes),
+        information.context,
+        console::size(caches),
+    ));
+    Ok(model)
 }
 
 /// Loads a model with a progress bar; Ctrl-C cancels.
@@ -77,25 +90,12 @@ pub fn load(
     };
     let model = Model::load(file.clone(), backends, placement, options, &mut progress);
     bar.finish_and_clear();
-    let model = model?;
-    let device = backends.get(placement.backend).map_or("", |backend| backend.name());
-    let memory = model.memory();
-    let caches: u64 = memory.iter().map(|memory| memory.caches).sum();
-    let information = model.information();
-    console.info(&format!(
-        "{} ({}), {} on {device}, context {} ({} of cache)",
-        if information.name.is_empty() { "model" } else { &information.name },
-        information.architecture,
-        console::size(information.file_bytes),
-        information.context,
-        console::size(caches),
-    ));
-    Ok(model)
+    Ok(model?)
 }
 
 /// The back ends that exist and the one that the flags choose.
 pub fn backends(config: &Config) -> Result<(Vec<Arc<dyn Backend>>, Placement), Failure> {
-    let backends = puna_backends::start(&puna_backends::Options { threads: config.cpu.threads.unwrap_or(0) })
+    let backends = puna_backends::start(&puna_backends::Options { threads: config.cpu.threads.unwrap_or_else(devices::default_threads) })
         .map_err(RuntimeError::from)?;
     let placement = placement(&backends, config.device.names.as_deref().unwrap_or_default())?;
     Ok((backends, placement))

@@ -55,6 +55,8 @@ pub enum End {
 pub struct Answer {
     /// What was shown.
     pub text: String,
+    /// The tokens, up to the one that ended the text.
+    pub tokens: Vec<u32>,
     /// Why it ended.
     pub end: End,
     /// What it took.
@@ -143,12 +145,13 @@ impl Session {
         };
         let (id, events) = self.engine.submit(request);
         let mut interrupted = false;
-        let timings = loop {
+        let mut tokens = Vec::new();
+        let (reason, timings) = loop {
             match events.recv_timeout(PATIENCE) {
-                Ok(Event::Token { id: token, .. }) if !interrupted => {
-                    let before = stops.stopped();
+                Ok(Event::Token { id: token, .. }) if !interrupted && !stops.stopped() => {
+                    tokens.push(token);
                     say(stops.push(&decoder.push(token)))?;
-                    if stops.stopped() && !before {
+                    if stops.stopped() {
                         self.engine.cancel(id);
                     }
                 }
@@ -164,7 +167,6 @@ impl Session {
                 self.engine.cancel(id);
             }
         };
-        let (reason, timings) = timings;
         say(stops.push(&decoder.finish()))?;
         say(stops.finish())?;
         let end = match reason {
@@ -174,7 +176,7 @@ impl Session {
             FinishReason::Length => End::Length,
             FinishReason::Cancelled => End::Interrupted,
         };
-        Ok(Answer { text, end, timings })
+        Ok(Answer { text, tokens, end, timings })
     }
 }
 
