@@ -21,7 +21,26 @@ impl AlignedBuffer {
         let layout = Layout::from_size_align(bytes, ALIGNMENT).ok()?;
         // SAFETY: the layout has a non-zero size.
         let pointer = unsafe { alloc_zeroed(layout) };
-        Some(Self { pointer: NonNull::new(pointer)?, bytes })
+        let buffer = Self { pointer: NonNull::new(pointer)?, bytes };
+        buffer.advise_large_pages();
+        Some(buffer)
+    }
+
+    /// Asks for large pages where the buffer spans several: matrices are read in many streams at once, more than
+    /// the processor has translations of small pages at hand. The system may ignore it.
+    fn advise_large_pages(&self) {
+        #[cfg(target_os = "linux")]
+        {
+            const LARGE_PAGE: usize = 2 << 20;
+            let skip = self.pointer.as_ptr().align_offset(LARGE_PAGE);
+            let whole = self.bytes.saturating_sub(skip) / LARGE_PAGE * LARGE_PAGE;
+            if whole > 0 {
+                // SAFETY: the range lies in the buffer; the advice does not change what it holds.
+                unsafe {
+                    libc::madvise(self.pointer.as_ptr().add(skip).cast(), whole, libc::MADV_HUGEPAGE);
+                }
+            }
+        }
     }
 
     /// Number of bytes.
