@@ -24,13 +24,15 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 /// An environment without templates.
-pub(crate) fn new(fuel: u64) -> Result<Environment<'static>, Error> {
+pub(crate) fn new() -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_fuel(Some(fuel));
     environment.set_debug(true);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    // Pretty-printers take time beyond their steps on nested values, and no chat template needs them.
+    environment.remove_filter("pprint");
+    environment.remove_global("debug");
     environment.add_filter("tojson", json::tojson);
     environment.add_filter("from_json", json::from_json);
     generator::register(&mut environment);
