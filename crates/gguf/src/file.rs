@@ -218,6 +218,19 @@ fn open_sibling(name: &ShardName, number: u32) -> Result<Shard, Error> {
     })
 }
 
+/// Adds to a wrong magic what the file's name tells: parts that were merely cut have names like shards.
+fn cut_into_parts(error: Error, path: &Path) -> Error {
+    match error {
+        Error::Magic { found, .. } if ShardName::parse(path).is_some_and(|name| name.number > 1) => {
+            Error::Magic {
+                found,
+                hint: "; its name is that of a shard: if a file was cut into parts, join them in order instead",
+            }
+        }
+        other => other,
+    }
+}
+
 /// One file with its header read and checked.
 struct Shard {
     path: PathBuf,
@@ -230,7 +243,8 @@ impl Shard {
     fn open(path: &Path) -> Result<Self, Error> {
         let (file, length) = open_regular(path).map_err(|error| error.in_file(path))?;
         let reader = BufReader::with_capacity(1 << 16, &file);
-        let header = Header::read(reader, length).map_err(|error| error.in_file(path))?;
+        let header =
+            Header::read(reader, length).map_err(|error| cut_into_parts(error, path).in_file(path))?;
         Ok(Self { path: path.to_owned(), file, length, header })
     }
 

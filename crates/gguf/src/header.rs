@@ -281,7 +281,7 @@ impl<R: Read> Cursor<R> {
         let bytes = self.bytes(length, "a string")?;
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| {
             *invalid += 1;
-            String::from_utf8_lossy(error.as_bytes()).into_owned()
+            replace_invalid(error.as_bytes())
         }))
     }
 
@@ -395,6 +395,15 @@ impl<R: Read> Cursor<R> {
         let offset = self.u64("a tensor's offset")?;
         Ok(Entry { name, dimensions, format, offset })
     }
+}
+
+/// The text of `bytes` with replacement characters, in a buffer of exactly its size.
+fn replace_invalid(bytes: &[u8]) -> String {
+    let replacement = |invalid: &[u8]| if invalid.is_empty() { "" } else { "\u{fffd}" };
+    let pieces = || bytes.utf8_chunks().flat_map(|chunk| [chunk.valid(), replacement(chunk.invalid())]);
+    let mut text = String::with_capacity(pieces().map(str::len).sum());
+    text.extend(pieces());
+    text
 }
 
 /// An empty vector with room for `count` elements, or an error where memory is short.

@@ -23,6 +23,7 @@ mod encode;
 mod error;
 mod file;
 mod header;
+pub mod hostile;
 mod metadata;
 mod overrides;
 pub mod split;
