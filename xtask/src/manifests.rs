@@ -7,6 +7,7 @@ pub fn check(files: &[TextFile]) -> Vec<String> {
     let mut faults = Vec::new();
     for file in files.iter().filter(|file| file.path == "Cargo.toml") {
         check_root(&file.text, &mut faults);
+        check_uses(&file.text, files, &mut faults);
     }
     let members = files.iter().filter(|file| file.crate_folder().is_some());
     for file in members.filter(|file| file.path.ends_with("/Cargo.toml")) {
@@ -43,6 +44,24 @@ fn check_root(text: &str, faults: &mut Vec<String>) {
     }
 }
 
+/// Dependencies that no crate has.
+fn check_uses(root: &str, files: &[TextFile], faults: &mut Vec<String>) {
+    let members: Vec<&TextFile> = files
+        .iter()
+        .filter(|file| file.crate_folder().is_some() && file.path.ends_with("/Cargo.toml"))
+        .collect();
+    for (_, _, line, number) in rows(root).filter(|(section, ..)| *section == "workspace.dependencies") {
+        let name = line.split('=').next().unwrap_or("").trim();
+        let is_use = |line: &str| {
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(".workspace") || rest.starts_with(" ="))
+        };
+        if !members.iter().any(|member| member.text.lines().any(is_use)) {
+            faults.push(format!("Cargo.toml:{number}: no crate uses {name}"));
+        }
+    }
+}
+
 fn check_member(file: &TextFile, faults: &mut Vec<String>) {
     for (section, _, line, number) in rows(&file.text) {
         if section.ends_with("dependencies") && !line.contains("workspace = true") {
@@ -69,11 +88,16 @@ mod tests {
 
     #[test]
     fn missing_reasons_are_caught() {
-        let root = |text: &str| faults("Cargo.toml", text);
+        let member = TextFile::sample(
+            "crates/c/Cargo.toml",
+            "[lints]\nworkspace = true\n[dependencies]\na.workspace = true\n",
+        );
+        let root = |text: &str| check(&[TextFile::sample("Cargo.toml", text), member.clone()]).len();
         assert_eq!(root("[workspace.dependencies]\na = \"1\"\n"), 1);
-        assert_eq!(root("[workspace.dependencies]\n# Why.\na = \"1\"\nb = \"1\"\n"), 1);
-        assert_eq!(root("[workspace.dependencies]\n# Why.\na = \"1\"\nb = \"1\" # Why.\n"), 0);
-        assert_eq!(root("[workspace.dependencies]\nown = { path = \"crates/own\" }\n"), 0);
+        assert_eq!(root("[workspace.dependencies]\n# Why.\na = \"1\"\n"), 0);
+        assert_eq!(root("[workspace.dependencies]\na = \"1\" # Why.\n"), 0);
+        assert_eq!(root("[workspace.dependencies]\na = { path = \"crates/a\" }\n"), 0);
+        assert_eq!(root("[workspace.dependencies]\n# Why.\nb = \"1\"\n"), 1, "nobody uses it");
         assert_eq!(root("[workspace.lints.rust]\nx = \"allow\"\ny = \"warn\"\n"), 1);
         assert_eq!(root("[workspace.lints.rust]\nx = \"allow\" # why\n"), 0);
     }

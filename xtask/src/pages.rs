@@ -36,13 +36,13 @@ pub fn pages() -> Vec<Page> {
             what: "operation",
             rows: names(&mut puna_graph::Op::NAMES.iter().copied()),
         },
-        Page { path: "docs/tools.md", what: "tool", rows: tools() },
+        Page {
+            path: "docs/samplers.md",
+            what: "sampler",
+            rows: names(&mut puna_sampling::SAMPLERS.iter().map(|row| row.name)),
+        },
+        Page { path: "docs/tools.md", what: "tool", rows: names(&mut TOOLS.iter().map(|(name, _)| *name)) },
     ]
-}
-
-/// Names of the tools that the flag table knows.
-fn tools() -> Vec<String> {
-    TOOLS.iter().map(|(name, _)| (*name).to_owned()).collect()
 }
 
 /// The tools as members of the sets in the flag table.
