@@ -71,7 +71,7 @@ impl RowOp {
         let features = frame.features;
         match self {
             RowOp::Embed { table, out } => {
-                let mut out = frame.rows_mut(*out);
+                let out = frame.rows_mut(*out);
                 for row in range {
                     // SAFETY: the row is this chunk's own.
                     let out = unsafe { std::slice::from_raw_parts_mut(out.row(row), out.width()) };
@@ -79,7 +79,7 @@ impl RowOp {
                 }
             }
             RowOp::OutputRows { x, out } => {
-                let (x, mut out) = (frame.rows(*x), frame.rows_mut(*out));
+                let (x, out) = (frame.rows(*x), frame.rows_mut(*out));
                 for row in range {
                     let source = x.row(frame.step.output_rows[row] as usize);
                     // SAFETY: both rows have the same width and lie in different slots.
@@ -119,7 +119,7 @@ impl RowOp {
                 let vector = frame.weights.vector(*vector);
                 // A vector of one head repeats along the row: see the row as so many rows.
                 let repeats = x.width() / vector.len().max(1);
-                let mut out = frame.rows_mut(*out);
+                let out = frame.rows_mut(*out);
                 for row in range {
                     // SAFETY: the row's numbers, seen as `repeats` rows of the vector's length.
                     let (x, mut out) = unsafe {

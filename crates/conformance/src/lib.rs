@@ -1,6 +1,7 @@
 //! Test support: right values and what is needed to compare with them. No product crate depends on it.
 #![forbid(unsafe_code)]
 
+pub mod run;
 pub mod zoo;
 
 /// Normalised squared error: the sum of squared differences over the sum of squared right values.
