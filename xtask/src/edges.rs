@@ -36,7 +36,12 @@ pub const EDGES: &[Edges] = &[
     row("puna-conformance", &["puna-backend", "puna-gguf", "puna-graph", "puna-quant"]),
     row("puna-models", &["puna-gguf", "puna-graph", "puna-quant"]),
     // Where it is computed.
-    row("puna-backend-cpu", &["puna-backend", "puna-graph", "puna-quant"]),
+    Edges {
+        from: "puna-backend-cpu",
+        to: &["puna-backend", "puna-graph", "puna-quant"],
+        // Whole models are its best test.
+        tests: &["puna-gguf", "puna-models"],
+    },
     row("puna-backends", &["puna-backend", "puna-backend-cpu"]),
     // Who asks for it.
     row("puna-runtime", &["puna-backend", "puna-gguf", "puna-graph", "puna-models", "puna-quant"]),

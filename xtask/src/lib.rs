@@ -5,6 +5,7 @@
 //! `docs/` that are made from tables.
 #![forbid(unsafe_code)]
 
+pub mod agreement;
 pub mod edges;
 pub mod files;
 pub mod hygiene;
