@@ -197,7 +197,8 @@ impl Partition for CpuPartition {
         };
         let graph = &self.segment.graph;
         for (value, slot) in &compiled.program.inputs {
-            let array = boundary.values.get(value).ok_or_else(|| device_error("a segment's input is missing"))?;
+            let array =
+                boundary.values.get(value).ok_or_else(|| device_error("a segment's input is missing"))?;
             write_slot(&frame, array, graph.value_type(*value).element, *slot);
         }
         // SAFETY: the buffer lives as long as the run, and stages of one layer follow each other.

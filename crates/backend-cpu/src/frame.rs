@@ -61,13 +61,17 @@ impl Frame<'_> {
     pub fn floats(&self, slot: SlotId) -> &[f32] {
         let place = self.arena.slot(slot);
         // SAFETY: as for `rows`.
-        unsafe { std::slice::from_raw_parts(self.pointer(slot).cast(), self.extent(place.symbol) * place.width) }
+        unsafe {
+            std::slice::from_raw_parts(self.pointer(slot).cast(), self.extent(place.symbol) * place.width)
+        }
     }
 
     /// All integers of a slot that holds integers.
     pub fn integers(&self, slot: SlotId) -> &[i32] {
         let place = self.arena.slot(slot);
         // SAFETY: as for `rows`; any bytes are integers.
-        unsafe { std::slice::from_raw_parts(self.pointer(slot).cast(), self.extent(place.symbol) * place.width) }
+        unsafe {
+            std::slice::from_raw_parts(self.pointer(slot).cast(), self.extent(place.symbol) * place.width)
+        }
     }
 }

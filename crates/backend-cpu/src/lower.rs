@@ -58,8 +58,16 @@ pub fn lower(segment: &Segment, weights: &Weights, features: Features, bounds: B
         plans: Vec::new(),
     };
     let graph = segment.graph.clone();
-    let mut lowering =
-        Lowering { graph, weights, features, bounds, program, slots: HashMap::new(), tables: Vec::new(), prepared: None };
+    let mut lowering = Lowering {
+        graph,
+        weights,
+        features,
+        bounds,
+        program,
+        slots: HashMap::new(),
+        tables: Vec::new(),
+        prepared: None,
+    };
     for value in &segment.inputs {
         let slot = lowering.value_slot(*value);
         lowering.program.inputs.push((*value, slot));
@@ -184,7 +192,9 @@ impl Lowering<'_> {
                 Some(kernel) => self.binary(node, kernel, value, symbol),
                 None => self.evaluate(index, node, value),
             },
-            Op::RouteExperts(_) | Op::ExpertWeights(_) | Op::SumExperts(_) => self.evaluate(index, node, value),
+            Op::RouteExperts(_) | Op::ExpertWeights(_) | Op::SumExperts(_) => {
+                self.evaluate(index, node, value)
+            }
         }
     }
 
@@ -200,7 +210,9 @@ impl Lowering<'_> {
         let task = self.task(symbol);
         let a = self.read(node.inputs[0], task);
         let op = match node.inputs[1] {
-            Operand::Weight(vector) => RowOp::WithVector { function, x: a, vector, out: self.value_slot(value) },
+            Operand::Weight(vector) => {
+                RowOp::WithVector { function, x: a, vector, out: self.value_slot(value) }
+            }
             other => {
                 let b = self.read(other, task);
                 RowOp::Binary { function, a, b, out: self.value_slot(value) }
@@ -375,7 +387,9 @@ impl Lowering<'_> {
     }
 
     fn experts(&mut self, node: &Node, value: ValueId) {
-        let Operand::Weight(weight) = node.inputs[0] else { unreachable!("`supports` refuses other operands") };
+        let Operand::Weight(weight) = node.inputs[0] else {
+            unreachable!("`supports` refuses other operands")
+        };
         let task = self.program.tasks.len();
         let x = self.read(node.inputs[1], task);
         let chosen = self.read(node.inputs[2], task);

@@ -23,10 +23,11 @@ struct Rows {
 
 impl Rows {
     fn new(dtype: DType, heads: u32, width: u32, cells: u32) -> Result<Self, BackendError> {
-        let format = RowFormat::new(dtype, width as usize).ok_or_else(|| match RowFormat::new(dtype, 256) {
-            Some(_) => BackendError::CacheFormat { dtype, block: dtype.block(), width },
-            None => BackendError::CacheFormatUnknown { dtype },
-        })?;
+        let format =
+            RowFormat::new(dtype, width as usize).ok_or_else(|| match RowFormat::new(dtype, 256) {
+                Some(_) => BackendError::CacheFormat { dtype, block: dtype.block(), width },
+                None => BackendError::CacheFormatUnknown { dtype },
+            })?;
         let (heads, cells) = (heads as usize, cells as usize);
         let size = heads.checked_mul(cells).and_then(|rows| rows.checked_mul(format.bytes()));
         let bytes = size.and_then(AlignedBuffer::new).ok_or(BackendError::OutOfMemory {
@@ -47,7 +48,14 @@ impl Rows {
         let row = self.format.bytes();
         // SAFETY: the buffer has exactly these rows; exclusion is the caller's promise.
         unsafe {
-            CacheRowsMut::from_raw(self.bytes.as_pointer(), self.format, self.heads, self.cells, row, row * self.cells)
+            CacheRowsMut::from_raw(
+                self.bytes.as_pointer(),
+                self.format,
+                self.heads,
+                self.cells,
+                row,
+                row * self.cells,
+            )
         }
     }
 
@@ -197,10 +205,13 @@ impl States for Caches {
 
     fn save(&mut self, state: StateId, cells: &[u32]) -> Result<Vec<u8>, BackendError> {
         let cache = self.cache(state);
-        let mut bytes = Vec::with_capacity(cells.len() * (cache.keys.cell_bytes() + cache.values.cell_bytes()));
+        let mut bytes =
+            Vec::with_capacity(cells.len() * (cache.keys.cell_bytes() + cache.values.cell_bytes()));
         for cell in cells {
             for rows in [&cache.keys, &cache.values] {
-                (0..rows.heads).for_each(|head| bytes.extend_from_slice(&rows.bytes.as_slice()[rows.place(head, *cell)]));
+                (0..rows.heads).for_each(|head| {
+                    bytes.extend_from_slice(&rows.bytes.as_slice()[rows.place(head, *cell)])
+                });
             }
         }
         Ok(bytes)

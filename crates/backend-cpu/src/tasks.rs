@@ -195,9 +195,8 @@ impl MatMulTask {
             let range = chunk * size..((chunk + 1) * size).min(rows);
             let (format, place) = self.prepared.form(frame, *weight, tokens);
             // SAFETY: the activation was prepared by an earlier task; the slot has room for it.
-            let bytes = unsafe {
-                std::slice::from_raw_parts(frame.pointer(place), format.bytes(tokens, columns))
-            };
+            let bytes =
+                unsafe { std::slice::from_raw_parts(frame.pointer(place), format.bytes(tokens, columns)) };
             let activation = Activation { format, tokens, columns, bytes };
             let view = OutputView { pointer: frame.pointer(*out).cast(), stride: rows };
             // SAFETY: the slot has a number for each result, and other chunks write other rows of the matrix.

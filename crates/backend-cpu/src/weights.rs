@@ -154,10 +154,8 @@ fn load_one(
             let (rows, columns) = (extents[rank - 2], extents[rank - 1]);
             let plan = Plan::new(declared.dtype, rows, columns).map_err(device_error)?;
             let matrix_bytes = plan.source(0..rows).len();
-            let matrices: Result<Vec<_>, _> = bytes
-                .chunks_exact(matrix_bytes)
-                .map(|bytes| pack(plan, rows, bytes, pool))
-                .collect();
+            let matrices: Result<Vec<_>, _> =
+                bytes.chunks_exact(matrix_bytes).map(|bytes| pack(plan, rows, bytes, pool)).collect();
             Weight::Matrices(matrices.map_err(device_error)?)
         }
     };
@@ -168,7 +166,8 @@ fn load_one(
 /// Packs one matrix with all threads.
 fn pack(plan: Plan, rows: usize, source: &[u8], pool: &Pool) -> Result<PackedMatrix, MatrixError> {
     let buffer = AlignedBuffer::new(plan.bytes()).ok_or(MatrixError::Memory { bytes: plan.bytes() })?;
-    let unit = (rows / (4 * pool.threads())).next_multiple_of(Plan::ROW_GRANULARITY).max(Plan::ROW_GRANULARITY);
+    let unit =
+        (rows / (4 * pool.threads())).next_multiple_of(Plan::ROW_GRANULARITY).max(Plan::ROW_GRANULARITY);
     struct Destination(*mut u8);
     // SAFETY: each chunk writes a range of its own.
     unsafe impl Sync for Destination {}

@@ -202,22 +202,26 @@ impl Model {
         self.check_sequence(sequence)?;
         let saved = parse(bytes)?;
         self.check_model(&saved)?;
-        self.check_contents(sequence, &saved)?;
-        if let Err(error) = self.adopt(sequence, &saved) {
+        self.check_contents(&saved)?;
+        // All numbers were found to be positions below the context.
+        let next = saved.next as i32;
+        let mut ledgers = self.ledgers.clone();
+        let mut cells = Vec::with_capacity(ledgers.len());
+        for (ledger, group) in ledgers.iter_mut().zip(&saved.groups) {
+            let positions: Vec<i32> = group.positions.iter().map(|position| *position as i32).collect();
+            let adopted = ledger.adopt(sequence, &positions, next, group.lost as i32);
+            cells.push(adopted.map_err(|refusal| self.refused(sequence, next, refusal))?);
+        }
+        self.ledgers = ledgers;
+        if let Err(error) = self.restore_states(&cells, &saved) {
             self.clear(sequence);
             return Err(error);
         }
         Ok(saved.tokens)
     }
 
-    fn adopt(&mut self, sequence: u32, saved: &Saved<'_>) -> Result<(), RuntimeError> {
-        // All numbers were found to be positions below the context.
-        let next = saved.next as i32;
-        let mut cells = Vec::with_capacity(self.ledgers.len());
-        for (ledger, group) in self.ledgers.iter_mut().zip(&saved.groups) {
-            let positions: Vec<i32> = group.positions.iter().map(|position| *position as i32).collect();
-            cells.push(ledger.adopt(sequence, &positions, next, group.lost as i32));
-        }
+    /// Writes contents into the cells given to each cache group: those of its newest positions.
+    fn restore_states(&mut self, cells: &[Vec<u32>], saved: &Saved<'_>) -> Result<(), RuntimeError> {
         let groups = self.state_groups();
         for (index, (group, contents)) in groups.into_iter().zip(&saved.states).enumerate() {
             let state = StateId(index as u32);
@@ -242,8 +246,8 @@ impl Model {
         Ok(())
     }
 
-    /// Refuses what contradicts itself or has no room.
-    fn check_contents(&self, sequence: u32, saved: &Saved<'_>) -> Result<(), RuntimeError> {
+    /// Refuses what contradicts itself or is too long.
+    fn check_contents(&self, saved: &Saved<'_>) -> Result<(), RuntimeError> {
         let vocabulary = self.information.vocabulary;
         if let Some(token) = saved.tokens.iter().find(|token| **token >= vocabulary) {
             return Err(RuntimeError::TokenOutOfRange { token: *token, vocabulary });
@@ -261,12 +265,6 @@ impl Model {
             let inside = group.positions.iter().all(|position| (group.lost..saved.next).contains(position));
             if !ascending || !inside || !ledger.may_lose(group.lost, saved.next) {
                 return inconsistent("positions");
-            }
-            let needed = ledger.needed(&group.positions, saved.next);
-            let free = ledger.free_without(sequence);
-            if needed > free as usize {
-                let needed = u32::try_from(needed).unwrap_or(u32::MAX);
-                return Err(RuntimeError::ContextFull { needed, free, context });
             }
         }
         for (index, group) in self.state_groups().into_iter().enumerate() {

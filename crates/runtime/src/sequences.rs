@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::ledger::{Ledger, ShiftRefusal};
+use crate::ledger::{Refusal, Shift};
 use crate::{Model, RuntimeError};
 
 impl Model {
@@ -91,24 +91,21 @@ impl Model {
         }
         // Both are at most the length, which is a position.
         let (keep, discard) = (keep as i32, discard as i32);
-        for ledger in &self.ledgers {
-            ledger.can_shift(sequence, keep, discard).map_err(|refusal| match refusal {
-                ShiftRefusal::NoRoom { needed, free } => {
-                    RuntimeError::ContextFull { needed, free, context: self.options.context }
-                }
-                ShiftRefusal::PositionsLost => self.positions_lost(sequence, length as i32 - discard),
-            })?;
+        let mut ledgers = self.ledgers.clone();
+        let mut shifts = Vec::with_capacity(ledgers.len());
+        for ledger in &mut ledgers {
+            let shift = ledger.shift(sequence, keep, discard);
+            shifts.push(shift.map_err(|refusal| self.refused(sequence, length as i32 - discard, refusal))?);
         }
-        let turned = self.shift_caches(sequence, keep, discard);
+        self.ledgers = ledgers;
+        let turned = self.shift_caches(&shifts);
         if turned.is_err() {
             self.clear(sequence);
         }
         turned
     }
 
-    fn shift_caches(&mut self, sequence: u32, keep: i32, discard: i32) -> Result<(), RuntimeError> {
-        let shifts: Vec<_> =
-            self.ledgers.iter_mut().map(|ledger| ledger.shift(sequence, keep, discard)).collect();
+    fn shift_caches(&mut self, shifts: &[Shift]) -> Result<(), RuntimeError> {
         for (group, shift) in shifts.iter().enumerate() {
             for segment in &mut self.segments {
                 let states = segment.partition.states();
@@ -117,6 +114,16 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    /// The error for a ledger's refusal to let a sequence go on at `position`.
+    pub(crate) fn refused(&self, sequence: u32, position: i32, refusal: Refusal) -> RuntimeError {
+        match refusal {
+            Refusal::NoRoom { needed, free } => {
+                RuntimeError::ContextFull { needed, free, context: self.options.context }
+            }
+            Refusal::PositionsLost => self.positions_lost(sequence, position),
+        }
     }
 
     pub(crate) fn exists(&self, sequence: u32) -> bool {
@@ -133,8 +140,7 @@ impl Model {
     }
 
     fn positions_lost(&self, sequence: u32, position: i32) -> RuntimeError {
-        let earliest =
-            self.ledgers.iter().map(|ledger: &Ledger| ledger.earliest(sequence)).max().unwrap_or(0);
+        let earliest = self.ledgers.iter().map(|ledger| ledger.earliest(sequence)).max().unwrap_or(0);
         RuntimeError::PositionsLost {
             sequence,
             position: position.unsigned_abs(),

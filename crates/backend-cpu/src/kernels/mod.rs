@@ -1,3 +1,10 @@
-//! Kernels: one folder per operation, one file per instruction set.
+//! Kernels, one folder per operation.
 
+pub mod activation;
+pub mod attention;
+pub mod cache;
 pub mod matmul;
+pub mod norm;
+pub mod rope;
+pub mod rows;
+pub mod vector;

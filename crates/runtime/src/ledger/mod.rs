@@ -14,6 +14,7 @@ mod runs;
 mod tests;
 mod window;
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use puna_backend::CellMove;
@@ -54,18 +55,13 @@ pub(crate) struct Shift {
     pub(crate) turns: Vec<(u32, i32)>,
 }
 
-/// Why a context shift is not possible.
+/// Why a sequence cannot be shifted or restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ShiftRefusal {
-    /// Shared cells would have to be copied, and there are too few free ones.
+pub(crate) enum Refusal {
+    /// There are too few cells for it.
     NoRoom { needed: u32, free: u32 },
     /// The next query would see positions that a window gave up.
     PositionsLost,
-}
-
-/// How far positions are gone after a shift.
-fn lost_after_shift(lost: i32, keep: i32, discard: i32) -> i32 {
-    if lost <= keep { lost } else { keep.max(lost - discard) }
 }
 
 impl Ledger {
@@ -114,12 +110,6 @@ impl Ledger {
         held
     }
 
-    /// Cells that would be free if the sequence were cleared.
-    pub(crate) fn free_without(&self, sequence: u32) -> u32 {
-        let cells = self.sequences[sequence as usize].cells.cells();
-        self.free + cells.filter(|cell| self.owners[*cell as usize] == 1).count() as u32
-    }
-
     /// Forgets the positions of `range`. If that reaches the end, the sequence goes on at `range.start`.
     pub(crate) fn remove(&mut self, sequence: u32, range: Range<i32>) {
         self.forget(sequence, &range);
@@ -161,47 +151,30 @@ impl Ledger {
         self.sequences[to as usize] = held;
     }
 
-    /// Whether [`Ledger::shift`] has enough free cells for what other sequences share, and leaves everything that
-    /// the next query sees.
-    pub(crate) fn can_shift(&self, sequence: u32, keep: i32, discard: i32) -> Result<(), ShiftRefusal> {
-        let (mut freed, mut needed) = (0, 0);
-        for cell in self.sequences[sequence as usize].cells.cells() {
-            let position = self.positions[cell as usize];
-            let shared = self.owners[cell as usize] > 1;
-            freed += u32::from(!shared && (keep..keep + discard).contains(&position));
-            needed += u32::from(shared && position >= keep + discard);
+    /// Forgets positions `keep..keep + discard` and moves later ones down by `discard`. After a refusal the
+    /// ledger is not to be used any more: shift a clone.
+    pub(crate) fn shift(&mut self, sequence: u32, keep: i32, discard: i32) -> Result<Shift, Refusal> {
+        let next = self.next(sequence);
+        let lost = self.lost(sequence);
+        self.forget(sequence, &(keep..keep + discard));
+        let lost = self.make_room_for_shift(sequence, keep, discard).max(lost);
+        let lost = if lost <= keep { lost } else { keep.max(lost - discard) };
+        if self.horizon(next - discard) < lost {
+            return Err(Refusal::PositionsLost);
         }
-        let lost = lost_after_shift(self.lost(sequence), keep, discard);
-        let next = self.next(sequence) - discard;
-        if needed > self.free + freed {
-            Err(ShiftRefusal::NoRoom { needed, free: self.free + freed })
-        } else if self.horizon(next) < lost {
-            Err(ShiftRefusal::PositionsLost)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Forgets positions `keep..keep + discard` and moves later ones down by `discard`. Call
-    /// [`Ledger::can_shift`] before.
-    pub(crate) fn shift(&mut self, sequence: u32, keep: i32, discard: i32) -> Shift {
-        let (next, lost) = (self.next(sequence), self.lost(sequence));
-        self.remove(sequence, keep..keep + discard);
-        let mut shift = Shift::default();
-        let later: Vec<(i32, u32)> =
-            self.held(sequence).into_iter().filter(|(position, _)| *position >= keep).collect();
+        let held = self.held(sequence);
+        let later: Vec<(i32, u32)> = held.into_iter().filter(|(position, _)| *position >= keep).collect();
         let shared: Vec<u32> =
             later.iter().map(|(_, cell)| *cell).filter(|cell| self.owners[*cell as usize] > 1).collect();
-        let fresh = self.find(shared.len() as u32, None);
-        let mut fresh_cells = fresh.iter().cloned().flatten();
-        let mut moved = std::collections::HashMap::new();
-        for from in shared {
-            let Some(to) = fresh_cells.next() else { break };
-            shift.copies.push(CellMove { from, to });
-            moved.insert(from, to);
-            self.owners[from as usize] -= 1;
-            self.positions[to as usize] = self.positions[from as usize];
+        let needed = shared.len() as u32;
+        if needed > self.free {
+            return Err(Refusal::NoRoom { needed, free: self.free });
         }
+        let fresh = self.find(needed, None);
+        let copies = shared.into_iter().zip(fresh.iter().cloned().flatten());
+        let copies: Vec<CellMove> = copies.map(|(from, to)| CellMove { from, to }).collect();
+        copies.iter().for_each(|copy| self.owners[copy.from as usize] -= 1);
+        let moved: HashMap<u32, u32> = copies.iter().map(|copy| (copy.from, copy.to)).collect();
         let held = &mut self.sequences[sequence as usize];
         held.cells = held.cells.filtered(|cell| !moved.contains_key(&cell));
         for run in fresh {
@@ -209,21 +182,35 @@ impl Ledger {
             self.owners[run.start as usize..run.end as usize].fill(1);
             held.cells.insert(run);
         }
+        let mut turns = Vec::with_capacity(later.len());
         for (position, cell) in later {
             let cell = moved.get(&cell).copied().unwrap_or(cell);
             self.positions[cell as usize] = position - discard;
-            shift.turns.push((cell, -discard));
-            held.newest = Some(cell);
+            turns.push((cell, -discard));
         }
         held.next = next - discard;
-        held.lost = lost_after_shift(lost, keep, discard);
-        shift
+        held.lost = lost;
+        let newest = |cell: &u32| self.positions[*cell as usize] == held.next - 1;
+        held.newest = held.cells.cells().find(newest);
+        Ok(Shift { copies, turns })
     }
 
     /// Replaces a sequence by these ascending positions below `next` and returns the cells that take them, for
-    /// the last so many positions that there is room for.
-    pub(crate) fn adopt(&mut self, sequence: u32, positions: &[i32], next: i32, lost: i32) -> Vec<u32> {
+    /// the last so many positions that there is room for. After a refusal the ledger is not to be used any more.
+    pub(crate) fn adopt(
+        &mut self,
+        sequence: u32,
+        positions: &[i32],
+        next: i32,
+        lost: i32,
+    ) -> Result<Vec<u32>, Refusal> {
         self.clear(sequence);
+        let horizon = self.horizon(next);
+        let needed = positions.iter().filter(|position| **position >= horizon).count() as u32;
+        self.give_up(needed, &self.others(sequence));
+        if needed > self.free {
+            return Err(Refusal::NoRoom { needed, free: self.free });
+        }
         let count = positions.len().min(self.free as usize);
         let (dropped, kept) = positions.split_at(positions.len() - count);
         let lost = dropped.last().map_or(lost, |position| lost.max(position + 1));
@@ -231,6 +218,10 @@ impl Ledger {
         let held = &mut self.sequences[sequence as usize];
         held.next = next;
         held.lost = lost;
-        cells
+        Ok(cells)
+    }
+
+    fn others(&self, sequence: u32) -> Vec<u32> {
+        (0..self.sequences.len() as u32).filter(|other| *other != sequence).collect()
     }
 }

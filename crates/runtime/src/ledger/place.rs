@@ -13,7 +13,10 @@ impl Ledger {
     pub(crate) fn place(&mut self, pieces: &[(u32, u32)]) -> Result<GroupStep, u32> {
         let total: u32 = pieces.iter().map(|(_, rows)| rows).sum();
         if self.free < total {
-            self.give_up(total, pieces);
+            // Those that ask come first.
+            let mut order: Vec<u32> = pieces.iter().map(|(sequence, _)| *sequence).collect();
+            order.extend(0..self.sequences.len() as u32);
+            self.give_up(total, &order);
         }
         if self.free < total {
             return Err(total);

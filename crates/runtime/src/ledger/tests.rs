@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use puna_graph::CacheGroup;
 
-use super::Ledger;
+use super::{Ledger, Refusal};
 
 /// SplitMix64 (Steele et al., 2014).
 struct Random(u64);
@@ -112,10 +112,21 @@ impl World {
     }
 
     fn shift(&mut self, sequence: u32, keep: i32, discard: i32) {
-        if self.ledger.can_shift(sequence, keep, discard).is_err() {
-            return;
-        }
-        let shift = self.ledger.shift(sequence, keep, discard);
+        let mut ledger = self.ledger.clone();
+        let shift = match ledger.shift(sequence, keep, discard) {
+            Ok(shift) => shift,
+            Err(Refusal::NoRoom { .. }) => {
+                assert!(self.window.is_none(), "a window that is large enough always finds room");
+                return;
+            }
+            Err(Refusal::PositionsLost) => {
+                let lost = self.ledger.lost(sequence).min(keep);
+                let window = self.window.expect("only windows lose positions");
+                assert!(lost > self.next[sequence as usize] - discard - window + 1);
+                return;
+            }
+        };
+        self.ledger = ledger;
         // A copy counts as another row, so that every cell in use has contents of its own.
         let mut copied = BTreeMap::new();
         for copy in &shift.copies {
@@ -226,13 +237,13 @@ fn random_operations(group: CacheGroup, cells: u32, sequences: u32, most_rows: u
                 let held = world.ledger.held(sequence);
                 let kept: Vec<Content> = held.iter().map(|(_, cell)| world.cache[*cell as usize]).collect();
                 let positions: Vec<i32> = held.iter().map(|(position, _)| *position).collect();
-                let numbers: Vec<u32> = positions.iter().map(|position| *position as u32).collect();
-                let needed = world.ledger.needed(&numbers, length as u32);
-                if (world.ledger.free_without(sequence) as usize) < needed {
-                    continue;
-                }
                 let lost = world.ledger.lost(sequence);
-                let cells = world.ledger.adopt(sequence, &positions, length, lost);
+                let mut ledger = world.ledger.clone();
+                let Ok(cells) = ledger.adopt(sequence, &positions, length, lost) else {
+                    assert!(world.window.is_none(), "a window that is large enough always finds room");
+                    continue;
+                };
+                world.ledger = ledger;
                 for (cell, content) in cells.iter().zip(&kept[kept.len() - cells.len()..]) {
                     // A copy is a cell of its own from now on.
                     world.rows += 1;

@@ -47,30 +47,40 @@ impl Ledger {
         }
     }
 
-    /// How many of these positions a sequence that goes on at `next` cannot do without.
-    pub(crate) fn needed(&self, positions: &[u32], next: u32) -> usize {
-        let horizon = self.horizon(i32::try_from(next).unwrap_or(i32::MAX)).unsigned_abs();
-        positions.iter().filter(|position| **position >= horizon).count()
-    }
-
     /// Whether a sequence that goes on at `next` can do without positions below `lost`.
     pub(crate) fn may_lose(&self, lost: u32, next: u32) -> bool {
         lost <= self.horizon(i32::try_from(next).unwrap_or(i32::MAX)).unsigned_abs()
     }
 
+    /// Forgets, for a shift that finds too few free cells, first the shared positions of the sequence that nobody
+    /// sees after it, then such positions of others. Positions below the result are gone.
+    pub(super) fn make_room_for_shift(&mut self, sequence: u32, keep: i32, discard: i32) -> i32 {
+        let needed = |ledger: &Self| {
+            let cells = ledger.sequences[sequence as usize].cells.cells();
+            let shared = cells.filter(|cell| ledger.owners[*cell as usize] > 1);
+            shared.filter(|cell| ledger.positions[*cell as usize] >= keep).count() as u32
+        };
+        if self.group == CacheGroup::Full || needed(self) <= self.free {
+            return 0;
+        }
+        let horizon = self.horizon(self.next(sequence) - discard);
+        let lost = if horizon > keep { horizon + discard } else { horizon };
+        self.forget(sequence, &(0..lost));
+        self.give_up(needed(self), &self.others(sequence));
+        lost
+    }
+
     /// Forgets positions that no later query sees, oldest first, until `wanted` cells are free or nothing more
-    /// can go: first those of the sequences that ask, then those of others.
-    pub(super) fn give_up(&mut self, wanted: u32, pieces: &[(u32, u32)]) {
+    /// can go, from one of these sequences after the other.
+    pub(super) fn give_up(&mut self, wanted: u32, order: &[u32]) {
         if self.group == CacheGroup::Full {
             return;
         }
-        let mut order: Vec<u32> = pieces.iter().map(|(sequence, _)| *sequence).collect();
-        order.extend(0..self.sequences.len() as u32);
         let mut progress = true;
         // More than one round is needed only where dropped cells still belong to another sequence.
         while progress && self.free < wanted {
             progress = false;
-            for sequence in &order {
+            for sequence in order {
                 if self.free < wanted {
                     progress |= self.give_up_oldest(*sequence, wanted - self.free);
                 }

@@ -1,0 +1,169 @@
+//! The worker pool under stress.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use puna_backend_cpu::pool::{Pool, Scratch, Stage, Waiting};
+
+/// Checks that its chunks run once each, after all chunks of the stage before.
+struct Counting<'a> {
+    chunks: usize,
+    /// Chunks run so far in the whole list, and how many there must be before this stage.
+    total: &'a AtomicUsize,
+    before: usize,
+    seen: Vec<AtomicUsize>,
+}
+
+impl Stage for Counting<'_> {
+    fn chunks(&self) -> usize {
+        assert_eq!(
+            self.total.load(Ordering::SeqCst),
+            self.before,
+            "opened before the stage before was complete"
+        );
+        self.chunks
+    }
+
+    fn run(&self, chunk: usize, scratch: &mut Scratch<'_>) {
+        assert!(self.total.load(Ordering::SeqCst) >= self.before);
+        scratch.floats()[0] = chunk as f32;
+        self.seen[chunk].fetch_add(1, Ordering::SeqCst);
+        assert_eq!(scratch.floats()[0], chunk as f32, "scratch shared by two workers");
+        self.total.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        64
+    }
+}
+
+fn check(pool: &Pool, sizes: &[usize]) {
+    let total = AtomicUsize::new(0);
+    let mut before = 0;
+    let stages: Vec<Counting<'_>> = sizes
+        .iter()
+        .map(|&chunks| {
+            let seen = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
+            let stage = Counting { chunks, total: &total, before, seen };
+            before += chunks;
+            stage
+        })
+        .collect();
+    let list: Vec<&dyn Stage> = stages.iter().map(|stage| stage as &dyn Stage).collect();
+    pool.run(&list).unwrap();
+    for stage in &stages {
+        for seen in &stage.seen {
+            assert_eq!(seen.load(Ordering::SeqCst), 1);
+        }
+    }
+}
+
+#[test]
+fn every_chunk_runs_once_and_in_stage_order() {
+    for threads in [1, 2, 3, 8] {
+        for waiting in [Waiting::default(), Waiting { spins: 0, yields: 0 }, Waiting { spins: 0, yields: 2 }]
+        {
+            let pool = Pool::with_waiting(threads, waiting).unwrap();
+            assert_eq!(pool.threads(), threads);
+            check(&pool, &[]);
+            check(&pool, &[0, 0, 0]);
+            let sizes: Vec<usize> = (0..2000).map(|i| [1, 2, 3, 0, 7, 1, 64, 5][i % 8]).collect();
+            check(&pool, &sizes);
+            for run in 0..300 {
+                check(&pool, &[run % 5, 1, run % 3]);
+            }
+        }
+    }
+}
+
+#[test]
+fn later_stages_see_the_results_of_earlier_ones() {
+    struct Fill<'a>(&'a [AtomicUsize]);
+    impl Stage for Fill<'_> {
+        fn chunks(&self) -> usize {
+            self.0.len()
+        }
+        fn run(&self, chunk: usize, _: &mut Scratch<'_>) {
+            self.0[chunk].store(chunk + 1, Ordering::Relaxed);
+        }
+    }
+    struct Sum<'a>(&'a [AtomicUsize], &'a AtomicUsize);
+    impl Stage for Sum<'_> {
+        // As many chunks as the first stage left in its last element.
+        fn chunks(&self) -> usize {
+            self.0.last().unwrap().load(Ordering::Relaxed)
+        }
+        fn run(&self, chunk: usize, _: &mut Scratch<'_>) {
+            self.1.fetch_add(self.0[chunk].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+    let pool = Pool::new(3).unwrap();
+    for count in 1..200 {
+        let values: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+        let sum = AtomicUsize::new(0);
+        pool.run(&[&Fill(&values), &Sum(&values, &sum)]).unwrap();
+        assert_eq!(sum.into_inner(), count * (count + 1) / 2);
+    }
+}
+
+#[test]
+fn panics_reach_the_caller_and_the_pool_goes_on() {
+    struct Panics {
+        at: usize,
+    }
+    impl Stage for Panics {
+        fn chunks(&self) -> usize {
+            assert!(self.at != 100, "no chunks");
+            16
+        }
+        fn run(&self, chunk: usize, _: &mut Scratch<'_>) {
+            assert!(chunk != self.at, "chunk {chunk}");
+        }
+    }
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    for threads in [1, 2, 3, 8] {
+        let pool = Pool::new(threads).unwrap();
+        for at in [0, 7, 15, 100] {
+            let total = AtomicUsize::new(0);
+            let after = Counting { chunks: 1, total: &total, before: 0, seen: vec![AtomicUsize::new(0)] };
+            let outcome = catch_unwind(AssertUnwindSafe(|| pool.run(&[&Panics { at }, &after])));
+            let payload = outcome.expect_err("the panic was lost");
+            let text = payload
+                .downcast_ref::<String>()
+                .cloned()
+                .unwrap_or_else(|| payload.downcast_ref::<&str>().copied().unwrap_or_default().to_owned());
+            assert_eq!(text, if at == 100 { "no chunks".to_owned() } else { format!("chunk {at}") });
+            assert_eq!(total.load(Ordering::SeqCst), 0, "a stage ran after the panic");
+            check(&pool, &[3, 1, 20]);
+        }
+    }
+    std::panic::set_hook(hook);
+}
+
+#[test]
+fn loops_cover_their_range() {
+    for threads in [1, 2, 3] {
+        let pool = Pool::new(threads).unwrap();
+        for count in [0, 1, 2, 1000, (1 << 20) + 5] {
+            let sum = AtomicUsize::new(0);
+            pool.parallel_for(count, |index| {
+                sum.fetch_add(index + 1, Ordering::Relaxed);
+            });
+            assert_eq!(sum.into_inner(), count * (count + 1) / 2);
+        }
+    }
+}
+
+#[test]
+fn worker_threads_have_names() {
+    let pool = Pool::new(2).unwrap();
+    let names = std::sync::Mutex::new(std::collections::BTreeSet::new());
+    for _ in 0..200 {
+        pool.parallel_for(2, |_| {
+            names.lock().unwrap().insert(std::thread::current().name().map(str::to_owned));
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        });
+    }
+    assert!(names.lock().unwrap().contains(&Some("puna-cpu-1".to_owned())));
+}
