@@ -1,6 +1,7 @@
 //! The configuration that flags write: plain data, one field per flag.
 
 use crate::values::Toggle;
+use puna_gguf::Value;
 use std::path::PathBuf;
 
 /// Everything that the shared flags set.
@@ -71,19 +72,6 @@ pub enum LoadMode {
     MmapMlock,
 }
 
-/// A metadata value given on the command line.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Override {
-    /// Any integer key.
-    Int(i64),
-    /// Any floating-point key.
-    Float(f64),
-    /// A boolean key.
-    Bool(bool),
-    /// A string key.
-    Str(String),
-}
-
 /// Where the model comes from and how it is read.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Model {
@@ -104,7 +92,7 @@ pub struct Model {
     /// Look for invalid numbers in the weights.
     pub check_tensors: bool,
     /// Metadata keys and the values to use for them.
-    pub overrides: Vec<(String, Override)>,
+    pub overrides: Vec<(String, Value)>,
 }
 
 impl Default for Model {
@@ -229,9 +217,9 @@ pub struct Rope {
 impl Rope {
     /// The same changes as metadata of a model of this architecture, for a reader that lets metadata be
     /// overridden.
-    pub fn metadata(&self, architecture: &str) -> Vec<(String, Override)> {
+    pub fn metadata(&self, architecture: &str) -> Vec<(String, Value)> {
         let key = |name: &str| format!("{architecture}.rope.{name}");
-        let float = |value: f32| Override::Float(f64::from(value));
+        let float = |value: f32| Value::F64(f64::from(value));
         let mut all = Vec::new();
         let mut scaling = self.scaling;
         if let Some(scale) = self.scale {
@@ -239,12 +227,10 @@ impl Rope {
             // A factor alone means linear scaling.
             scaling = scaling.or(Some("linear"));
         }
-        all.extend(scaling.map(|name| (key("scaling.type"), Override::Str(name.to_owned()))));
+        all.extend(scaling.map(|name| (key("scaling.type"), Value::String(name.to_owned()))));
         all.extend(self.freq_base.map(|value| (key("freq_base"), float(value))));
         let original = self.yarn_orig_ctx;
-        all.extend(
-            original.map(|value| (key("scaling.original_context_length"), Override::Int(value.into()))),
-        );
+        all.extend(original.map(|value| (key("scaling.original_context_length"), Value::U32(value))));
         for (name, value) in [
             ("scaling.yarn_ext_factor", self.yarn_ext_factor),
             ("scaling.yarn_attn_factor", self.yarn_attn_factor),

@@ -116,7 +116,7 @@ fn rope_flags_become_metadata() {
         panic!()
     };
     let metadata = config.rope.metadata("llama");
-    assert_eq!(metadata[0], ("llama.rope.scaling.factor".into(), puna_flags::Override::Float(2.0)));
-    assert_eq!(metadata[1], ("llama.rope.scaling.type".into(), puna_flags::Override::Str("linear".into())));
-    assert_eq!(metadata[2], ("llama.rope.freq_base".into(), puna_flags::Override::Float(5000.0)));
+    assert_eq!(metadata[0], ("llama.rope.scaling.factor".into(), puna_gguf::Value::F64(2.0)));
+    assert_eq!(metadata[1], ("llama.rope.scaling.type".into(), puna_gguf::Value::String("linear".into())));
+    assert_eq!(metadata[2], ("llama.rope.freq_base".into(), puna_gguf::Value::F64(5000.0)));
 }

@@ -1,8 +1,9 @@
 //! Where the model comes from and how it is read.
 
-use crate::config::{Config, LoadMode, Override};
+use crate::config::{Config, LoadMode};
 use crate::flag::{Flag, ToolSet};
 use crate::values::{choice, comma_list, filled, path};
+use puna_gguf::{Value, parse_override};
 
 fn load_mode(value: &str) -> Result<LoadMode, String> {
     Ok(match choice(value, &["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"])? {
@@ -15,25 +16,9 @@ fn load_mode(value: &str) -> Result<LoadMode, String> {
 }
 
 /// `KEY=TYPE:VALUE`, several of them separated by commas.
-fn overrides(value: &str) -> Result<Vec<(String, Override)>, String> {
-    comma_list(value).iter().map(|item| one_override(item)).collect()
-}
-
-fn one_override(item: &str) -> Result<(String, Override), String> {
-    let shape = || "expected KEY=TYPE:VALUE with the type int, float, bool or str".to_owned();
-    let (key, typed) = item.split_once('=').ok_or_else(shape)?;
-    let (kind, value) = typed.split_once(':').ok_or_else(shape)?;
-    if key.is_empty() {
-        return Err(shape());
-    }
-    let parsed = match kind {
-        "int" => Override::Int(value.parse().map_err(|_| format!("{key} is no whole number"))?),
-        "float" => Override::Float(value.parse().map_err(|_| format!("{key} is no number"))?),
-        "bool" => Override::Bool(value.parse().map_err(|_| format!("{key} is neither true nor false"))?),
-        "str" => Override::Str(value.to_owned()),
-        _ => return Err(shape()),
-    };
-    Ok((key.to_owned(), parsed))
+fn overrides(value: &str) -> Result<Vec<(String, Value)>, String> {
+    let parse = |item: &String| parse_override(item).map_err(|error| error.to_string());
+    comma_list(value).iter().map(parse).collect()
 }
 
 pub(super) static FLAGS: &[Flag<Config>] = &[
@@ -174,10 +159,10 @@ mod tests {
     #[test]
     fn overrides_are_typed() {
         let parsed = overrides("a.b=int:3,c=str:x,d=bool:true,e=float:0.5").unwrap();
-        assert_eq!(parsed[0], ("a.b".into(), Override::Int(3)));
-        assert_eq!(parsed[1], ("c".into(), Override::Str("x".into())));
-        assert_eq!(parsed[2], ("d".into(), Override::Bool(true)));
-        assert_eq!(parsed[3], ("e".into(), Override::Float(0.5)));
+        assert_eq!(parsed[0], ("a.b".into(), Value::I64(3)));
+        assert_eq!(parsed[1], ("c".into(), Value::String("x".into())));
+        assert_eq!(parsed[2], ("d".into(), Value::Bool(true)));
+        assert_eq!(parsed[3], ("e".into(), Value::F64(0.5)));
         for wrong in ["a", "a=3", "a=int:x", "=int:3", "a=bool:yes", "a=what:3", ""] {
             assert!(overrides(wrong).is_err(), "{wrong}");
         }
