@@ -41,6 +41,14 @@ pub enum BackendError {
         /// Bytes needed.
         expected: usize,
     },
+    /// No back end has this name.
+    #[error("unknown device '{name}'; known are {}", .known.join(", "))]
+    UnknownDevice {
+        /// Name asked for.
+        name: String,
+        /// Names there are.
+        known: Vec<&'static str>,
+    },
     /// The device reports a failure.
     #[error("{device}: {reason}")]
     Device {

@@ -1,46 +1,70 @@
-//! The table of back ends: the one place that names all of them.
-//!
-//! A back end whose driver is missing costs nothing and has no devices. The order is that of preference.
+//! The registry of back ends: one row each. It is the only crate that knows them all, and the only one with
+//! cargo features (to leave a back end out; none has one yet).
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 
 use puna_backend::reference::Reference;
 use puna_backend::{Backend, BackendError};
+pub use puna_backend_cpu::isa::Features;
 use puna_backend_cpu::{Cpu, CpuOptions};
 
-/// What the user may choose about back ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// What back ends are started with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Worker threads of the CPU back end; 0 means one per usable core.
+    /// Worker threads of the processor; 0 means one per usable core.
     pub threads: usize,
+    /// Instruction sets of the processor to use.
+    pub features: Features,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { threads: 0, features: Features::detect() }
+    }
 }
 
 /// One back end.
-pub struct Registered {
-    /// Name, for messages and `--device`.
+pub struct Entry {
+    /// Name as given to `--device`.
     pub name: &'static str,
-    /// Whether models run on it without being told to.
+    /// What it is, in a line.
+    pub description: &'static str,
+    /// Whether it is used when no device is named.
     pub automatic: bool,
-    /// Starts it.
+    /// Starts it; an error says why it cannot be used here.
     pub start: fn(&Options) -> Result<Arc<dyn Backend>, BackendError>,
 }
 
-/// Every back end, the preferred one first.
-pub const REGISTRY: &[Registered] = &[
-    Registered {
+/// All back ends, best first.
+pub const REGISTRY: &[Entry] = &[
+    Entry {
         name: "CPU",
+        description: "this machine's processor",
         automatic: true,
         start: |options| {
-            Ok(Arc::new(Cpu::new(CpuOptions { threads: options.threads, ..CpuOptions::default() })?))
+            Ok(Arc::new(Cpu::new(CpuOptions { threads: options.threads, features: options.features })?))
         },
     },
-    Registered { name: "reference", automatic: false, start: |_| Ok(Arc::new(Reference)) },
+    Entry {
+        name: "reference",
+        description: "slow evaluator that defines every operation, for comparisons",
+        automatic: false,
+        start: |_| Ok(Arc::new(Reference)),
+    },
 ];
 
-/// Starts all back ends, in the order of [`REGISTRY`].
-pub fn start(options: &Options) -> Result<Vec<Arc<dyn Backend>>, BackendError> {
-    REGISTRY.iter().map(|row| (row.start)(options)).collect()
+/// Starts the back end of this name (in any case), or the first automatic one.
+pub fn start(name: Option<&str>, options: &Options) -> Result<Arc<dyn Backend>, BackendError> {
+    let entry = REGISTRY.iter().find(|entry| match name {
+        Some(name) => entry.name.eq_ignore_ascii_case(name),
+        None => entry.automatic,
+    });
+    let entry = entry.ok_or_else(|| BackendError::UnknownDevice {
+        name: name.unwrap_or_default().to_string(),
+        known: REGISTRY.iter().map(|entry| entry.name).collect(),
+    })?;
+    (entry.start)(options)
 }
 
 #[cfg(test)]
@@ -48,12 +72,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_start_and_the_first_is_automatic() {
-        let backends = start(&Options { threads: 1 }).unwrap();
-        for (row, backend) in REGISTRY.iter().zip(&backends) {
-            assert_eq!(row.name, backend.name());
-            assert!(!backend.devices().is_empty());
+    fn names_select_back_ends() {
+        let options = Options { threads: 1, ..Options::default() };
+        for entry in REGISTRY {
+            let backend = start(Some(&entry.name.to_uppercase()), &options).expect("it starts");
+            assert_eq!(backend.devices()[0].name, entry.name);
         }
-        assert!(REGISTRY[0].automatic);
+        assert_eq!(start(None, &options).expect("there is an automatic one").name(), "CPU");
+        let error = start(Some("TPU"), &options).err().expect("there is none");
+        assert_eq!(error.to_string(), "unknown device 'TPU'; known are CPU, reference");
     }
 }

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::invocation::Invocation;
 use crate::{devices, source};
-use puna_backend::{Backend, DeviceId};
+use puna_backend::Backend;
 use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, OpenOptions};
 use puna_quant::DType;
@@ -46,7 +46,8 @@ pub fn open(
 
 /// Loads the model with caches for one sequence.
 pub fn model(opened: &Opened, config: &Config, console: &Console, outputs: u32) -> Result<Model, Failure> {
-    let (backends, placement) = backends(config)?;
+    let threads = config.cpu.threads.unwrap_or_else(devices::default_threads);
+    let backend = backend(threads, config.device.names.as_deref().unwrap_or_default())?;
     let context = &config.context;
     let options = ModelOptions {
         context: context.size,
@@ -58,16 +59,16 @@ pub fn model(opened: &Opened, config: &Config, console: &Console, outputs: u32) 
         values: cache_format(context.type_v)?,
         full_window_cache: context.full_window,
     };
-    let model = load(&opened.file, &backends, &placement, &options, console)?;
-    let device = backends.get(placement.backend).map_or("", |backend| backend.name());
+    let model = load(&opened.file, &backend, &options, console)?;
     let memory = model.memory();
     let caches: u64 = memory.iter().map(|memory| memory.caches).sum();
     let information = model.information();
     console.info(&format!(
-        "{} ({}), {} on {device}, context {} ({} of cache)",
+        "{} ({}), {} on {}, context {} ({} of cache)",
         if information.name.is_empty() { "model" } else { &information.name },
         information.architecture,
         console::size(information.file_bytes),
+        backend.name(),
         information.context,
         console::size(caches),
     ));
@@ -77,8 +78,7 @@ pub fn model(opened: &Opened, config: &Config, console: &Console, outputs: u32) 
 /// Loads a model with a progress bar; Ctrl-C cancels.
 pub fn load(
     file: &Arc<File>,
-    backends: &[Arc<dyn Backend>],
-    placement: &Placement,
+    backend: &Arc<dyn Backend>,
     options: &ModelOptions,
     console: &Console,
 ) -> Result<Model, Failure> {
@@ -88,34 +88,16 @@ pub fn load(
         bar.set_position((share as f64 * bytes as f64) as u64);
         !interrupt::take()
     };
-    let model = Model::load(file.clone(), backends, placement, options, &mut progress);
+    let model = Model::load(file.clone(), &[backend.clone()], &Placement::default(), options, &mut progress);
     bar.finish_and_clear();
     Ok(model?)
 }
 
-/// The back ends that exist and the one that the flags choose.
-pub fn backends(config: &Config) -> Result<(Vec<Arc<dyn Backend>>, Placement), Failure> {
-    let backends = puna_backends::start(&puna_backends::Options { threads: config.cpu.threads.unwrap_or_else(devices::default_threads) })
-        .map_err(RuntimeError::from)?;
-    let placement = placement(&backends, config.device.names.as_deref().unwrap_or_default())?;
-    Ok((backends, placement))
-}
-
-/// The device with the first of these names; without a name (or with `none`) the preferred one.
-pub fn placement(backends: &[Arc<dyn Backend>], names: &[String]) -> Result<Placement, Failure> {
-    let Some(name) = names.first().filter(|name| !name.eq_ignore_ascii_case("none")) else {
-        return Ok(Placement::default());
-    };
-    let mut known = Vec::new();
-    for (backend, candidate) in backends.iter().enumerate() {
-        for (device, information) in candidate.devices().into_iter().enumerate() {
-            if information.name.eq_ignore_ascii_case(name) {
-                return Ok(Placement { backend, device: DeviceId(device) });
-            }
-            known.push(information.name);
-        }
-    }
-    Err(Failure::Failed(format!("there is no device {name}, only {}", known.join(", "))))
+/// The back end with the first of these device names; the automatic one without a name or with `none`.
+pub fn backend(threads: usize, names: &[String]) -> Result<Arc<dyn Backend>, Failure> {
+    let name = names.first().map(String::as_str).filter(|name| !name.eq_ignore_ascii_case("none"));
+    let options = puna_backends::Options { threads, ..puna_backends::Options::default() };
+    Ok(puna_backends::start(name, &options).map_err(RuntimeError::from)?)
 }
 
 /// A number format by its printed name.

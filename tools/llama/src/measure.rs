@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::{file_types, interrupt, load};
 use puna_flags::bench::{Settings, Test};
 use puna_gguf::{File, OpenOptions};
-use puna_runtime::{Batch, Model, ModelOptions, OutputRows, RuntimeError, Work};
+use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Work};
 use puna_sampling::Random;
 use std::path::Path;
 use std::sync::Arc;
@@ -71,11 +71,9 @@ impl<'a> Measuring<'a> {
             ..OpenOptions::default()
         };
         let file = Arc::new(File::open(Path::new(&settings.model), &options)?);
-        let registry = puna_backends::Options { threads: settings.n_threads as usize };
-        let backends = puna_backends::start(&registry).map_err(RuntimeError::from)?;
         let names: Vec<String> =
             settings.devices.split('/').filter(|name| *name != "auto").map(str::to_owned).collect();
-        let placement = load::placement(&backends, &names)?;
+        let backend = load::backend(settings.n_threads as usize, &names)?;
         let options = ModelOptions {
             context: self.context(&settings),
             sequences: 1,
@@ -86,7 +84,7 @@ impl<'a> Measuring<'a> {
             values: load::cache_format(settings.type_v)?,
             full_window_cache: false,
         };
-        let model = load::load(&file, &backends, &placement, &options, self.console)?;
+        let model = load::load(&file, &backend, &options, self.console)?;
         let facts = ModelFacts {
             description: file_types::description(&file),
             size: model.information().file_bytes,
