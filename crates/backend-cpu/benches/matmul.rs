@@ -46,6 +46,7 @@ fn main() {
     }
     for (level, features) in levels {
         println!("level {level}");
+        prepare(features);
         for &dtype in &formats {
             for (rows, columns) in SHAPES {
                 if columns % dtype.block() == 0 && shapes.contains(&format!("{rows}x{columns}")) {
@@ -56,6 +57,26 @@ fn main() {
             }
         }
     }
+}
+
+/// Prints nanoseconds per 1000 numbers for the preparation of activations.
+fn prepare(features: Features) {
+    let (tokens, columns) = (64, 2048);
+    let x: Vec<f32> = (0..tokens * columns).map(|index| (index % 23) as f32 - 11.0).collect();
+    print!("prepare");
+    use ActivationFormat::*;
+    for format in [F32, Q8, Bf16, Bf16Split] {
+        let memory = AlignedBuffer::new(format.bytes(tokens, columns)).expect("memory");
+        let best = (0..50).map(|_| {
+            let start = processor_time();
+            // SAFETY: the buffer has the activation's size.
+            unsafe { format.prepare(features, &x, columns, 0..tokens, memory.as_pointer()) };
+            processor_time() - start
+        });
+        let nanoseconds = best.min().unwrap_or_default().as_secs_f64() * 1e9;
+        print!("  {format:?} {:.0} ns", nanoseconds * 1e3 / x.len() as f64);
+    }
+    println!();
 }
 
 /// Prints GB/s (1 token) or TOP/s with 1 and 2 threads.

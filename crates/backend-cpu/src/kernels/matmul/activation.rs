@@ -16,12 +16,17 @@ pub enum ActivationFormat {
     Q8,
     /// BF16 in blocks of 16 tokens by 32 columns (one matrix tile, 1 KiB), blocks of a token group side by side.
     Bf16,
+    /// Each number as the sum of two BF16, for weights of more than 8 significant bits: per 16 tokens by 32 columns
+    /// the tiles high, low, high, to be multiplied by high, high, low of the weights.
+    Bf16Split,
 }
 
 /// Bytes of 32 columns in [`ActivationFormat::Q8`].
 pub(super) const Q8_BYTES: usize = 44;
 /// Tokens in one BF16 tile.
 pub(super) const TILE_TOKENS: usize = 16;
+/// Tiles of [`ActivationFormat::Bf16Split`] for each of [`ActivationFormat::Bf16`].
+pub(super) const SPLIT_TILES: usize = 3;
 /// Bytes of one BF16 tile.
 pub(super) const TILE_BYTES: usize = 1024;
 
@@ -30,7 +35,9 @@ impl ActivationFormat {
     pub fn bytes(self, tokens: usize, columns: usize) -> usize {
         match self {
             Self::F32 | Self::Q8 => tokens * self.token_bytes(columns),
-            Self::Bf16 => tokens.next_multiple_of(2 * TILE_TOKENS) * self.token_bytes(columns),
+            Self::Bf16 | Self::Bf16Split => {
+                tokens.next_multiple_of(2 * TILE_TOKENS) * self.token_bytes(columns)
+            }
         }
     }
 
@@ -41,6 +48,7 @@ impl ActivationFormat {
             Self::F32 => blocks * BLOCK * 4,
             Self::Q8 => blocks * Q8_BYTES,
             Self::Bf16 => blocks * BLOCK * 2,
+            Self::Bf16Split => blocks * BLOCK * 2 * SPLIT_TILES,
         }
     }
 
@@ -126,9 +134,10 @@ unsafe fn prepare_rows(
         let (start, step) = match format {
             ActivationFormat::F32 => (token * token_bytes, BLOCK * 4),
             ActivationFormat::Q8 => (token * token_bytes, Q8_BYTES),
-            ActivationFormat::Bf16 => {
+            ActivationFormat::Bf16 | ActivationFormat::Bf16Split => {
                 let tile_row = token / TILE_TOKENS * TILE_TOKENS * token_bytes;
-                (tile_row + token % TILE_TOKENS * (BLOCK * 2), TILE_BYTES)
+                let tiles = token_bytes / (row.len().div_ceil(BLOCK) * BLOCK * 2);
+                (tile_row + token % TILE_TOKENS * (BLOCK * 2), tiles * TILE_BYTES)
             }
         };
         for (block, values) in row.chunks(BLOCK).enumerate() {
@@ -148,6 +157,15 @@ unsafe fn prepare_rows(
                     ActivationFormat::F32 => place.cast::<[f32; BLOCK]>().write(*values),
                     ActivationFormat::Q8 => place.cast::<[u8; Q8_BYTES]>().write(quantize(values)),
                     ActivationFormat::Bf16 => place.cast::<[u16; BLOCK]>().write(values.map(round_to_bf16)),
+                    ActivationFormat::Bf16Split => {
+                        let high = values.map(round_to_bf16);
+                        let low = std::array::from_fn(|column| {
+                            round_to_bf16(values[column] - f32::from_bits(u32::from(high[column]) << 16))
+                        });
+                        for (tile, part) in [high, low, high].into_iter().enumerate() {
+                            place.add(tile * TILE_BYTES).cast::<[u16; BLOCK]>().write(part);
+                        }
+                    }
                 }
             }
         }
