@@ -340,3 +340,25 @@ fn results_do_not_depend_on_other_tokens() {
         }
     }
 }
+
+#[test]
+fn prepared_activations_are_the_same_at_every_level() {
+    let (tokens, columns) = (19, 112);
+    let mut random = Random(8);
+    let mut x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
+    x[32..64].fill(0.0);
+    x[70] = 1e30;
+    use ActivationFormat::*;
+    for format in [F32, Q8, Bf16, Bf16Split] {
+        let prepared = |features| {
+            let mut bytes = AlignedBuffer::new(format.bytes(tokens, columns)).expect("memory");
+            // SAFETY: the buffer has the activation's size and nobody else uses it.
+            unsafe { format.prepare(features, &x, columns, 0..tokens, bytes.as_pointer()) };
+            bytes.as_mut_slice().to_vec()
+        };
+        let scalar = prepared(Features::SCALAR);
+        for (level, features) in Features::detect().levels() {
+            assert_eq!(prepared(features), scalar, "{format:?} at {level}");
+        }
+    }
+}

@@ -29,8 +29,10 @@ use std::ops::Range;
 /// From this number of tokens on, decoding integer codes to BF16 for the matrix unit is faster than integer dot
 /// products.
 const AMX_INTEGER: usize = 28;
-/// The same for floating-point numbers and for rows that must be decoded anyway.
-const AMX_FLOAT: usize = 4;
+/// The same for BF16 weights, and for rows that must be decoded anyway.
+const AMX_BRAIN: usize = 8;
+/// The same for F16 weights, which take three products each.
+const AMX_HALF: usize = 24;
 
 /// Why a matrix cannot be packed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -214,8 +216,8 @@ impl PackedMatrix {
             Layout::Single => ActivationFormat::F32,
             Layout::Integer(_) if features.amx && tokens >= AMX_INTEGER => ActivationFormat::Bf16,
             Layout::Integer(_) => ActivationFormat::Q8,
-            Layout::Half if features.amx && tokens >= 2 * AMX_FLOAT => ActivationFormat::Bf16Split,
-            Layout::Brain | Layout::Rows if features.amx && tokens >= AMX_FLOAT => ActivationFormat::Bf16,
+            Layout::Half if features.amx && tokens >= AMX_HALF => ActivationFormat::Bf16Split,
+            Layout::Brain | Layout::Rows if features.amx && tokens >= AMX_BRAIN => ActivationFormat::Bf16,
             Layout::Half | Layout::Brain | Layout::Rows => ActivationFormat::F32,
         }
     }
