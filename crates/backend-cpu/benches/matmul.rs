@@ -91,7 +91,9 @@ fn bench(dtype: DType, features: Features, rows: usize, columns: usize, batches:
     while matrices.len() < copies {
         matrices.push(PackedMatrix::pack(dtype, rows, columns, &source).expect("a valid shape"));
     }
-    let bytes: usize = matrices.iter().map(PackedMatrix::bytes).sum();
+    // A pass takes long compared with the start of its threads.
+    let matrices: Vec<&PackedMatrix> = matrices.iter().cycle().take(matrices.len().max(32)).collect();
+    let bytes: usize = matrices.iter().map(|matrix| matrix.bytes()).sum();
     let shape = format!("{rows}x{columns}");
     print!("{dtype:6} {shape:>9} pack {:5.2} ms", pack.as_secs_f64() * 1e3);
     for &tokens in batches {
@@ -128,7 +130,7 @@ fn source(dtype: DType, rows: usize, columns: usize) -> Vec<u8> {
 }
 
 /// Shortest processor time of one pass over all matrices (of the slower thread).
-fn measure(matrices: &[PackedMatrix], features: Features, tokens: usize, threads: usize) -> Duration {
+fn measure(matrices: &[&PackedMatrix], features: Features, tokens: usize, threads: usize) -> Duration {
     let (rows, columns) = (matrices[0].rows(), matrices[0].columns());
     let format: ActivationFormat = matrices[0].activation(features, tokens);
     let memory = |bytes| AlignedBuffer::new(bytes).expect("memory");

@@ -28,7 +28,7 @@ use std::ops::Range;
 
 /// From this number of tokens on, decoding integer codes to BF16 for the matrix unit is faster than integer dot
 /// products.
-const AMX_INTEGER: usize = 28;
+const AMX_INTEGER: usize = 24;
 /// The same for BF16 weights, and for rows that must be decoded anyway.
 const AMX_BRAIN: usize = 8;
 /// The same for F16 weights, which take three products each.
