@@ -354,7 +354,8 @@ fn every_cache_format() {
         for value in formats() {
             for tokens in [1, 20] {
                 let case = Case::new(heads, (key, value), 300, &[(tokens, vec![0..100, 110..300])]);
-                case.check(&plain(heads), 1e-12);
+                // For integer keys the query is rounded to 16-bit integers, 1.5e-5 of its largest number.
+                case.check(&plain(heads), if key == DType::Q8_0 { 1e-9 } else { 1e-12 });
             }
         }
     }
