@@ -6,6 +6,8 @@ use std::ptr::NonNull;
 /// A fixed-size byte buffer whose first byte lies on a 64-byte boundary (a cache line, and the width of an
 /// AVX-512 register). It starts zeroed; untouched pages cost no resident memory.
 pub struct AlignedBuffer {
+    allocation: NonNull<u8>,
+    layout: Layout,
     pointer: NonNull<u8>,
     bytes: usize,
 }
@@ -15,13 +17,35 @@ const ALIGNMENT: usize = 64;
 impl AlignedBuffer {
     /// `bytes` zero bytes, or `None` if the system has no memory for them.
     pub fn new(bytes: usize) -> Option<Self> {
-        if bytes == 0 {
-            return Some(Self { pointer: NonNull::<u64>::dangling().cast(), bytes: 0 });
-        }
-        let layout = Layout::from_size_align(bytes, ALIGNMENT).ok()?;
+        // The allocator hands out untouched pages only for its natural alignment: for a larger one it clears
+        // the memory itself. So ask for a little more and start at the next boundary.
+        let layout = Layout::from_size_align(bytes.checked_add(ALIGNMENT)?, 16).ok()?;
         // SAFETY: the layout has a non-zero size.
-        let pointer = unsafe { alloc_zeroed(layout) };
-        Some(Self { pointer: NonNull::new(pointer)?, bytes })
+        let allocation = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let offset = allocation.align_offset(ALIGNMENT);
+        debug_assert!(offset < ALIGNMENT);
+        // SAFETY: the offset is below the bytes added.
+        let pointer = unsafe { allocation.add(offset) };
+        let buffer = Self { allocation, layout, pointer, bytes };
+        buffer.advise_large_pages();
+        Some(buffer)
+    }
+
+    /// Asks for large pages where the buffer spans several: matrices are read in many streams at once, more than
+    /// the processor has translations of small pages at hand. The system may ignore it.
+    fn advise_large_pages(&self) {
+        #[cfg(target_os = "linux")]
+        {
+            const LARGE_PAGE: usize = 2 << 20;
+            let skip = self.pointer.as_ptr().align_offset(LARGE_PAGE);
+            let whole = self.bytes.saturating_sub(skip) / LARGE_PAGE * LARGE_PAGE;
+            if whole > 0 {
+                // SAFETY: the range lies in the buffer; the advice does not change what it holds.
+                unsafe {
+                    libc::madvise(self.pointer.as_ptr().add(skip).cast(), whole, libc::MADV_HUGEPAGE);
+                }
+            }
+        }
     }
 
     /// Number of bytes.
@@ -54,12 +78,8 @@ impl AlignedBuffer {
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        if self.bytes != 0 {
-            // SAFETY: allocated in `new` with this very layout.
-            unsafe {
-                dealloc(self.pointer.as_ptr(), Layout::from_size_align_unchecked(self.bytes, ALIGNMENT));
-            }
-        }
+        // SAFETY: allocated in `new` with this very layout.
+        unsafe { dealloc(self.allocation.as_ptr(), self.layout) }
     }
 }
 

@@ -1,1 +1,25 @@
-//! graph
+//! The typed symbolic graph of a model: what is computed at every step, without devices, files or text.
+//!
+//! A [`Graph`] is a plain value, built once per model. Extents that are only known when a step runs are
+//! [`Symbol`]s; a [`Step`] brings their values together with the data. Each operation is one file in [`ops`]
+//! with its shape rule and its slow, obvious evaluation, which is the oracle for every back end.
+#![forbid(unsafe_code)]
+
+mod array;
+mod error;
+pub mod evaluate;
+mod graph;
+pub mod ops;
+pub mod passes;
+mod step;
+mod text;
+mod types;
+
+pub use array::Array;
+pub use error::GraphError;
+pub use graph::{
+    CacheGroup, Graph, Input, Node, Operand, Output, StateDecl, StateId, ValueId, WeightDecl, WeightId,
+};
+pub use ops::Op;
+pub use step::{GroupStep, Span, Step};
+pub use types::{Dim, Element, Shape, Symbol, Type};

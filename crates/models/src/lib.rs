@@ -1,1 +1,62 @@
-//! models
+//! Model architectures: one function per architecture builds its graph from a file's keys and tensors.
+//!
+//! Weights are declared by use: the builder checks each against the file's directory where it is used. No
+//! file here knows number formats, caches or devices. To add an architecture write one file with one
+//! function and add its row to [`ARCHITECTURES`].
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod builder;
+mod error;
+
+mod gemma3;
+mod llama;
+mod qwen2;
+mod qwen3;
+
+pub use builder::Builder;
+pub use error::ModelError;
+
+use puna_gguf::{Metadata, Tensors};
+use puna_graph::Graph;
+
+/// One architecture.
+pub struct Architecture {
+    /// Value of `general.architecture`.
+    pub name: &'static str,
+    /// Builds the graph.
+    pub build: fn(Builder<'_>) -> Result<Graph, ModelError>,
+}
+
+/// Every architecture this engine runs.
+pub const ARCHITECTURES: &[Architecture] =
+    &[llama::ARCHITECTURE, qwen2::ARCHITECTURE, qwen3::ARCHITECTURE, gemma3::ARCHITECTURE];
+
+/// What a graph depends on besides the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BuildOptions {
+    /// Cells that one sequence may use; LongRoPE chooses its factors by it.
+    pub context: u32,
+}
+
+/// Builds the graph of a model file.
+///
+/// Errors name the architecture, key or tensor at fault.
+pub fn build(metadata: &Metadata, tensors: &Tensors, options: &BuildOptions) -> Result<Graph, ModelError> {
+    let name = metadata.str("general.architecture")?;
+    let architecture =
+        ARCHITECTURES.iter().find(|row| row.name == name).ok_or_else(|| ModelError::UnknownArchitecture {
+            name: name.chars().take(64).collect(),
+            known: ARCHITECTURES.iter().map(|row| row.name).collect(),
+        })?;
+    let mut graph = (architecture.build)(Builder::new(name, metadata, tensors, options)?)?;
+    puna_graph::passes::move_output_rows_up(&mut graph);
+    Ok(graph)
+}
+
+/// Names of tensors in the file that the graph does not use, in file order; worth a warning.
+pub fn unused_tensors<'t>(graph: &Graph, tensors: &'t Tensors) -> Vec<&'t str> {
+    let used: std::collections::HashSet<&str> =
+        graph.weights.iter().map(|weight| weight.name.as_str()).collect();
+    tensors.iter().map(|tensor| tensor.name.as_str()).filter(|name| !used.contains(name)).collect()
+}

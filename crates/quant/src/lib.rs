@@ -5,5 +5,15 @@
 #![forbid(unsafe_code)]
 
 mod dtype;
+mod error;
+mod formats;
+pub mod grids;
+mod rows;
+mod validate;
 
-pub use dtype::{DType, FORMATS, Format};
+pub use dtype::{DType, Encode, FORMATS, FloatField, Format};
+pub use error::QuantError;
+pub use formats::float4::{E2M1_DOUBLED, half_e8m0, half_unsigned_e4m3};
+pub use formats::iq4::IQ4_VALUES;
+pub use rows::{decode_row, encode_row};
+pub use validate::validate_rows;

@@ -1,1 +1,25 @@
-//! runtime
+//! A loaded model: it turns batches of tokens into steps, keeps the ledgers of the caches, and runs the segments
+//! of the graph on their devices.
+//!
+//! The ledgers hold integers, the back ends' partitions hold memory. [`Model::run`] cuts a [`Batch`] into
+//! micro-batches, asks each ledger for cells, runs the partitions in order and gathers the rows of logits.
+#![forbid(unsafe_code)]
+
+mod batch;
+mod error;
+mod estimate;
+mod information;
+mod ledger;
+mod load;
+mod model;
+mod options;
+mod saved;
+mod sequences;
+mod weights;
+
+pub use batch::{Batch, OutputRow, OutputRows, Outputs, Work};
+pub use error::{RuntimeError, SavedError};
+pub use estimate::{Estimate, estimate};
+pub use information::ModelInformation;
+pub use model::Model;
+pub use options::{ModelOptions, Placement};

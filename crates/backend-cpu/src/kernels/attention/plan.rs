@@ -4,14 +4,7 @@ use std::ops::Range;
 
 use super::{Heads, SPLIT, TILE};
 
-/// One sequence's rows in the step and the cells that they may see, in the order of the sequence.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Span {
-    /// Token rows.
-    pub tokens: Range<u32>,
-    /// Cells, in order of position.
-    pub cells: Vec<Range<u32>>,
-}
+pub use puna_graph::Span;
 
 /// Why a step cannot be planned.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

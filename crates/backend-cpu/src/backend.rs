@@ -1,0 +1,232 @@
+//! The back end and its partitions.
+
+use std::sync::{Arc, Mutex};
+
+use puna_backend::partition::key_rotations;
+use puna_backend::{
+    Backend, BackendError, Boundary, Bounds, CacheOptions, DeviceId, DeviceInfo, DeviceKind, MemoryUse,
+    Partition, ProgramId, Segment, States, WeightSource,
+};
+use puna_graph::{Graph, Input, Op, Operand, Step};
+
+use crate::frame::Frame;
+use crate::isa::Features;
+use crate::kernels::attention::{Partials, Plan};
+use crate::lower::{Program, lower, rotation};
+use crate::memory::AlignedBuffer;
+use crate::pool::{Pool, PoolError, Stage};
+use crate::states::Caches;
+use crate::tasks::{Bound, read_slot, write_slot};
+use crate::weights::Weights;
+
+/// How the processor is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CpuOptions {
+    /// Worker threads; 0 means one per usable core.
+    pub threads: usize,
+    /// Instruction sets to use.
+    pub features: Features,
+}
+
+impl Default for CpuOptions {
+    fn default() -> Self {
+        Self { threads: 0, features: Features::detect() }
+    }
+}
+
+/// The processor as a device.
+pub struct Cpu {
+    features: Features,
+    pool: Arc<Pool>,
+}
+
+impl Cpu {
+    /// Starts the worker threads.
+    pub fn new(options: CpuOptions) -> Result<Self, BackendError> {
+        let threads = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        let pool = Arc::new(Pool::new(threads).map_err(pool_error)?);
+        Ok(Self { features: options.features, pool })
+    }
+
+    /// Number of worker threads.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+}
+
+fn device_error(reason: impl std::fmt::Display) -> BackendError {
+    BackendError::Device { device: "CPU".into(), reason: reason.to_string() }
+}
+
+fn pool_error(error: PoolError) -> BackendError {
+    device_error(error)
+}
+
+impl Backend for Cpu {
+    fn name(&self) -> &'static str {
+        "CPU"
+    }
+
+    fn devices(&self) -> Vec<DeviceInfo> {
+        let names = self.features.names();
+        let sets = if names.is_empty() { "no vector instructions".to_string() } else { names.join(", ") };
+        vec![DeviceInfo {
+            name: "CPU".into(),
+            description: format!("{sets}; {} threads", self.threads()),
+            kind: DeviceKind::Cpu,
+            memory: None,
+        }]
+    }
+
+    fn supports(&self, graph: &Graph, node: usize) -> bool {
+        let node = &graph.nodes[node];
+        match &node.op {
+            Op::GatherRows(_) => matches!(
+                (node.inputs[0], node.inputs[1]),
+                (Operand::Weight(_), Operand::Input(Input::Tokens))
+                    | (Operand::Value(_), Operand::Input(Input::OutputRows))
+            ),
+            Op::MatMul(_) => {
+                matches!((node.inputs[0], node.inputs[1]), (Operand::Weight(_), Operand::Value(_)))
+            }
+            Op::MatMulExperts(_) => matches!(node.inputs[0], Operand::Weight(_)),
+            _ => true,
+        }
+    }
+
+    fn load(
+        &self,
+        _: DeviceId,
+        segment: Segment,
+        weights: Arc<dyn WeightSource>,
+        caches: &CacheOptions,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Box<dyn Partition>, BackendError> {
+        let graph = segment.graph.clone();
+        let weights = Weights::load(graph.clone(), segment.nodes.clone(), weights, &self.pool, progress)?;
+        let rotations = key_rotations(&graph, segment.nodes.clone())
+            .into_iter()
+            .map(|(state, node)| {
+                let rotation = node.and_then(|node| match &graph.nodes[node].op {
+                    Op::Rope(rope) => Some(rotation(&graph, &graph.nodes[node], rope, &weights)),
+                    _ => None,
+                });
+                (state, rotation)
+            })
+            .collect();
+        let caches = Caches::new(&graph, rotations, caches, self.features)?;
+        Ok(Box::new(CpuPartition {
+            segment,
+            features: self.features,
+            pool: self.pool.clone(),
+            weights,
+            caches,
+            programs: Vec::new(),
+            partials: Mutex::new(Vec::new()),
+        }))
+    }
+}
+
+/// A program with its work memory.
+struct Compiled {
+    bounds: Bounds,
+    program: Program,
+    memory: AlignedBuffer,
+    plans: Vec<Plan>,
+}
+
+struct CpuPartition {
+    segment: Segment,
+    features: Features,
+    pool: Arc<Pool>,
+    weights: Weights,
+    caches: Caches,
+    programs: Vec<Compiled>,
+    /// Partial results of attention over split cells; grows with the context.
+    partials: Mutex<Vec<f32>>,
+}
+
+impl Partition for CpuPartition {
+    fn compile(&mut self, bounds: Bounds) -> Result<ProgramId, BackendError> {
+        if let Some(index) = self.programs.iter().position(|compiled| compiled.bounds == bounds) {
+            return Ok(ProgramId(index));
+        }
+        let program = lower(&self.segment, &self.weights, self.features, bounds);
+        let bytes = program.arena.bytes();
+        let memory = AlignedBuffer::new(bytes).ok_or(BackendError::OutOfMemory {
+            device: "CPU".into(),
+            bytes: bytes as u64,
+            purpose: "work space",
+        })?;
+        let plans = program.plans.iter().map(|(heads, _)| Plan::new(*heads)).collect();
+        self.programs.push(Compiled { bounds, program, memory, plans });
+        Ok(ProgramId(self.programs.len() - 1))
+    }
+
+    fn run(&mut self, program: ProgramId, step: &Step, boundary: &mut Boundary) -> Result<(), BackendError> {
+        let compiled = &mut self.programs[program.0];
+        let bounds = compiled.bounds;
+        if step.tokens.len() > bounds.tokens as usize || step.output_rows.len() > bounds.outputs as usize {
+            return Err(device_error(format!(
+                "a step of {} tokens and {} outputs exceeds the program's {bounds:?}",
+                step.tokens.len(),
+                step.output_rows.len()
+            )));
+        }
+        let mut partial_floats = 0;
+        for (plan, (_, group)) in compiled.plans.iter_mut().zip(&compiled.program.plans) {
+            let group = &step.groups[*group];
+            plan.build(&group.spans, step.tokens.len(), group.cell_positions.len()).map_err(device_error)?;
+            partial_floats = plan.partial_floats().max(partial_floats);
+        }
+        let partials = self.partials.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if partials.len() < partial_floats {
+            partials.resize(partial_floats, 0.0);
+        }
+        let frame = Frame {
+            step,
+            features: self.features,
+            threads: self.pool.threads(),
+            weights: &self.weights,
+            caches: &self.caches,
+            arena: &compiled.program.arena,
+            memory: &compiled.memory,
+        };
+        let graph = &self.segment.graph;
+        for (value, slot) in &compiled.program.inputs {
+            let array =
+                boundary.values.get(value).ok_or_else(|| device_error("a segment's input is missing"))?;
+            write_slot(&frame, array, graph.value_type(*value).element, *slot);
+        }
+        // SAFETY: the buffer lives as long as the run, and stages of one layer follow each other.
+        let partials = unsafe { Partials::new(partials.as_mut_ptr(), partials.len()) };
+        let plans = &compiled.plans[..];
+        let bound: Vec<Bound<'_>> = compiled
+            .program
+            .tasks
+            .iter()
+            .map(|task| Bound { task, frame: &frame, graph, plans, partials })
+            .collect();
+        let stages: Vec<&dyn Stage> = bound.iter().map(|task| task as &dyn Stage).collect();
+        self.pool.run(&stages).map_err(pool_error)?;
+        for (value, slot) in &compiled.program.outputs {
+            boundary.values.insert(*value, read_slot(&frame, graph, *value, *slot));
+        }
+        Ok(())
+    }
+
+    fn states(&mut self) -> &mut dyn States {
+        &mut self.caches
+    }
+
+    fn memory(&self) -> MemoryUse {
+        MemoryUse {
+            weights: self.weights.bytes() as u64,
+            caches: self.caches.bytes() as u64,
+            work: self.programs.iter().map(|compiled| compiled.memory.len() as u64).sum(),
+        }
+    }
+}

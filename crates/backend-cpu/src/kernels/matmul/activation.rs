@@ -1,0 +1,200 @@
+//! The forms in which matrices read activations.
+//!
+//! An activation is prepared once and shared by every matrix that wants the same [`ActivationFormat`].
+
+use super::layout::BLOCK;
+use crate::isa::Features;
+use std::ops::Range;
+
+/// How the rows of an activation are stored for [`super::PackedMatrix::multiply`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ActivationFormat {
+    /// The numbers themselves, each row padded with zeros to a multiple of 32.
+    F32,
+    /// Per 32 columns: 32 signed bytes, an f32 scale (largest magnitude / 127), scale times sum, and the integer
+    /// sums of both halves: [`Q8_BYTES`] bytes.
+    Q8,
+    /// BF16 in blocks of 16 tokens by 32 columns (one matrix tile, 1 KiB), blocks of a token group side by side.
+    Bf16,
+}
+
+/// Bytes of 32 columns in [`ActivationFormat::Q8`].
+pub(super) const Q8_BYTES: usize = 44;
+/// Tokens in one BF16 tile.
+pub(super) const TILE_TOKENS: usize = 16;
+/// Bytes of one BF16 tile.
+pub(super) const TILE_BYTES: usize = 1024;
+
+impl ActivationFormat {
+    /// Bytes that `tokens` rows of `columns` numbers occupy.
+    pub fn bytes(self, tokens: usize, columns: usize) -> usize {
+        match self {
+            Self::F32 | Self::Q8 => tokens * self.token_bytes(columns),
+            Self::Bf16 => tokens.next_multiple_of(2 * TILE_TOKENS) * self.token_bytes(columns),
+        }
+    }
+
+    /// Bytes of one row (of its share in a tile).
+    pub(super) fn token_bytes(self, columns: usize) -> usize {
+        let blocks = columns.div_ceil(BLOCK);
+        match self {
+            Self::F32 => blocks * BLOCK * 4,
+            Self::Q8 => blocks * Q8_BYTES,
+            Self::Bf16 => blocks * BLOCK * 2,
+        }
+    }
+
+    /// Converts the rows `x` (`[tokens.len(), columns]`) and stores them as the rows `tokens` of the prepared
+    /// activation at `destination`. Threads may prepare different tokens of one activation at the same time.
+    ///
+    /// # Safety
+    /// `destination` must be valid for writes of [`ActivationFormat::bytes`] for the whole activation, aligned to
+    /// 4 bytes, and no one else may access the rows `tokens` meanwhile.
+    ///
+    /// # Panics
+    /// If `x` has another length than its extents say.
+    pub unsafe fn prepare(
+        self,
+        features: Features,
+        x: &[f32],
+        columns: usize,
+        tokens: Range<usize>,
+        destination: *mut u8,
+    ) {
+        assert_eq!(x.len(), tokens.len() * columns, "activation rows do not match their extents");
+        // SAFETY: forwarded from the caller; `features` proves that the processor has the instructions.
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            if features.avx512 {
+                return prepare_avx512(self, x, columns, tokens, destination);
+            } else if features.avx2 {
+                return prepare_avx2(self, x, columns, tokens, destination);
+            }
+            let _ = features;
+            prepare_rows(self, x, columns, tokens, destination);
+        }
+    }
+}
+
+/// The loops of [`prepare_rows`], vectorised by the compiler.
+///
+/// # Safety
+/// As for [`ActivationFormat::prepare`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+unsafe fn prepare_avx512(
+    format: ActivationFormat,
+    x: &[f32],
+    columns: usize,
+    tokens: Range<usize>,
+    destination: *mut u8,
+) {
+    // SAFETY: forwarded from the caller.
+    unsafe { prepare_rows(format, x, columns, tokens, destination) }
+}
+
+/// The loops of [`prepare_rows`], vectorised by the compiler.
+///
+/// # Safety
+/// As for [`ActivationFormat::prepare`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn prepare_avx2(
+    format: ActivationFormat,
+    x: &[f32],
+    columns: usize,
+    tokens: Range<usize>,
+    destination: *mut u8,
+) {
+    // SAFETY: forwarded from the caller.
+    unsafe { prepare_rows(format, x, columns, tokens, destination) }
+}
+
+/// # Safety
+/// As for [`ActivationFormat::prepare`].
+#[inline(always)]
+unsafe fn prepare_rows(
+    format: ActivationFormat,
+    x: &[f32],
+    columns: usize,
+    tokens: Range<usize>,
+    destination: *mut u8,
+) {
+    let token_bytes = format.token_bytes(columns);
+    for (token, row) in tokens.zip(x.chunks_exact(columns.max(1))) {
+        // The first byte of the row, and the step from one block of 32 columns to the next.
+        let (start, step) = match format {
+            ActivationFormat::F32 => (token * token_bytes, BLOCK * 4),
+            ActivationFormat::Q8 => (token * token_bytes, Q8_BYTES),
+            ActivationFormat::Bf16 => {
+                let tile_row = token / TILE_TOKENS * TILE_TOKENS * token_bytes;
+                (tile_row + token % TILE_TOKENS * (BLOCK * 2), TILE_BYTES)
+            }
+        };
+        for (block, values) in row.chunks(BLOCK).enumerate() {
+            let mut padded = [0.0; BLOCK];
+            let values: &[f32; BLOCK] = match values.try_into() {
+                Ok(values) => values,
+                Err(_) => {
+                    padded[..values.len()].copy_from_slice(values);
+                    &padded
+                }
+            };
+            // SAFETY: the block lies inside the activation, whose extent the caller vouches for; all element
+            // types are written with no more alignment than 4 bytes.
+            unsafe {
+                let place = destination.add(start + block * step);
+                match format {
+                    ActivationFormat::F32 => place.cast::<[f32; BLOCK]>().write(*values),
+                    ActivationFormat::Q8 => place.cast::<[u8; Q8_BYTES]>().write(quantize(values)),
+                    ActivationFormat::Bf16 => place.cast::<[u16; BLOCK]>().write(values.map(round_to_bf16)),
+                }
+            }
+        }
+    }
+}
+
+/// One block of [`ActivationFormat::Q8`]. Not-a-number becomes zero.
+#[inline(always)]
+fn quantize(values: &[f32; BLOCK]) -> [u8; Q8_BYTES] {
+    let mut largest = [0.0f32; 16];
+    for half in 0..2 {
+        for lane in 0..16 {
+            let magnitude = values[half * 16 + lane].abs();
+            largest[lane] = if magnitude > largest[lane] { magnitude } else { largest[lane] };
+        }
+    }
+    for width in [8, 4, 2, 1] {
+        for lane in 0..width {
+            let other = largest[lane + width];
+            largest[lane] = if other > largest[lane] { other } else { largest[lane] };
+        }
+    }
+    let scale = largest[0] / 127.0;
+    let inverse = if largest[0] > 0.0 { 127.0 / largest[0] } else { 0.0 };
+    let mut codes = [0i32; BLOCK];
+    for (code, value) in codes.iter_mut().zip(values) {
+        // Adding 1.5 * 2^23 rounds to the nearest integer, half to even; the low bits of the sum are the integer.
+        const ROUND: f32 = 12_582_912.0;
+        *code = ((value * inverse + ROUND).to_bits() as i32 - ROUND.to_bits() as i32).clamp(-127, 127);
+    }
+    let sums: [i32; 2] = [codes[..16].iter().sum(), codes[16..].iter().sum()];
+    let mut block = [0; Q8_BYTES];
+    for (byte, code) in block.iter_mut().zip(codes) {
+        *byte = code as i8 as u8;
+    }
+    block[32..36].copy_from_slice(&scale.to_le_bytes());
+    block[36..40].copy_from_slice(&(scale * (sums[0] + sums[1]) as f32).to_le_bytes());
+    block[40..42].copy_from_slice(&(sums[0] as i16).to_le_bytes());
+    block[42..44].copy_from_slice(&(sums[1] as i16).to_le_bytes());
+    block
+}
+
+/// Rounds to the nearest BF16, half to even; not-a-number stays that.
+#[inline(always)]
+pub(super) fn round_to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let quiet = bits >> 16 | 0x40;
+    (if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded }) as u16
+}

@@ -1,0 +1,370 @@
+//! AMX kernels: rows are decoded to BF16 tiles, a panel at a time, and every token is multiplied by the panel.
+//!
+//! One tile of weights is 32 columns (as 16 pairs) of one group of rows, one tile of activations 16 tokens by 32
+//! columns. Four tiles of sums (32 tokens by 32 rows) are in flight, so each tile loaded is used twice.
+
+use super::Operands;
+use super::activation::{TILE_BYTES, TILE_TOKENS};
+use super::avx512::{block_scales, quad_codes, super_scales};
+use super::layout::{GROUP, Geometry, INTEGERS, Layout, Scales, with_format};
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// Bytes of a panel, which stays in the second-level cache together with some activations.
+const PANEL_BYTES: usize = 512 << 10;
+/// Bytes of four tiles of sums.
+const SUM_BYTES: usize = 4 * TILE_BYTES;
+/// Tiles across the columns that are multiplied for the whole panel before the next ones, so that the activations of
+/// 32 tokens (here 16 KiB) stay in the first-level cache while the panel passes by.
+const STEPS: usize = 8;
+
+/// Groups of rows decoded together.
+fn panel_groups(geometry: &Geometry) -> usize {
+    let group = geometry.padded_columns() * GROUP * 2;
+    (PANEL_BYTES / group.max(1)).clamp(2, 32) & !1
+}
+
+/// Bytes of scratch memory that [`multiply`] needs.
+pub(super) fn scratch_bytes(geometry: &Geometry) -> usize {
+    let columns = geometry.padded_columns();
+    let groups = panel_groups(geometry);
+    let panel = groups * columns * GROUP * 2;
+    // Formats without a packed layout are decoded through f32.
+    let decoded = if geometry.layout == Layout::Rows { columns * (GROUP + 1) * 4 } else { 0 };
+    groups / 2 * SUM_BYTES + panel + decoded + 64
+}
+
+/// Every layout by [`super::ActivationFormat::Bf16`] activations.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn multiply(operands: &Operands<'_>, groups: Range<usize>, scratch: &mut [u8]) {
+    let geometry = &operands.geometry;
+    let group_bytes = geometry.padded_columns() * GROUP * 2;
+    let skip = scratch.as_ptr().align_offset(64);
+    let (sums, scratch) = scratch[skip..].split_at_mut(panel_groups(geometry) / 2 * SUM_BYTES);
+    let (panel, decoded) = scratch.split_at_mut(panel_groups(geometry) * group_bytes);
+    let _tiles = Tiles::configure();
+    let mut first = groups.start;
+    while first < groups.end {
+        let count = panel_groups(geometry).min(groups.end - first);
+        let weights = if geometry.layout == Layout::Brain {
+            // Packed BF16 has the layout of tiles already.
+            &operands.matrix[first * group_bytes..][..count * group_bytes]
+        } else {
+            for (index, tiles) in panel.chunks_exact_mut(group_bytes).take(count).enumerate() {
+                decode(operands, first + index, tiles, decoded);
+            }
+            &panel[..count * group_bytes]
+        };
+        for token in (0..operands.tokens).step_by(2 * TILE_TOKENS) {
+            multiply_panel(operands, first, token, weights, sums);
+        }
+        first += count;
+    }
+}
+
+/// The groups from `first` on, whose tiles are `weights`, by 32 tokens.
+fn multiply_panel(operands: &Operands<'_>, first: usize, token: usize, weights: &[u8], sums: &mut [u8]) {
+    let geometry = &operands.geometry;
+    let group_bytes = geometry.padded_columns() * GROUP * 2;
+    let count = weights.len() / group_bytes;
+    let x = &operands.activation[token * operands.token_bytes..][..2 * TILE_TOKENS * operands.token_bytes];
+    let steps = group_bytes / TILE_BYTES;
+    for step in (0..steps).step_by(STEPS) {
+        let last = step + STEPS >= steps;
+        for index in (0..count).step_by(2) {
+            let (pair, group) = ((count - index).min(2), first + index);
+            let whole = token + 2 * TILE_TOKENS <= operands.tokens
+                && pair == 2
+                && (group + 2) * GROUP <= geometry.rows;
+            let sums = sums[index / 2 * SUM_BYTES..][..SUM_BYTES].as_mut_ptr().cast::<f32>();
+            // SAFETY: the slices hold the tiles of all columns, the caller has configured the tile registers, and
+            // results of a whole block are the caller's to write; others go through the scratch memory.
+            unsafe {
+                let tiles = Block {
+                    x: x.as_ptr().add(step * TILE_BYTES),
+                    next_x: TILE_TOKENS * operands.token_bytes,
+                    weights: weights.as_ptr().add(index * group_bytes + step * TILE_BYTES),
+                    next_weights: group_bytes,
+                    steps: (steps - step).min(STEPS),
+                    from: if step == 0 { std::ptr::null() } else { sums },
+                };
+                let (out, stride) = if last && whole {
+                    (operands.result(token, group * GROUP), operands.out.stride)
+                } else {
+                    (sums, 2 * GROUP)
+                };
+                if pair == 2 { tiles.multiply_two(out, stride) } else { tiles.multiply_one(out, stride) }
+                if last && !whole {
+                    copy_edge(operands, token, group, pair, sums);
+                }
+            }
+        }
+    }
+}
+
+/// Copies those results of a block of 32 tokens by `pair` groups that exist.
+///
+/// # Safety
+/// `sums` holds 32 tokens by 32 rows, and the caller of `multiply` vouches for the results.
+unsafe fn copy_edge(operands: &Operands<'_>, token: usize, group: usize, pair: usize, sums: *const f32) {
+    let rows = (operands.geometry.rows - group * GROUP).min(pair * GROUP);
+    for index in 0..(operands.tokens - token).min(2 * TILE_TOKENS) {
+        // SAFETY: forwarded from the caller.
+        unsafe {
+            let from = sums.add(index * 2 * GROUP);
+            std::ptr::copy_nonoverlapping(from, operands.result(token + index, group * GROUP), rows);
+        }
+    }
+}
+
+/// The tile registers, configured as eight full tiles of 16 rows by 64 bytes, until dropped.
+struct Tiles;
+
+impl Tiles {
+    /// Needs AMX and the system's permission, which a caller with [`crate::isa::Features::amx`] has.
+    fn configure() -> Self {
+        #[repr(C, align(64))]
+        struct Configuration {
+            palette: u8,
+            start_row: u8,
+            reserved: [u8; 14],
+            row_bytes: [u16; 16],
+            rows: [u8; 16],
+        }
+        let mut configuration =
+            Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        configuration.row_bytes[..8].fill(64);
+        configuration.rows[..8].fill(16);
+        // SAFETY: the 64 bytes describe tiles that the architecture has.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly, preserves_flags));
+        }
+        Self
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: no tile is in use any more.
+        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+    }
+}
+
+/// A block of 32 tokens by one or two groups of rows, over some columns.
+struct Block {
+    /// The first tile of 16 tokens, and the bytes to that of the next 16.
+    x: *const u8,
+    next_x: usize,
+    /// The first tile of a group of rows, and the bytes to that of the next group.
+    weights: *const u8,
+    next_weights: usize,
+    /// Tiles to multiply, one after the other in memory; at least one.
+    steps: usize,
+    /// 32 tokens by 32 rows of sums to add to, or null.
+    from: *const f32,
+}
+
+impl Block {
+    /// Writes 32 rows for each of 32 tokens to `out`, whose tokens are `stride` numbers apart.
+    ///
+    /// # Safety
+    /// Tiles are configured, and all tiles named are valid memory.
+    unsafe fn multiply_two(&self, out: *mut f32, stride: usize) {
+        // SAFETY: forwarded from the caller.
+        unsafe {
+            asm!(
+                "test {from}, {from}",
+                "jnz 3f",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "jmp 2f",
+                "3:",
+                "tileloadd tmm0, [{from} + {line} * 2]",
+                "tileloadd tmm1, [{from} + {line} * 2 + 64]",
+                "tileloadd tmm2, [{from} + {line} * 2 + 2048]",
+                "tileloadd tmm3, [{from} + {line} * 2 + 2112]",
+                "2:",
+                "tileloadd tmm4, [{x0} + {line}]",
+                "tileloadd tmm6, [{w0} + {line}]",
+                "tileloadd tmm7, [{w1} + {line}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm5, [{x1} + {line}]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {x0}, 1024",
+                "add {x1}, 1024",
+                "add {w0}, 1024",
+                "add {w1}, 1024",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{y0} + {stride}], tmm0",
+                "tilestored [{y0} + {stride} + 64], tmm1",
+                "tilestored [{y1} + {stride}], tmm2",
+                "tilestored [{y1} + {stride} + 64], tmm3",
+                x0 = inout(reg) self.x => _,
+                x1 = inout(reg) self.x.add(self.next_x) => _,
+                w0 = inout(reg) self.weights => _,
+                w1 = inout(reg) self.weights.add(self.next_weights) => _,
+                steps = inout(reg) self.steps => _,
+                line = in(reg) 64_usize,
+                from = in(reg) self.from,
+                y0 = in(reg) out,
+                y1 = in(reg) out.add(TILE_TOKENS * stride),
+                stride = in(reg) stride * 4,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack)
+            );
+        }
+    }
+
+    /// Writes 16 rows for each of 32 tokens.
+    ///
+    /// # Safety
+    /// As for [`Block::multiply_two`].
+    unsafe fn multiply_one(&self, out: *mut f32, stride: usize) {
+        // SAFETY: forwarded from the caller.
+        unsafe {
+            asm!(
+                "test {from}, {from}",
+                "jnz 3f",
+                "tilezero tmm0",
+                "tilezero tmm2",
+                "jmp 2f",
+                "3:",
+                "tileloadd tmm0, [{from} + {line} * 2]",
+                "tileloadd tmm2, [{from} + {line} * 2 + 2048]",
+                "2:",
+                "tileloadd tmm4, [{x0} + {line}]",
+                "tileloadd tmm6, [{w0} + {line}]",
+                "tileloadd tmm5, [{x1} + {line}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "add {x0}, 1024",
+                "add {x1}, 1024",
+                "add {w0}, 1024",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{y0} + {stride}], tmm0",
+                "tilestored [{y1} + {stride}], tmm2",
+                x0 = inout(reg) self.x => _,
+                x1 = inout(reg) self.x.add(self.next_x) => _,
+                w0 = inout(reg) self.weights => _,
+                steps = inout(reg) self.steps => _,
+                line = in(reg) 64_usize,
+                from = in(reg) self.from,
+                y0 = in(reg) out,
+                y1 = in(reg) out.add(TILE_TOKENS * stride),
+                stride = in(reg) stride * 4,
+                out("tmm0") _, out("tmm2") _, out("tmm4") _, out("tmm5") _, out("tmm6") _,
+                options(nostack)
+            );
+        }
+    }
+}
+
+/// Decodes one group to BF16 tiles.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn decode(operands: &Operands<'_>, group: usize, tiles: &mut [u8], scratch: &mut [u8]) {
+    match operands.geometry.layout {
+        Layout::Integer(format) => {
+            let geometry = &operands.geometry;
+            let group = operands.group(group);
+            with_format!(format, decode_integer(geometry, group, tiles));
+        }
+        Layout::Single => decode_single(operands.group(group), tiles),
+        Layout::Half => decode_half(operands.group(group), tiles),
+        Layout::Brain => tiles.copy_from_slice(operands.group(group)),
+        Layout::Rows => {
+            // SAFETY: any bytes are valid f32s; the middle part is aligned.
+            let scratch = unsafe { scratch.align_to_mut::<f32>().1 };
+            let (decoded, line) = scratch.split_at_mut(operands.geometry.padded_columns() * GROUP);
+            let rows = operands.geometry.rows - group * GROUP;
+            super::pack::decode_group(&operands.geometry, operands.group(group), rows, line, decoded);
+            decode_single(bytemuck::cast_slice(decoded), tiles);
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn decode_integer<const F: usize>(geometry: &Geometry, group: &[u8], tiles: &mut [u8]) {
+    let integer = const { INTEGERS[F] };
+    let per_record = integer.scales.blocks();
+    let (codes, records) = group.split_at(geometry.scale_offset);
+    assert!(tiles.len() >= geometry.blocks() * TILE_BYTES);
+    let offset = _mm512_set1_ps(-integer.offset as f32);
+    for record in 0..geometry.blocks() / per_record {
+        // SAFETY: a group has one record for every `per_record` blocks.
+        let scales = unsafe { records.as_ptr().add(record * integer.scales.bytes()) };
+        // SAFETY: as above.
+        let first = unsafe { super_scales::<F>(scales) };
+        for part in 0..per_record {
+            let block = record * per_record + part;
+            // SAFETY: a group has `blocks()` blocks, and a tile is written for each.
+            unsafe {
+                let [scale, other] = block_scales::<F>(scales, first, part);
+                let plane = codes.as_ptr().add(block * integer.code_bytes());
+                let tile = tiles.as_mut_ptr().add(block * TILE_BYTES);
+                for quad in 0..8 {
+                    let scale = if integer.scales == Scales::SuperHalf && quad >= 4 { other } else { scale };
+                    let base = match integer.scales {
+                        Scales::Affine | Scales::SuperAffine => other,
+                        // Exact, for offsets are powers of two.
+                        Scales::Single | Scales::SuperHalf => _mm512_mul_ps(scale, offset),
+                    };
+                    let codes = quad_codes::<F>(plane, quad);
+                    let byte = _mm512_set1_epi32(255);
+                    let columns = [
+                        _mm512_and_si512(codes, byte),
+                        _mm512_and_si512(_mm512_srli_epi32::<8>(codes), byte),
+                        _mm512_and_si512(_mm512_srli_epi32::<16>(codes), byte),
+                        _mm512_srli_epi32::<24>(codes),
+                    ];
+                    for pair in 0..2 {
+                        let even = _mm512_fmadd_ps(_mm512_cvtepi32_ps(columns[pair * 2]), scale, base);
+                        let odd = _mm512_fmadd_ps(_mm512_cvtepi32_ps(columns[pair * 2 + 1]), scale, base);
+                        _mm512_storeu_si512(tile.add((quad * 2 + pair) * 64).cast(), bf16_pair(even, odd));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Two columns as pairs of BF16, rounded to the nearest.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn bf16_pair(even: __m512, odd: __m512) -> __m512i {
+    let half = _mm512_set1_epi32(0x8000);
+    let even = _mm512_add_epi32(_mm512_castps_si512(even), half);
+    let odd = _mm512_add_epi32(_mm512_castps_si512(odd), half);
+    _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn decode_single(group: &[u8], tiles: &mut [u8]) {
+    for (pair, tile) in group.chunks_exact(128).zip(tiles.chunks_exact_mut(64)) {
+        // SAFETY: the slices have 128 and 64 bytes.
+        unsafe {
+            let even = _mm512_loadu_ps(pair.as_ptr().cast());
+            let odd = _mm512_loadu_ps(pair.as_ptr().add(64).cast());
+            _mm512_storeu_si512(tile.as_mut_ptr().cast(), bf16_pair(even, odd));
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn decode_half(group: &[u8], tiles: &mut [u8]) {
+    for (pair, tile) in group.chunks_exact(64).zip(tiles.chunks_exact_mut(64)) {
+        // SAFETY: the slices have 64 bytes each.
+        unsafe {
+            let even = _mm512_cvtph_ps(_mm256_loadu_si256(pair.as_ptr().cast()));
+            let odd = _mm512_cvtph_ps(_mm256_loadu_si256(pair.as_ptr().add(32).cast()));
+            _mm512_storeu_si512(tile.as_mut_ptr().cast(), bf16_pair(even, odd));
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! The stages of a program.
+
+use puna_graph::ops::OpDef;
+use puna_graph::{Array, Element, Graph, Operand, StateId, Symbol, WeightId};
+
+use crate::arena::SlotId;
+use crate::frame::Frame;
+use crate::kernels::attention::{Attention, Heads, Inputs, MaskRule, Partials, Plan};
+use crate::kernels::matmul::{Activation, OutputView, Plan as MatrixPlan};
+use crate::pool::{Scratch, Stage};
+use crate::row_ops::{Prepared, RowOp};
+
+/// One stage of a program.
+#[derive(Debug)]
+pub enum Task {
+    /// Row-wise operations on the rows of one axis.
+    Rows {
+        /// The axis.
+        symbol: Symbol,
+        /// What to do with each row, in order.
+        ops: Vec<RowOp>,
+    },
+    /// Matrices that read one prepared activation.
+    MatMul(MatMulTask),
+    /// Attention of a layer.
+    Attention(AttentionTask),
+    /// Second half of a layer's attention when its cells are split.
+    AttentionMerge(AttentionTask),
+    /// Matrices of the experts that the router chose.
+    Experts(ExpertsTask),
+    /// An operation without a kernel, by its definition.
+    Evaluate(EvaluateTask),
+}
+
+/// See [`Task::MatMul`].
+#[derive(Debug)]
+pub struct MatMulTask {
+    /// The activation.
+    pub prepared: Prepared,
+    /// Its slot before preparation, for its extents.
+    pub x: SlotId,
+    /// Result of each matrix, in the order of `prepared.readers`.
+    pub outs: Vec<SlotId>,
+}
+
+/// See [`Task::Attention`].
+#[derive(Clone, Debug)]
+pub struct AttentionTask {
+    /// Cache of the layer.
+    pub state: StateId,
+    /// Heads.
+    pub heads: Heads,
+    /// Index of the step's attention plan for these heads and cells.
+    pub plan: usize,
+    /// Factor on query · key.
+    pub scale: f32,
+    /// Smooth limit of scores.
+    pub soft_cap: Option<f32>,
+    /// Visible cells.
+    pub mask: MaskRule,
+    /// Logit per head without a value.
+    pub sinks: Option<WeightId>,
+    /// ALiBi slope per head.
+    pub alibi: Option<Vec<f32>>,
+    /// Queries.
+    pub queries: SlotId,
+    /// Result.
+    pub out: SlotId,
+}
+
+/// See [`Task::Experts`].
+#[derive(Debug)]
+pub struct ExpertsTask {
+    /// Experts' matrices.
+    pub weight: WeightId,
+    /// Activation: a row per token, or per chosen expert.
+    pub x: SlotId,
+    /// Chosen experts, integers.
+    pub chosen: SlotId,
+    /// Chosen experts per token.
+    pub used: usize,
+    /// Result: a row of the matrix per chosen expert.
+    pub out: SlotId,
+}
+
+/// See [`Task::Evaluate`].
+#[derive(Debug)]
+pub struct EvaluateTask {
+    /// Index of the node.
+    pub node: usize,
+    /// Slots of its inputs that are values.
+    pub inputs: Vec<Option<SlotId>>,
+    /// Result.
+    pub out: SlotId,
+}
+
+/// A task with the step it runs for.
+pub struct Bound<'a> {
+    /// The task.
+    pub task: &'a Task,
+    /// The step.
+    pub frame: &'a Frame<'a>,
+    /// The graph, for operations that are evaluated.
+    pub graph: &'a Graph,
+    /// Plans of the step's attention.
+    pub plans: &'a [Plan],
+    /// Memory of split attention.
+    pub partials: Partials,
+}
+
+/// Rows of a chunk, and how many chunks: enough for all threads to share, few enough to be worth claiming.
+fn row_chunks(rows: usize, threads: usize) -> (usize, usize) {
+    let size = rows.div_ceil(4 * threads).max(1);
+    (size, rows.div_ceil(size))
+}
+
+impl Stage for Bound<'_> {
+    fn chunks(&self) -> usize {
+        match self.task {
+            Task::Rows { symbol, .. } => row_chunks(self.frame.extent(*symbol), self.frame.threads).1,
+            Task::MatMul(task) => task.chunks(self.frame),
+            Task::Attention(task) => self.plans[task.plan].chunks(),
+            Task::AttentionMerge(task) => self.plans[task.plan].merge_chunks(),
+            Task::Experts(task) => self.frame.weights.matrices(task.weight).len(),
+            Task::Evaluate(_) => 1,
+        }
+    }
+
+    fn run(&self, chunk: usize, scratch: &mut Scratch<'_>) {
+        match self.task {
+            Task::Rows { symbol, ops } => {
+                let rows = self.frame.extent(*symbol);
+                let (size, _) = row_chunks(rows, self.frame.threads);
+                let range = chunk * size..((chunk + 1) * size).min(rows);
+                ops.iter().for_each(|op| op.run(self.frame, range.clone()));
+            }
+            Task::MatMul(task) => task.run(self.frame, chunk, scratch),
+            Task::Attention(task) => task.run(self, chunk, scratch, false),
+            Task::AttentionMerge(task) => task.run(self, chunk, scratch, true),
+            Task::Experts(task) => task.run(self.frame, chunk, scratch),
+            Task::Evaluate(task) => task.run(self.frame, self.graph),
+        }
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        match self.task {
+            Task::Rows { .. } | Task::Evaluate(_) => 0,
+            Task::MatMul(task) => task.scratch_bytes(self.frame),
+            Task::Attention(task) | Task::AttentionMerge(task) => 4 * self.plans[task.plan].scratch_floats(),
+            Task::Experts(task) => task.scratch_bytes(self.frame),
+        }
+    }
+}
+
+impl MatMulTask {
+    /// Rows of one chunk, a multiple of what the kernels share: as much work as is worth claiming, and not so
+    /// much that the other threads wait long for the last chunk.
+    fn chunk_rows(&self, frame: &Frame<'_>) -> usize {
+        /// Panels of many-token kernels are two row groups high.
+        const PANEL: usize = 2 * MatrixPlan::ROW_GRANULARITY;
+        /// Weight bytes that a thread reads in a few microseconds.
+        const BYTES: usize = 96 << 10;
+        /// Products that a thread computes in about twenty microseconds.
+        const PRODUCTS: usize = 8 << 20;
+        let slot = frame.arena.slot(self.x);
+        let products = (frame.extent(slot.symbol) * slot.width).max(1);
+        let matrix = &frame.weights.matrices(self.prepared.readers[0])[0];
+        let row_bytes = (matrix.bytes() / matrix.rows().max(1)).max(1);
+        let total: usize = self.prepared.readers.iter().map(|weight| frame.weights.rows(*weight)).sum();
+        let worth = (BYTES / row_bytes).min(PRODUCTS / products);
+        worth.min(total / (8 * frame.threads)).next_multiple_of(PANEL).max(PANEL)
+    }
+
+    fn chunks(&self, frame: &Frame<'_>) -> usize {
+        if frame.extent(frame.arena.slot(self.x).symbol) == 0 {
+            return 0;
+        }
+        let size = self.chunk_rows(frame);
+        self.prepared.readers.iter().map(|weight| frame.weights.rows(*weight).div_ceil(size)).sum()
+    }
+
+    fn scratch_bytes(&self, frame: &Frame<'_>) -> usize {
+        let rows = frame.extent(frame.arena.slot(self.x).symbol);
+        let bytes = self.prepared.readers.iter().map(|reader| {
+            let matrix = &frame.weights.matrices(*reader)[0];
+            matrix.scratch_bytes(matrix.activation(frame.features, rows))
+        });
+        bytes.max().unwrap_or(0)
+    }
+
+    fn run(&self, frame: &Frame<'_>, chunk: usize, scratch: &mut Scratch<'_>) {
+        let size = self.chunk_rows(frame);
+        let slot = frame.arena.slot(self.x);
+        let (tokens, columns) = (frame.extent(slot.symbol), slot.width);
+        let mut chunk = chunk;
+        for (weight, out) in self.prepared.readers.iter().zip(&self.outs) {
+            let rows = frame.weights.rows(*weight);
+            let chunks = rows.div_ceil(size);
+            if chunk >= chunks {
+                chunk -= chunks;
+                continue;
+            }
+            let range = chunk * size..((chunk + 1) * size).min(rows);
+            let (format, place) = self.prepared.form(frame, *weight, tokens);
+            // SAFETY: the activation was prepared by an earlier task; the slot has room for it.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(frame.pointer(place), format.bytes(tokens, columns)) };
+            let activation = Activation { format, tokens, columns, bytes };
+            let view = OutputView { pointer: frame.pointer(*out).cast(), stride: rows };
+            // SAFETY: the slot has a number for each result, and other chunks write other rows of the matrix.
+            unsafe {
+                let matrix = &frame.weights.matrices(*weight)[0];
+                matrix.multiply(frame.features, &activation, range, view, scratch.bytes);
+            }
+            return;
+        }
+    }
+}
+
+impl AttentionTask {
+    fn run(&self, bound: &Bound<'_>, chunk: usize, scratch: &mut Scratch<'_>, merge: bool) {
+        let frame = bound.frame;
+        let attention = Attention {
+            heads: self.heads,
+            scale: self.scale,
+            softcap: self.soft_cap,
+            mask: self.mask,
+            sinks: self.sinks.map(|sinks| frame.weights.vector(sinks)),
+            alibi: self.alibi.as_deref(),
+        };
+        let plan = &bound.plans[self.plan];
+        let output = frame.rows_mut(self.out);
+        if merge {
+            attention.merge(frame.features, plan, &output, bound.partials, chunk, scratch.floats());
+            return;
+        }
+        let cache = frame.caches.cache(self.state);
+        let inputs = Inputs {
+            queries: frame.rows(self.queries),
+            keys: cache.keys(),
+            values: cache.values(),
+            token_positions: &frame.step.positions,
+            cell_positions: &frame.step.groups[cache.group()].cell_positions,
+        };
+        attention.run(frame.features, plan, &inputs, &output, bound.partials, chunk, scratch.floats());
+    }
+}
+
+impl ExpertsTask {
+    /// Rows of the activation and of the result at most multiplied at once.
+    const BATCH: usize = 64;
+
+    fn format_bytes(&self, frame: &Frame<'_>) -> (usize, usize, usize) {
+        let matrix = &frame.weights.matrices(self.weight)[0];
+        let format = matrix.activation(frame.features, 1);
+        let prepared = format.bytes(Self::BATCH, matrix.columns()).next_multiple_of(64);
+        let results = (Self::BATCH * matrix.rows() * 4).next_multiple_of(64);
+        (prepared, results, matrix.scratch_bytes(format))
+    }
+
+    fn scratch_bytes(&self, frame: &Frame<'_>) -> usize {
+        let (prepared, results, kernel) = self.format_bytes(frame);
+        prepared + results + kernel
+    }
+
+    /// One expert: gathers the rows that chose it, multiplies them and puts the results in their places.
+    fn run(&self, frame: &Frame<'_>, expert: usize, scratch: &mut Scratch<'_>) {
+        let matrix = &frame.weights.matrices(self.weight)[expert];
+        let (rows, columns) = (matrix.rows(), matrix.columns());
+        let chosen = frame.integers(self.chosen);
+        let x = frame.floats(self.x);
+        let per_slot = x.len() == chosen.len() * columns;
+        let slots: Vec<usize> = (0..chosen.len()).filter(|slot| chosen[*slot] as usize == expert).collect();
+        let (prepared_bytes, result_bytes, _) = self.format_bytes(frame);
+        let format = matrix.activation(frame.features, 1);
+        let (prepared, rest) = scratch.bytes.split_at_mut(prepared_bytes);
+        let (results, kernel) = rest.split_at_mut(result_bytes);
+        for slots in slots.chunks(Self::BATCH) {
+            for (row, slot) in slots.iter().enumerate() {
+                let source = if per_slot { *slot } else { slot / self.used };
+                let x = &x[source * columns..][..columns];
+                // SAFETY: `prepared` has room for BATCH rows and is this worker's own.
+                unsafe { format.prepare(frame.features, x, columns, row..row + 1, prepared.as_mut_ptr()) };
+            }
+            let bytes = &prepared[..format.bytes(slots.len(), columns)];
+            let activation = Activation { format, tokens: slots.len(), columns, bytes };
+            let view = OutputView { pointer: results.as_mut_ptr().cast(), stride: rows };
+            // SAFETY: `results` has room for BATCH rows and is this worker's own.
+            unsafe { matrix.multiply(frame.features, &activation, 0..rows, view, kernel) };
+            for (row, slot) in slots.iter().enumerate() {
+                // SAFETY: the result has a row for each slot, and no other expert has this slot.
+                unsafe {
+                    let target = frame.pointer(self.out).cast::<f32>().add(slot * rows);
+                    let source = results.as_ptr().cast::<f32>().add(row * rows);
+                    std::ptr::copy_nonoverlapping(source, target, rows);
+                }
+            }
+        }
+    }
+}
+
+impl EvaluateTask {
+    fn run(&self, frame: &Frame<'_>, graph: &Graph) {
+        let node = &graph.nodes[self.node];
+        let inputs: Vec<Array> = node
+            .inputs
+            .iter()
+            .zip(&self.inputs)
+            .map(|(operand, slot)| match (operand, slot) {
+                (Operand::Value(value), Some(slot)) => read_slot(frame, graph, *value, *slot),
+                (Operand::Weight(weight), _) => {
+                    let shape = graph.weights[weight.index()].shape.iter().map(|n| *n as usize).collect();
+                    Array::f32(shape, frame.weights.vector(*weight).to_vec())
+                }
+                (Operand::Input(input), _) => {
+                    let data = frame.step.input(*input);
+                    Array::i32(vec![data.len()], data)
+                }
+                (Operand::Value(_), None) => unreachable!("values have slots"),
+            })
+            .collect();
+        let inputs: Vec<&Array> = inputs.iter().collect();
+        let mut context = puna_graph::evaluate::Context { graph, step: frame.step, memory: &mut [] };
+        let result = node.op.evaluate(&inputs, &mut context);
+        write_slot(frame, &result, node.ty.element, self.out);
+    }
+}
+
+/// The concrete extents of a value in this step.
+pub fn extents(frame: &Frame<'_>, graph: &Graph, value: puna_graph::ValueId) -> Vec<usize> {
+    let dims = graph.value_type(value).shape.iter();
+    dims.map(|dim| match dim {
+        puna_graph::Dim::Fixed(extent) => *extent as usize,
+        puna_graph::Dim::Of(symbol) => frame.extent(*symbol),
+    })
+    .collect()
+}
+
+/// A slot's value as an array.
+pub fn read_slot(frame: &Frame<'_>, graph: &Graph, value: puna_graph::ValueId, slot: SlotId) -> Array {
+    let shape = extents(frame, graph, value);
+    match graph.value_type(value).element {
+        Element::F32 => Array::f32(shape, frame.floats(slot).to_vec()),
+        Element::I32 => Array::i32(shape, frame.integers(slot).to_vec()),
+    }
+}
+
+/// Stores an array in a slot of as many numbers.
+pub fn write_slot(frame: &Frame<'_>, array: &Array, element: Element, slot: SlotId) {
+    let (source, count): (*const u8, usize) = match element {
+        Element::F32 => (array.floats().as_ptr().cast(), array.floats().len()),
+        Element::I32 => (array.integers().as_ptr().cast(), array.integers().len()),
+    };
+    let place = frame.arena.slot(slot);
+    assert_eq!(count, frame.extent(place.symbol) * place.width, "numbers of the value");
+    // SAFETY: the slot has room for so many numbers of four bytes, and no other chunk runs.
+    unsafe { std::ptr::copy_nonoverlapping(source, frame.pointer(slot), count * 4) };
+}

@@ -1,0 +1,184 @@
+//! Weights of a segment in the layouts that the kernels read.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+use puna_backend::{BackendError, WeightSource};
+use puna_graph::{Graph, Op, Operand, WeightId};
+
+use crate::kernels::matmul::{MatrixError, PackedMatrix, Plan};
+use crate::memory::AlignedBuffer;
+use crate::pool::Pool;
+
+/// How a weight is used, which decides its layout.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Use {
+    /// Rows are read one at a time.
+    Table,
+    /// Small tensors that enter elementwise.
+    Vector,
+    /// A matrix per expert.
+    Experts,
+    /// Multiplied by; also serves row look-ups.
+    Matrix,
+}
+
+/// One weight, loaded.
+pub enum Weight {
+    /// Packed for multiplication; several are the experts of one tensor.
+    Matrices(Vec<PackedMatrix>),
+    /// Decoded.
+    Vector(Vec<f32>),
+    /// Left in the file, rows are decoded when read.
+    Table,
+}
+
+/// All weights of a segment.
+pub struct Weights {
+    graph: Arc<Graph>,
+    source: Arc<dyn WeightSource>,
+    loaded: HashMap<WeightId, Weight>,
+}
+
+impl Weights {
+    /// Loads what the nodes of a segment read; `progress` gets the share of bytes done and stops the loading
+    /// by returning false.
+    pub fn load(
+        graph: Arc<Graph>,
+        nodes: Range<usize>,
+        source: Arc<dyn WeightSource>,
+        pool: &Pool,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Self, BackendError> {
+        let uses = uses(&graph, nodes);
+        let total: usize = uses.keys().map(|weight| source.bytes(*weight).len()).sum();
+        let mut done = 0;
+        let mut loaded = HashMap::new();
+        for (weight, usage) in uses {
+            let bytes = source.bytes(weight).len();
+            loaded.insert(weight, load_one(&graph, weight, usage, source.as_ref(), pool)?);
+            done += bytes;
+            if !progress(done as f32 / total.max(1) as f32) {
+                return Err(device_error("loading was stopped"));
+            }
+        }
+        Ok(Self { graph, source, loaded })
+    }
+
+    /// Bytes held outside the file.
+    pub fn bytes(&self) -> usize {
+        let bytes = |weight: &Weight| match weight {
+            Weight::Matrices(matrices) => matrices.iter().map(PackedMatrix::bytes).sum(),
+            Weight::Vector(floats) => floats.len() * 4,
+            Weight::Table => 0,
+        };
+        self.loaded.values().map(bytes).sum()
+    }
+
+    /// The matrix of a weight that is multiplied by, or the matrices of its experts.
+    pub fn matrices(&self, weight: WeightId) -> &[PackedMatrix] {
+        match &self.loaded[&weight] {
+            Weight::Matrices(matrices) => matrices,
+            _ => &[],
+        }
+    }
+
+    /// A decoded tensor.
+    pub fn vector(&self, weight: WeightId) -> &[f32] {
+        match &self.loaded[&weight] {
+            Weight::Vector(floats) => floats,
+            _ => &[],
+        }
+    }
+
+    /// Decodes row `row` of a matrix or table; `row` is below its extent.
+    pub fn decode_row(&self, weight: WeightId, row: usize, out: &mut [f32]) {
+        match &self.loaded[&weight] {
+            Weight::Matrices(matrices) => matrices[0].decode_row(row, out),
+            Weight::Vector(floats) => out.copy_from_slice(&floats[row * out.len()..][..out.len()]),
+            Weight::Table => {
+                let format = self.graph.weights[weight.index()].dtype.format();
+                let bytes = out.len() / format.block * format.bytes;
+                (format.decode)(&self.source.bytes(weight)[row * bytes..][..bytes], out);
+            }
+        }
+    }
+
+    /// Rows of a weight's matrix or table.
+    pub fn rows(&self, weight: WeightId) -> usize {
+        self.graph.weights[weight.index()].shape[0] as usize
+    }
+}
+
+fn device_error(reason: impl std::fmt::Display) -> BackendError {
+    BackendError::Device { device: "CPU".into(), reason: reason.to_string() }
+}
+
+/// The strongest use of each weight, in a fixed order.
+fn uses(graph: &Graph, nodes: Range<usize>) -> BTreeMap<WeightId, Use> {
+    let mut uses = BTreeMap::new();
+    for node in &graph.nodes[nodes] {
+        for (index, operand) in node.inputs.iter().enumerate() {
+            let Operand::Weight(weight) = operand else { continue };
+            let usage = match (&node.op, index) {
+                (Op::MatMul(_), 0) => Use::Matrix,
+                (Op::MatMulExperts(_), 0) => Use::Experts,
+                (Op::GatherRows(_), 0) => Use::Table,
+                _ => Use::Vector,
+            };
+            uses.entry(*weight).and_modify(|other| *other = usage.max(*other)).or_insert(usage);
+        }
+    }
+    uses
+}
+
+fn load_one(
+    graph: &Graph,
+    weight: WeightId,
+    usage: Use,
+    source: &dyn WeightSource,
+    pool: &Pool,
+) -> Result<Weight, BackendError> {
+    let declared = &graph.weights[weight.index()];
+    let extents: Vec<usize> = declared.shape.iter().map(|extent| *extent as usize).collect();
+    let bytes = source.bytes(weight);
+    let loaded = match (usage, extents[..].len()) {
+        (Use::Table, _) => return Ok(Weight::Table),
+        (Use::Vector, _) => {
+            let mut floats = vec![0.0; extents.iter().product()];
+            puna_quant::decode_row(declared.dtype, bytes, &mut floats).map_err(device_error)?;
+            Weight::Vector(floats)
+        }
+        (Use::Matrix | Use::Experts, rank) => {
+            let (rows, columns) = (extents[rank - 2], extents[rank - 1]);
+            let plan = Plan::new(declared.dtype, rows, columns).map_err(device_error)?;
+            let matrix_bytes = plan.source(0..rows).len();
+            let matrices: Result<Vec<_>, _> =
+                bytes.chunks_exact(matrix_bytes).map(|bytes| pack(plan, rows, bytes, pool)).collect();
+            Weight::Matrices(matrices.map_err(device_error)?)
+        }
+    };
+    source.release(weight);
+    Ok(loaded)
+}
+
+/// Packs one matrix with all threads.
+fn pack(plan: Plan, rows: usize, source: &[u8], pool: &Pool) -> Result<PackedMatrix, MatrixError> {
+    let buffer = AlignedBuffer::new(plan.bytes()).ok_or(MatrixError::Memory { bytes: plan.bytes() })?;
+    let unit =
+        (rows / (4 * pool.threads())).next_multiple_of(Plan::ROW_GRANULARITY).max(Plan::ROW_GRANULARITY);
+    struct Destination(*mut u8);
+    // SAFETY: each chunk writes a range of its own.
+    unsafe impl Sync for Destination {}
+    let destination = Destination(buffer.as_pointer());
+    let destination = &destination;
+    pool.parallel_for(rows.div_ceil(unit), |chunk| {
+        let range = chunk * unit..((chunk + 1) * unit).min(rows);
+        let place = plan.destination(range.clone());
+        // SAFETY: the places of different row ranges do not overlap and lie within the buffer.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(destination.0.add(place.start), place.len()) };
+        plan.pack_rows(&source[plan.source(range.clone())], range, bytes);
+    });
+    PackedMatrix::new(plan, buffer)
+}

@@ -1,0 +1,331 @@
+//! Every format at every level of the processor against a multiplication of the decoded numbers.
+
+use puna_backend_cpu::isa::Features;
+use puna_backend_cpu::kernels::matmul::{Activation, ActivationFormat, OutputView, PackedMatrix, Plan};
+use puna_backend_cpu::memory::AlignedBuffer;
+use puna_quant::{DType, FORMATS, FloatField, Format};
+
+/// Formats with kernels of their own; the others share the path that decodes rows.
+const FAST: [DType; 12] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q8_0,
+    DType::IQ4_NL,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+];
+
+/// A small generator of the same numbers in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 33) ^ (self.0 >> 40)) as u32
+    }
+
+    /// Roughly normal, variance 1.
+    fn normal(&mut self) -> f32 {
+        let sum: f32 = (0..12).map(|_| (self.next() & 0xffff) as f32 / 65536.0).sum();
+        sum - 6.0
+    }
+}
+
+/// Blocks of random bytes with scales of ordinary size.
+fn random_rows(format: &Format, rows: usize, columns: usize, random: &mut Random) -> Vec<u8> {
+    let blocks = rows * columns / format.block;
+    let mut bytes: Vec<u8> = (0..blocks * format.bytes).map(|_| random.next() as u8).collect();
+    for block in bytes.chunks_exact_mut(format.bytes) {
+        for field in format.floats {
+            let value = random.normal() * 0.02;
+            let mut put = |at: usize, number: &[u8]| block[at..at + number.len()].copy_from_slice(number);
+            match *field {
+                FloatField::F16(at) => put(at, &half::f16::from_f32(value).to_le_bytes()),
+                FloatField::BF16(at) => put(at, &half::bf16::from_f32(value).to_le_bytes()),
+                FloatField::F32(at) => put(at, &value.to_le_bytes()),
+                FloatField::F64(at) => put(at, &f64::from(value).to_le_bytes()),
+                FloatField::E8M0(at) => put(at, &[118 + (random.next() % 8) as u8]),
+                FloatField::SplitF16(at) => {
+                    let bits = half::f16::from_f32(value).to_bits();
+                    for word in 0..4 {
+                        let high = &mut block[at + word * 2 + 1];
+                        *high = *high & 15 | ((bits >> (4 * word) & 15) as u8) << 4;
+                    }
+                }
+            }
+        }
+        if format.dtype == DType::I64 {
+            block.copy_from_slice(&i64::from(random.next() as i8).to_le_bytes());
+        }
+    }
+    bytes
+}
+
+fn decoded(dtype: DType, rows: usize, columns: usize, source: &[u8]) -> Vec<f32> {
+    let mut values = vec![0.0; rows * columns];
+    (dtype.format().decode)(source, &mut values);
+    values
+}
+
+/// The numbers that a prepared activation stands for.
+fn prepared_values(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f64> {
+    match format {
+        ActivationFormat::F32 => x.iter().map(|x| f64::from(*x)).collect(),
+        ActivationFormat::Bf16 => x.iter().map(|x| f64::from(half::bf16::from_f32(*x).to_f32())).collect(),
+        ActivationFormat::Q8 => x
+            .chunks(columns)
+            .flat_map(|row| row.chunks(32))
+            .flat_map(|block| {
+                let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+                let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+                let scale = f64::from(largest / 127.0);
+                block.iter().map(move |x| f64::from((x * inverse).round_ties_even()) * scale)
+            })
+            .collect(),
+    }
+}
+
+struct Case {
+    matrix: PackedMatrix,
+    weights: Vec<f32>,
+    rows: usize,
+    columns: usize,
+}
+
+impl Case {
+    fn new(dtype: DType, rows: usize, columns: usize, seed: u64) -> Self {
+        let mut random = Random(seed);
+        let source = random_rows(dtype.format(), rows, columns, &mut random);
+        let matrix = PackedMatrix::pack(dtype, rows, columns, &source).expect("a valid shape");
+        Self { matrix, weights: decoded(dtype, rows, columns, &source), rows, columns }
+    }
+
+    /// Multiplies with `threads` callers, each with its own range of rows, and checks that nothing else is written.
+    fn multiply(
+        &self,
+        features: Features,
+        format: ActivationFormat,
+        x: &[f32],
+        tokens: usize,
+        threads: usize,
+    ) -> Vec<f32> {
+        let bytes = format.bytes(tokens, self.columns);
+        let mut prepared = AlignedBuffer::new(bytes).expect("memory");
+        let middle = tokens / 2;
+        for part in [0..middle, middle..tokens] {
+            let x = &x[part.start * self.columns..part.end * self.columns];
+            // SAFETY: the buffer has the activation's size and nobody else uses it.
+            unsafe { format.prepare(features, x, self.columns, part, prepared.as_pointer()) };
+        }
+        let activation = Activation { format, tokens, columns: self.columns, bytes: prepared.as_mut_slice() };
+        const GUARD: f32 = -12345.0;
+        let stride = self.rows + 3;
+        let mut output = vec![GUARD; tokens * stride];
+        let out = OutputView { pointer: output.as_mut_ptr(), stride };
+        let groups = self.rows.div_ceil(16);
+        for thread in 0..threads {
+            let bound = |thread: usize| (groups * thread / threads * 16).min(self.rows);
+            let mut scratch = vec![0x7f; self.matrix.scratch_bytes(format)];
+            let rows = bound(thread)..bound(thread + 1);
+            // SAFETY: the output has room for every token and row.
+            unsafe { self.matrix.multiply(features, &activation, rows, out, &mut scratch) };
+        }
+        let mut results = Vec::with_capacity(tokens * self.rows);
+        for row in output.chunks_exact(stride) {
+            results.extend_from_slice(&row[..self.rows]);
+            assert_eq!(row[self.rows..], [GUARD; 3], "written past the last row");
+        }
+        results
+    }
+
+    /// Largest error against the activation `x`, less what `doubt` (the error bound of each `x`) can cause, relative
+    /// to `sum of |w x|`.
+    fn error(&self, results: &[f32], x: &[f64], doubt: &[f64]) -> f64 {
+        let mut worst = 0.0f64;
+        for (token, x) in x.chunks_exact(self.columns).enumerate() {
+            let doubt = &doubt[token * self.columns..][..self.columns];
+            for row in 0..self.rows {
+                let weights = &self.weights[row * self.columns..][..self.columns];
+                let (mut sum, mut size, mut allowed) = (0.0, 1e-30, 0.0);
+                for ((w, x), doubt) in weights.iter().zip(x).zip(doubt) {
+                    sum += f64::from(*w) * x;
+                    size += (f64::from(*w) * x).abs();
+                    allowed += f64::from(w.abs()) * doubt;
+                }
+                let error = ((f64::from(results[token * self.rows + row]) - sum).abs() - allowed) / size;
+                assert!(error.is_finite(), "token {token} row {row}: {}", results[token * self.rows + row]);
+                worst = worst.max(error);
+            }
+        }
+        worst
+    }
+}
+
+/// By how much each prepared number may differ from the number given: Q8 rounds to multiples of 1/127 of the largest
+/// of 32, BF16 to 8 significant bits.
+fn doubts(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f64> {
+    match format {
+        ActivationFormat::F32 => vec![0.0; x.len()],
+        ActivationFormat::Bf16 => x.iter().map(|x| f64::from(x.abs()) / 512.0).collect(),
+        ActivationFormat::Q8 => x
+            .chunks(columns)
+            .flat_map(|row| row.chunks(32))
+            .flat_map(|block| {
+                let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+                vec![f64::from(largest) / 253.9; block.len()]
+            })
+            .collect(),
+    }
+}
+
+/// What a kernel may add to the error of the prepared activation, relative to `sum of |w x|`: integer sums are exact,
+/// so only f32 rounding remains; with BF16 the weights are rounded too, to 8 significant bits.
+fn tolerance(format: ActivationFormat) -> f64 {
+    match format {
+        ActivationFormat::F32 => 1e-6,
+        ActivationFormat::Q8 => 1e-5,
+        ActivationFormat::Bf16 => 1.0 / 511.0,
+    }
+}
+
+fn check(dtype: DType, rows: usize, columns: usize, tokens: usize, threads: usize) {
+    let case = Case::new(dtype, rows, columns, (rows * 7 + columns * 3 + tokens) as u64);
+    let mut random = Random(99);
+    let x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
+    let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+    let certain = vec![0.0; x.len()];
+    for (level, features) in Features::detect().levels() {
+        let mut formats = vec![];
+        for tokens in [1, tokens, 512] {
+            let format = case.matrix.activation(features, tokens);
+            if !formats.contains(&format) {
+                formats.push(format);
+            }
+        }
+        for format in formats {
+            let results = case.multiply(features, format, &x, tokens, threads);
+            let name = format!("{dtype} {level} {format:?} {rows}x{columns} by {tokens} on {threads}");
+            let error = case.error(&results, &exact, &doubts(format, &x, columns));
+            assert!(error <= tolerance(format), "{name}: error {error:.2e}");
+            let error = case.error(&results, &prepared_values(format, &x, columns), &certain);
+            assert!(error <= tolerance(format), "{name}: error {error:.2e} of the prepared activation");
+        }
+    }
+}
+
+#[test]
+fn decoded_rows_are_the_reference_values() {
+    for format in FORMATS {
+        let columns = 2 * format.block.max(32) + if format.block == 1 { 3 } else { 0 };
+        let case = Case::new(format.dtype, 37, columns, 5);
+        let mut row = vec![0.0; columns];
+        for index in 0..37 {
+            case.matrix.decode_row(index, &mut row);
+            assert_eq!(row, case.weights[index * columns..][..columns], "{} row {index}", format.name);
+        }
+    }
+}
+
+#[test]
+fn packing_in_parts_equals_packing_at_once() {
+    for dtype in [DType::Q4_1, DType::Q6_K, DType::F16, DType::IQ3_S] {
+        let (rows, columns) = (57, 512);
+        let source = random_rows(dtype.format(), rows, columns, &mut Random(3));
+        let whole = PackedMatrix::pack(dtype, rows, columns, &source).expect("a valid shape");
+        let plan = Plan::new(dtype, rows, columns).expect("a valid shape");
+        let mut bytes = AlignedBuffer::new(plan.bytes()).expect("memory");
+        for part in [32..57, 0..16, 16..32] {
+            let place = plan.destination(part.clone());
+            let source = &source[plan.source(part.clone())];
+            plan.pack_rows(source, part, &mut bytes.as_mut_slice()[place]);
+        }
+        let parts = PackedMatrix::new(plan, bytes).expect("the plan's size");
+        let (mut a, mut b) = (vec![0.0; columns], vec![0.0; columns]);
+        for row in 0..rows {
+            whole.decode_row(row, &mut a);
+            parts.decode_row(row, &mut b);
+            assert_eq!(a, b, "{dtype} row {row}");
+        }
+    }
+}
+
+#[test]
+fn shapes_that_formats_cannot_have_are_errors() {
+    assert!(Plan::new(DType::Q4_K, 16, 128).is_err());
+    assert!(Plan::new(DType::F32, usize::MAX / 8, 64).is_err());
+    assert!(PackedMatrix::pack(DType::Q8_0, 2, 32, &[0; 67]).is_err());
+}
+
+#[test]
+fn fast_formats_by_few_rows() {
+    for dtype in FAST {
+        for rows in [1, 15, 16, 17, 40] {
+            check(dtype, rows, 256, 1, 1);
+            check(dtype, rows, 512, 3, 2);
+        }
+    }
+}
+
+#[test]
+fn fast_formats_by_token_counts() {
+    for dtype in FAST {
+        for tokens in [1, 2, 3, 5, 7, 8, 9, 33] {
+            check(dtype, 40, 256, tokens, 1);
+        }
+    }
+}
+
+#[test]
+fn fast_formats_by_columns() {
+    for dtype in FAST {
+        for columns in [32, 96, 576, 640, 768, 2304] {
+            if columns % dtype.block() == 0 {
+                check(dtype, 80, columns, 2, 3);
+                check(dtype, 33, columns, 34, 1);
+            }
+        }
+    }
+    check(DType::F32, 20, 37, 3, 1);
+    check(DType::F16, 20, 37, 3, 1);
+    check(DType::BF16, 20, 37, 3, 1);
+}
+
+#[test]
+fn wide_matrices_are_split_in_panels() {
+    for dtype in [DType::Q4_1, DType::Q4_K, DType::BF16] {
+        check(dtype, 600, 1024, 40, 2);
+    }
+}
+
+#[test]
+fn every_other_format() {
+    for format in FORMATS.iter().filter(|format| !FAST.contains(&format.dtype)) {
+        check(format.dtype, 17, 512, 3, 2);
+        check(format.dtype, 40, 256, 33, 1);
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_other_tokens() {
+    for dtype in FAST {
+        let case = Case::new(dtype, 72, 512, 11);
+        let mut random = Random(12);
+        let x: Vec<f32> = (0..35 * 512).map(|_| random.normal()).collect();
+        for (level, features) in Features::detect().levels() {
+            for ask in [1, 512] {
+                let format = case.matrix.activation(features, ask);
+                let all = case.multiply(features, format, &x, 35, 2);
+                for token in [0, 7, 33, 34] {
+                    let alone = case.multiply(features, format, &x[token * 512..][..512], 1, 1);
+                    assert_eq!(alone, all[token * 72..][..72], "{dtype} {level} {format:?} token {token}");
+                }
+            }
+        }
+    }
+}

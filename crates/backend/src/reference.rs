@@ -1,0 +1,221 @@
+//! The evaluator as a back end: runs every graph, slowly, with all values and caches in `f32`.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use puna_graph::evaluate::{Context, Memory, Weights, run};
+use puna_graph::{Array, Graph, Op, Operand, StateDecl, StateId, Step, WeightId};
+
+use crate::partition::key_rotations;
+use crate::{
+    Backend, BackendError, Boundary, Bounds, CacheOptions, CellMove, DeviceId, DeviceInfo, DeviceKind,
+    MemoryUse, Partition, ProgramId, Segment, States, WeightSource,
+};
+
+/// The oracle of all back ends.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Reference;
+
+impl Backend for Reference {
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn devices(&self) -> Vec<DeviceInfo> {
+        vec![DeviceInfo {
+            name: "reference".into(),
+            description: "slow evaluator that defines every operation".into(),
+            kind: DeviceKind::Cpu,
+            memory: None,
+        }]
+    }
+
+    fn supports(&self, _: &Graph, _: usize) -> bool {
+        true
+    }
+
+    fn load(
+        &self,
+        _: DeviceId,
+        segment: Segment,
+        weights: Arc<dyn WeightSource>,
+        caches: &CacheOptions,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Box<dyn Partition>, BackendError> {
+        let groups = segment.graph.groups();
+        let memory = segment
+            .graph
+            .states
+            .iter()
+            .map(|state| {
+                let group = groups.iter().position(|group| *group == state.group()).unwrap_or(0);
+                Memory::new(state, caches.cells[group] as usize)
+            })
+            .collect();
+        progress(1.0);
+        let decoded = Decoded { graph: segment.graph.clone(), source: weights, cache: Mutex::default() };
+        Ok(Box::new(ReferencePartition { segment, decoded, memory }))
+    }
+}
+
+/// Weights decoded when first used.
+struct Decoded {
+    graph: Arc<Graph>,
+    source: Arc<dyn WeightSource>,
+    cache: Mutex<HashMap<WeightId, Arc<Array>>>,
+}
+
+impl Weights for Decoded {
+    fn decode(&self, weight: WeightId) -> Arc<Array> {
+        let mut cache = self.cache.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        cache
+            .entry(weight)
+            .or_insert_with(|| {
+                let declared = &self.graph.weights[weight.index()];
+                let shape: Vec<usize> = declared.shape.iter().map(|extent| *extent as usize).collect();
+                let mut floats = vec![0.0; shape.iter().product()];
+                (declared.dtype.format().decode)(self.source.bytes(weight), &mut floats);
+                Arc::new(Array::f32(shape, floats))
+            })
+            .clone()
+    }
+}
+
+struct ReferencePartition {
+    segment: Segment,
+    decoded: Decoded,
+    memory: Vec<Memory>,
+}
+
+impl Partition for ReferencePartition {
+    fn compile(&mut self, _: Bounds) -> Result<ProgramId, BackendError> {
+        Ok(ProgramId(0))
+    }
+
+    fn run(&mut self, _: ProgramId, step: &Step, boundary: &mut Boundary) -> Result<(), BackendError> {
+        let mut context = Context { graph: &self.segment.graph, step, memory: &mut self.memory };
+        let mut values: HashMap<_, _> = self
+            .segment
+            .inputs
+            .iter()
+            .filter_map(|value| boundary.values.get(value).map(|array| (*value, array.clone())))
+            .collect();
+        run(self.segment.nodes.clone(), &self.decoded, &mut context, &mut values);
+        for output in &self.segment.outputs {
+            if let Some(value) = values.remove(output) {
+                boundary.values.insert(*output, value);
+            }
+        }
+        Ok(())
+    }
+
+    fn states(&mut self) -> &mut dyn States {
+        self
+    }
+
+    fn memory(&self) -> MemoryUse {
+        let caches = self.memory.iter().map(|memory| 4 * (memory.keys.len() + memory.values.len()) as u64);
+        MemoryUse { caches: caches.sum(), ..MemoryUse::default() }
+    }
+}
+
+/// Elements of one cell's keys and values.
+fn widths(state: &StateDecl) -> (usize, usize) {
+    let StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } = state;
+    ((kv_heads * key_dim) as usize, (kv_heads * value_dim) as usize)
+}
+
+fn cell(index: u32, width: usize) -> Range<usize> {
+    index as usize * width..(index as usize + 1) * width
+}
+
+impl ReferencePartition {
+    fn of_group(&self, group: usize) -> Vec<StateId> {
+        let groups = self.segment.graph.groups();
+        let states = &self.segment.graph.states;
+        self.states()
+            .into_iter()
+            .filter(|state| groups.get(group) == Some(&states[state.index()].group()))
+            .collect()
+    }
+}
+
+impl States for ReferencePartition {
+    fn copy(&mut self, group: usize, moves: &[CellMove]) -> Result<(), BackendError> {
+        for state in self.of_group(group) {
+            let (keys, values) = widths(&self.segment.graph.states[state.index()]);
+            let memory = &mut self.memory[state.index()];
+            for CellMove { from, to } in moves {
+                memory.keys.copy_within(cell(*from, keys), *to as usize * keys);
+                memory.values.copy_within(cell(*from, values), *to as usize * values);
+            }
+        }
+        Ok(())
+    }
+
+    fn shift(&mut self, group: usize, cells: &[(u32, i32)]) -> Result<(), BackendError> {
+        let rotations = key_rotations(&self.segment.graph, self.segment.nodes.clone());
+        for state in self.of_group(group) {
+            let rope = rotations.iter().find(|(other, _)| *other == state).and_then(|(_, rope)| *rope);
+            let Some(node) = rope else { continue };
+            let node = &self.segment.graph.nodes[node];
+            let Op::Rope(rope) = &node.op else { continue };
+            let factors = match node.inputs.get(2) {
+                Some(Operand::Weight(weight)) => Some(self.decoded.decode(*weight)),
+                _ => None,
+            };
+            let frequencies = rope.frequencies(factors.as_ref().map(|factors| factors.floats()));
+            let StateDecl::KeyValue { key_dim, .. } = &self.segment.graph.states[state.index()];
+            let (keys, _) = widths(&self.segment.graph.states[state.index()]);
+            for (index, delta) in cells {
+                for head in
+                    self.memory[state.index()].keys[cell(*index, keys)].chunks_exact_mut(*key_dim as usize)
+                {
+                    for (pair, frequency) in frequencies.iter().enumerate() {
+                        // A turn by the difference alone: the stored key already carries the magnitude.
+                        let (sine, cosine) = (*delta as f64 * frequency).sin_cos();
+                        let (i, j) = rope.pair(pair);
+                        let (a, b) = (head[i] as f64, head[j] as f64);
+                        head[i] = (a * cosine - b * sine) as f32;
+                        head[j] = (a * sine + b * cosine) as f32;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, state: StateId, cells: &[u32]) -> Result<Vec<u8>, BackendError> {
+        let (keys, values) = widths(&self.segment.graph.states[state.index()]);
+        let memory = &self.memory[state.index()];
+        let floats = cells.iter().flat_map(|index| {
+            memory.keys[cell(*index, keys)].iter().chain(&memory.values[cell(*index, values)])
+        });
+        Ok(floats.flat_map(|float| float.to_le_bytes()).collect())
+    }
+
+    fn restore(&mut self, state: StateId, cells: &[u32], bytes: &[u8]) -> Result<(), BackendError> {
+        let declared = &self.segment.graph.states[state.index()];
+        let (keys, values) = widths(declared);
+        let expected = cells.len() * (keys + values) * 4;
+        if bytes.len() != expected {
+            let StateDecl::KeyValue { layer, .. } = declared;
+            return Err(BackendError::SavedState { layer: *layer, found: bytes.len(), expected });
+        }
+        let floats: Vec<f32> =
+            bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        let memory = &mut self.memory[state.index()];
+        for (index, floats) in cells.iter().zip(floats.chunks_exact(keys + values)) {
+            memory.write(*index as usize, &floats[..keys], &floats[keys..]);
+        }
+        Ok(())
+    }
+
+    fn states(&self) -> Vec<StateId> {
+        key_rotations(&self.segment.graph, self.segment.nodes.clone())
+            .into_iter()
+            .map(|(state, _)| state)
+            .collect()
+    }
+}

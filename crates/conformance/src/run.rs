@@ -1,0 +1,82 @@
+//! Running one sequence of a model on a back end, without the runtime's ledgers.
+
+use std::sync::Arc;
+
+use puna_backend::partition::partition;
+use puna_backend::{Backend, Boundary, Bounds, CacheOptions, DeviceId, Partition, ProgramId, WeightSource};
+use puna_gguf::File;
+use puna_graph::{Graph, GroupStep, Output, Span, Step, WeightId};
+use puna_quant::DType;
+
+/// Weights of an open file.
+pub struct FileWeights {
+    file: Arc<File>,
+    graph: Arc<Graph>,
+}
+
+impl WeightSource for FileWeights {
+    fn bytes(&self, weight: WeightId) -> &[u8] {
+        let name = &self.graph.weights[weight.index()].name;
+        self.file.tensors.get(name).map_or(&[], |tensor| self.file.bytes(tensor))
+    }
+
+    fn release(&self, _: WeightId) {}
+}
+
+/// A model on one back end with one sequence, cell `i` holding position `i`.
+pub struct SingleSequence {
+    graph: Arc<Graph>,
+    partition: Box<dyn Partition>,
+    program: ProgramId,
+    length: u32,
+}
+
+impl SingleSequence {
+    /// Loads the whole graph on a back end's first device, with caches of this format and so many cells.
+    pub fn load(backend: &dyn Backend, file: Arc<File>, graph: Graph, cache: DType, cells: u32) -> Self {
+        let graph = Arc::new(graph);
+        let weights = Arc::new(FileWeights { file, graph: graph.clone() });
+        let caches = CacheOptions { keys: cache, values: cache, cells: vec![cells; graph.groups().len()] };
+        let (_, segment) = partition(&graph, |_| 0).remove(0);
+        let mut partition =
+            backend.load(DeviceId(0), segment, weights, &caches, &mut |_| true).expect("the segment loads");
+        let program =
+            partition.compile(Bounds { tokens: cells, outputs: cells }).expect("the segment compiles");
+        Self { graph, partition, program, length: 0 }
+    }
+
+    /// Appends tokens and returns the logits of each, `[tokens, vocabulary]`.
+    pub fn push(&mut self, tokens: &[u32]) -> Vec<f32> {
+        self.step(tokens, 0)
+    }
+
+    /// Appends tokens and returns the logits of the last, `[vocabulary]`.
+    pub fn push_last(&mut self, tokens: &[u32]) -> Vec<f32> {
+        self.step(tokens, tokens.len() as u32 - 1)
+    }
+
+    /// Starts the sequence again.
+    pub fn reset(&mut self) {
+        self.length = 0;
+    }
+
+    fn step(&mut self, tokens: &[u32], first_output: u32) -> Vec<f32> {
+        let (first, end) = (self.length, self.length + tokens.len() as u32);
+        self.length = end;
+        let group = GroupStep {
+            write_cells: (first..end).collect(),
+            cell_positions: (0..end as i32).collect(),
+            spans: vec![Span { tokens: 0..tokens.len() as u32, cells: std::iter::once(0..end).collect() }],
+        };
+        let step = Step {
+            tokens: tokens.to_vec(),
+            positions: (first as i32..end as i32).collect(),
+            output_rows: (first_output..tokens.len() as u32).collect(),
+            groups: vec![group; self.graph.groups().len()],
+        };
+        let mut boundary = Boundary::default();
+        self.partition.run(self.program, &step, &mut boundary).expect("the step runs");
+        let logits = self.graph.output(Output::Logits).expect("the model has logits");
+        boundary.values.remove(&logits).expect("logits leave the model").into_floats()
+    }
+}

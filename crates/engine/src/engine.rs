@@ -1,0 +1,130 @@
+//! The handle of the engine thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use crate::worker::{Command, Worker};
+use crate::{EngineError, Event, Request, RequestId, Runner};
+
+/// Settings of an engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EngineOptions {
+    /// Tokens of one step over all slots, at least 1. A cancellation waits for one step at most, so the
+    /// model's micro-batch is the right size.
+    pub step_tokens: u32,
+    /// When a sequence is full, drop the older half of what follows the kept beginning and go on, instead of
+    /// finishing.
+    pub context_shift: bool,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { step_tokens: 512, context_shift: false }
+    }
+}
+
+/// Takes the events of one request; returns false when nobody listens any more, which cancels the request.
+/// Called on the engine thread, so it must not block.
+pub type EventSender = Box<dyn FnMut(Event) -> bool + Send>;
+
+/// A running engine. Dropping it ends all requests and the thread.
+pub struct Engine {
+    commands: Sender<Command>,
+    thread: Option<JoinHandle<()>>,
+    next: AtomicU64,
+    context: u32,
+    vocabulary: u32,
+    sequences: u32,
+}
+
+impl Engine {
+    /// Moves the model to a thread of its own.
+    pub fn start(model: impl Runner + 'static, options: EngineOptions) -> Engine {
+        let (commands, received) = channel();
+        let (context, vocabulary, sequences) = (model.context(), model.vocabulary(), model.sequences());
+        let thread = std::thread::Builder::new()
+            .name("engine".into())
+            .spawn(move || Worker::new(Box::new(model), options).serve(&received))
+            .ok();
+        Engine { commands, thread, next: AtomicU64::new(0), context, vocabulary, sequences }
+    }
+
+    /// Positions that one sequence can hold.
+    pub fn context(&self) -> u32 {
+        self.context
+    }
+
+    /// Number of tokens that exist.
+    pub fn vocabulary(&self) -> u32 {
+        self.vocabulary
+    }
+
+    /// Number of sequences that can be served at once.
+    pub fn sequences(&self) -> u32 {
+        self.sequences
+    }
+
+    /// Queues a request; its events arrive at the receiver. Dropping the receiver cancels the request.
+    pub fn submit(&self, request: Request) -> (RequestId, Receiver<Event>) {
+        let (sender, receiver) = channel();
+        let id = self.submit_to(request, Box::new(move |event| sender.send(event).is_ok()));
+        (id, receiver)
+    }
+
+    /// Queues a request whose events go to `events`.
+    pub fn submit_to(&self, request: Request, events: EventSender) -> RequestId {
+        let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
+        if let Err(error) = self.commands.send(Command::Submit(id, Box::new(request), events))
+            && let Command::Submit(_, _, mut events) = error.0
+        {
+            events(Event::Failed(EngineError::Stopped));
+        }
+        id
+    }
+
+    /// Ends a request after the step in progress. One that is done already is left alone.
+    pub fn cancel(&self, id: RequestId) {
+        // A stopped engine has no requests.
+        let _ = self.commands.send(Command::Cancel(id));
+    }
+
+    /// The sequence as bytes. Fails with [`EngineError::Busy`] while a request uses it.
+    pub fn save(&self, sequence: u32) -> Result<Vec<u8>, EngineError> {
+        self.ask(|reply| Command::Save(sequence, reply))
+    }
+
+    /// Replaces the sequence by a saved one and returns its tokens.
+    pub fn restore(&self, sequence: u32, bytes: Vec<u8>) -> Result<Vec<u32>, EngineError> {
+        self.ask(|reply| Command::Restore(sequence, bytes, reply))
+    }
+
+    /// Empties the sequence.
+    pub fn clear(&self, sequence: u32) -> Result<(), EngineError> {
+        self.ask(|reply| Command::Clear(sequence, reply))
+    }
+
+    /// The tokens that the sequence holds, also while a request uses it.
+    pub fn held(&self, sequence: u32) -> Result<Vec<u32>, EngineError> {
+        self.ask(|reply| Command::Held(sequence, reply))
+    }
+
+    fn ask<T>(
+        &self,
+        command: impl FnOnce(Sender<Result<T, EngineError>>) -> Command,
+    ) -> Result<T, EngineError> {
+        let (reply, answer) = channel();
+        self.commands.send(command(reply)).map_err(|_| EngineError::Stopped)?;
+        answer.recv().map_err(|_| EngineError::Stopped)?
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.commands.send(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // The thread catches panics itself; there is nothing to hand on.
+            let _ = thread.join();
+        }
+    }
+}

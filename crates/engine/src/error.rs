@@ -1,0 +1,63 @@
+//! Errors of requests and of the engine.
+
+use puna_runtime::RuntimeError;
+use puna_sampling::SamplingError;
+
+/// Why a request or a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The request has no tokens.
+    #[error("the prompt is empty: at least one token is needed")]
+    EmptyPrompt,
+    /// The prompt does not fit.
+    #[error("the prompt has {tokens} tokens, the context holds {context}; a larger context is needed (-c)")]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Tokens that one sequence can hold.
+        context: u32,
+    },
+    /// The prompt holds an id that is no token.
+    #[error("token {token} is outside the vocabulary of {vocabulary} tokens")]
+    TokenOutOfRange {
+        /// Id given.
+        token: u32,
+        /// Number of tokens that exist.
+        vocabulary: u32,
+    },
+    /// No such sequence.
+    #[error("sequence {sequence} does not exist, there are {sequences}")]
+    NoSequence {
+        /// Sequence given.
+        sequence: u32,
+        /// How many there are.
+        sequences: u32,
+    },
+    /// The sequence serves a request.
+    #[error("sequence {sequence} is busy with a request")]
+    Busy {
+        /// Sequence given.
+        sequence: u32,
+    },
+    /// Other sequences hold the cells that the request needs.
+    #[error("no room: other sequences hold all {context} cells of the context")]
+    NoRoom {
+        /// Cells that all sequences share.
+        context: u32,
+    },
+    /// Sampling settings or the model's logits are unusable.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// The model refused.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// A step panicked; this is a fault of the program.
+    #[error("internal error: {message}")]
+    Panic {
+        /// What the panic said.
+        message: String,
+    },
+    /// The engine thread has ended.
+    #[error("the engine has stopped")]
+    Stopped,
+}

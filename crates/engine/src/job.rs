@@ -1,0 +1,154 @@
+//! One request being served, and the slot that serves it.
+
+use std::time::{Duration, Instant};
+
+use puna_sampling::{Chain, log_probabilities};
+
+use crate::{
+    EngineError, Event, EventSender, FinishReason, Request, RequestId, Timings, UNLIMITED, UNTIL_FULL,
+};
+
+/// One sequence of the model: what it holds and whom it serves. Its index is its number.
+#[derive(Default)]
+pub(crate) struct Slot {
+    /// Tokens in the cache, in order of position.
+    pub(crate) held: Vec<u32>,
+    pub(crate) job: Option<Job>,
+    /// Step counter of the last use, to find the one idle for longest.
+    pub(crate) used: u64,
+}
+
+impl Slot {
+    /// Tokens that wait to be evaluated.
+    pub(crate) fn pending(&self) -> &[u32] {
+        self.job.as_ref().and_then(|job| job.tokens.get(self.held.len()..)).unwrap_or_default()
+    }
+}
+
+/// A request that has a slot.
+pub(crate) struct Job {
+    pub(crate) id: RequestId,
+    events: EventSender,
+    request: Request,
+    chain: Chain,
+    /// What the sequence shall hold: the prompt and what was generated, less what shifts dropped.
+    pub(crate) tokens: Vec<u32>,
+    cached: usize,
+    pub(crate) generated: usize,
+    started: Instant,
+    first_logits: Option<Instant>,
+    /// A step with this job failed, so the next one runs without others.
+    pub(crate) alone: bool,
+    /// The owner no longer listens.
+    pub(crate) deserted: bool,
+}
+
+/// What a job does after its logits came.
+pub(crate) enum Next {
+    Continue,
+    Finish(FinishReason),
+}
+
+impl Job {
+    pub(crate) fn new(
+        id: RequestId,
+        request: Request,
+        events: EventSender,
+        vocabulary: u32,
+        cached: usize,
+    ) -> Result<Self, (EngineError, EventSender)> {
+        let mut sampling = request.sampling.clone();
+        if request.ignore_end {
+            sampling.suppress.extend(request.end_of_generation.iter().filter(|token| **token < vocabulary));
+        }
+        let mut chain = match Chain::new(&sampling, vocabulary as usize) {
+            Ok(chain) => chain,
+            Err(error) => return Err((error.into(), events)),
+        };
+        for token in &request.prompt {
+            chain.accept(*token);
+        }
+        Ok(Self {
+            id,
+            events,
+            tokens: request.prompt.clone(),
+            request,
+            chain,
+            cached,
+            generated: 0,
+            started: Instant::now(),
+            first_logits: None,
+            alone: false,
+            deserted: false,
+        })
+    }
+
+    /// Tells the owner; notes when nobody listens.
+    pub(crate) fn send(&mut self, event: Event) {
+        if !(self.events)(event) {
+            self.deserted = true;
+        }
+    }
+
+    /// Tells how far the prompt is. `held` is the number of tokens in the cache.
+    pub(crate) fn report_progress(&mut self, held: usize) {
+        if self.first_logits.is_none() {
+            self.send(Event::Progress { processed: held, total: self.request.prompt.len() });
+        }
+    }
+
+    /// Whether a full context may be shifted for this request, and how many tokens at the beginning stay.
+    pub(crate) fn shiftable(&self) -> bool {
+        self.request.predict != UNTIL_FULL
+    }
+
+    /// Tokens at the beginning that a shift keeps.
+    pub(crate) fn keep(&self) -> usize {
+        usize::try_from(self.request.keep).unwrap_or(self.request.prompt.len())
+    }
+
+    /// Chooses the next token from the logits of the last one.
+    pub(crate) fn advance(&mut self, logits: &[f32]) -> Result<Next, EngineError> {
+        self.first_logits.get_or_insert_with(Instant::now);
+        self.alone = false;
+        if self.request.predict == 0 {
+            return Ok(Next::Finish(FinishReason::Length));
+        }
+        let token = self.chain.sample(logits)?;
+        if !self.request.ignore_end && self.request.end_of_generation.contains(&token) {
+            return Ok(Next::Finish(FinishReason::EndOfGeneration { token }));
+        }
+        let log_probabilities = match self.request.log_probabilities {
+            Some(count) => Some(log_probabilities(logits, token, count)?),
+            None => None,
+        };
+        self.chain.accept(token);
+        self.tokens.push(token);
+        self.generated += 1;
+        self.send(Event::Token { id: token, log_probabilities });
+        let limit = usize::try_from(self.request.predict).ok();
+        debug_assert!(limit.is_some() || self.request.predict <= UNLIMITED);
+        if limit.is_some_and(|limit| self.generated >= limit) {
+            return Ok(Next::Finish(FinishReason::Length));
+        }
+        Ok(Next::Continue)
+    }
+
+    /// Ends the job with its timings.
+    pub(crate) fn finish(mut self, reason: FinishReason) {
+        let now = Instant::now();
+        let timings = Timings {
+            cached_tokens: self.cached,
+            prompt_tokens: self.request.prompt.len().saturating_sub(self.cached),
+            prompt: self.first_logits.unwrap_or(now) - self.started,
+            generated_tokens: self.generated,
+            generation: self.first_logits.map_or(Duration::ZERO, |first| now - first),
+        };
+        self.send(Event::Finished { reason, timings });
+    }
+
+    /// Ends the job with an error.
+    pub(crate) fn fail(mut self, error: EngineError) {
+        self.send(Event::Failed(error));
+    }
+}

@@ -1,0 +1,73 @@
+//! What a caller asks for.
+
+use std::sync::Arc;
+
+use puna_sampling::Parameters;
+
+use crate::EngineError;
+
+/// Identifies a request of one engine.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct RequestId(pub u64);
+
+/// `predict`: no limit.
+pub const UNLIMITED: i32 = -1;
+/// `predict`: until the context is full, without shifting it.
+pub const UNTIL_FULL: i32 = -2;
+
+/// A prompt and how to continue it. The engine knows token ids only.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The prompt, at least one token.
+    pub prompt: Vec<u32>,
+    /// Tokens to generate at most: 0 only evaluates the prompt, [`UNLIMITED`] and [`UNTIL_FULL`] are special.
+    pub predict: i32,
+    /// How tokens are chosen.
+    pub sampling: Parameters,
+    /// Tokens that end the generation.
+    pub end_of_generation: Arc<[u32]>,
+    /// Never choose those tokens instead.
+    pub ignore_end: bool,
+    /// Log-probabilities with each token: of the chosen one and so many of the most probable.
+    pub log_probabilities: Option<usize>,
+    /// Sequence to use; without one the engine takes the idle one that shares the longest beginning.
+    pub sequence: Option<u32>,
+    /// Reuse what the sequence holds of the same beginning.
+    pub reuse: bool,
+    /// Tokens at the beginning that a context shift keeps; below 0 the whole prompt.
+    pub keep: i32,
+}
+
+impl Request {
+    /// A request with the defaults: no limit, the peer's sampling, reuse on, nothing kept by shifts.
+    pub fn new(prompt: Vec<u32>) -> Self {
+        Self {
+            prompt,
+            predict: UNLIMITED,
+            sampling: Parameters::default(),
+            end_of_generation: Arc::from([]),
+            ignore_end: false,
+            log_probabilities: None,
+            sequence: None,
+            reuse: true,
+            keep: 0,
+        }
+    }
+
+    /// Checks the prompt against the model's limits.
+    pub(crate) fn validate(&self, vocabulary: u32, context: u32, sequences: u32) -> Result<(), EngineError> {
+        if self.prompt.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        if self.prompt.len() > context as usize {
+            return Err(EngineError::PromptTooLong { tokens: self.prompt.len(), context });
+        }
+        if let Some(token) = self.prompt.iter().copied().find(|token| *token >= vocabulary) {
+            return Err(EngineError::TokenOutOfRange { token, vocabulary });
+        }
+        match self.sequence {
+            Some(sequence) if sequence >= sequences => Err(EngineError::NoSequence { sequence, sequences }),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The configuration that flags write: plain data, one field per flag.
+
+use crate::values::Toggle;
+use puna_gguf::Value;
+use std::path::PathBuf;
+
+/// Everything that the shared flags set.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Config {
+    /// Messages and their destination.
+    pub log: Log,
+    /// Where the model comes from and how it is read.
+    pub model: Model,
+    /// Threads.
+    pub cpu: Cpu,
+    /// Devices and placement.
+    pub device: Device,
+    /// Context, batches and caches.
+    pub context: Context,
+    /// Changes to the model's position encoding.
+    pub rope: Rope,
+    /// How the next token is chosen.
+    pub sampling: Sampling,
+    /// Input text.
+    pub prompt: Prompt,
+    /// Conversation.
+    pub chat: Chat,
+    /// What `tokenize` prints.
+    pub tokenize: Tokenize,
+    /// What `logits` computes.
+    pub logits: Logits,
+    /// `--json` of `info`, `devices` and `list`.
+    pub json: bool,
+    /// Arguments that are no flags, in order.
+    pub positional: Vec<String>,
+}
+
+/// Messages and their destination.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Log {
+    /// Messages above this level are hidden: 0 output only, 1 errors, 2 warnings, 3 information, 4 trace,
+    /// 5 debug. `None` leaves the choice to the tool.
+    pub verbosity: Option<u32>,
+    /// No messages at all.
+    pub disable: bool,
+    /// Also written to this file.
+    pub file: Option<PathBuf>,
+    /// Colours of messages.
+    pub colors: Toggle,
+    /// Timings after the output.
+    pub perf: bool,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { verbosity: None, disable: false, file: None, colors: Toggle::Auto, perf: false }
+    }
+}
+
+/// How a model file is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoadMode {
+    /// A memory map, unless a device does not allow it.
+    Auto,
+    /// Read into memory.
+    Read,
+    /// A memory map.
+    Mmap,
+    /// Read into memory and kept out of swap.
+    Mlock,
+    /// A memory map kept in memory.
+    MmapMlock,
+}
+
+/// Where the model comes from and how it is read.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Model {
+    /// A file (the first one of a split model).
+    pub path: Option<PathBuf>,
+    /// A file to download.
+    pub url: Option<String>,
+    /// A repository of the hub, `user/model[:quant]`.
+    pub hf_repo: Option<String>,
+    /// A file of that repository.
+    pub hf_file: Option<String>,
+    /// Access token for the hub.
+    pub hf_token: Option<String>,
+    /// Never use the network.
+    pub offline: bool,
+    /// How the file is read.
+    pub load_mode: LoadMode,
+    /// Look for invalid numbers in the weights.
+    pub check_tensors: bool,
+    /// Metadata keys and the values to use for them.
+    pub overrides: Vec<(String, Value)>,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self {
+            path: None,
+            url: None,
+            hf_repo: None,
+            hf_file: None,
+            hf_token: None,
+            offline: false,
+            load_mode: LoadMode::Auto,
+            check_tensors: false,
+            overrides: Vec::new(),
+        }
+    }
+}
+
+/// Threads.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Cpu {
+    /// Threads for single tokens; `None` means one per physical core.
+    pub threads: Option<usize>,
+    /// Threads for prompts; `None` means the same.
+    pub threads_batch: Option<usize>,
+    /// How long a thread without work keeps looking for some before it sleeps, 0 (not at all) to 100; `None`
+    /// leaves the choice to the pool.
+    pub poll: Option<u32>,
+}
+
+/// Layers on devices other than the CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GpuLayers {
+    /// As many as fit.
+    Auto,
+    /// All.
+    All,
+    /// This many.
+    Count(u32),
+}
+
+/// Devices and placement.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Device {
+    /// Layers on devices other than the CPU.
+    pub gpu_layers: GpuLayers,
+    /// Names of the devices to use; `None` means all, an empty list none but the CPU.
+    pub names: Option<Vec<String>>,
+    /// Convert weights to the layout that kernels like best.
+    pub repack: bool,
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        Self { gpu_layers: GpuLayers::Auto, names: None, repack: true }
+    }
+}
+
+/// Context, batches and caches.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Context {
+    /// Tokens in the context; 0 means the number that the model was trained with.
+    pub size: u32,
+    /// Tokens handed to the engine at once.
+    pub batch: u32,
+    /// Tokens computed at once.
+    pub micro_batch: u32,
+    /// Tokens of the prompt that stay when the context is shifted; -1 means all.
+    pub keep: i32,
+    /// Drop old tokens when the context is full, instead of stopping.
+    pub shift: bool,
+    /// Keep the full context for layers with a sliding window.
+    pub full_window: bool,
+    /// Number format of cached keys: a format's printed name.
+    pub type_k: &'static str,
+    /// Number format of cached values.
+    pub type_v: &'static str,
+    /// Flash-style attention.
+    pub flash_attention: Toggle,
+    /// Run once before the first prompt.
+    pub warmup: bool,
+}
+
+impl Default for Context {
+    fn default() -> Self {
+        Self {
+            size: 0,
+            batch: 2048,
+            micro_batch: 512,
+            keep: 0,
+            shift: false,
+            full_window: false,
+            type_k: "f16",
+            type_v: "f16",
+            flash_attention: Toggle::Auto,
+            warmup: true,
+        }
+    }
+}
+
+/// Changes to the model's position encoding; what is `None` is read from the model.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Rope {
+    /// `none`, `linear` or `yarn`.
+    pub scaling: Option<&'static str>,
+    /// Factor by which the context grows.
+    pub scale: Option<f32>,
+    /// Base frequency.
+    pub freq_base: Option<f32>,
+    /// YaRN: context that the model was trained with.
+    pub yarn_orig_ctx: Option<u32>,
+    /// YaRN: mix of extrapolation and interpolation.
+    pub yarn_ext_factor: Option<f32>,
+    /// YaRN: factor on attention.
+    pub yarn_attn_factor: Option<f32>,
+    /// YaRN: high correction dimension.
+    pub yarn_beta_slow: Option<f32>,
+    /// YaRN: low correction dimension.
+    pub yarn_beta_fast: Option<f32>,
+}
+
+impl Rope {
+    /// The same changes as metadata of a model of this architecture, for a reader that lets metadata be
+    /// overridden.
+    pub fn metadata(&self, architecture: &str) -> Vec<(String, Value)> {
+        let key = |name: &str| format!("{architecture}.rope.{name}");
+        let float = |value: f32| Value::F64(f64::from(value));
+        let mut all = Vec::new();
+        let mut scaling = self.scaling;
+        if let Some(scale) = self.scale {
+            all.push((key("scaling.factor"), float(scale)));
+            // A factor alone means linear scaling.
+            scaling = scaling.or(Some("linear"));
+        }
+        all.extend(scaling.map(|name| (key("scaling.type"), Value::String(name.to_owned()))));
+        all.extend(self.freq_base.map(|value| (key("freq_base"), float(value))));
+        let original = self.yarn_orig_ctx;
+        all.extend(original.map(|value| (key("scaling.original_context_length"), Value::U32(value))));
+        for (name, value) in [
+            ("scaling.yarn_ext_factor", self.yarn_ext_factor),
+            ("scaling.yarn_attn_factor", self.yarn_attn_factor),
+            ("scaling.yarn_beta_slow", self.yarn_beta_slow),
+            ("scaling.yarn_beta_fast", self.yarn_beta_fast),
+        ] {
+            all.extend(value.map(|value| (key(name), float(value))));
+        }
+        all
+    }
+}
+
+/// How the next token is chosen: numbers only, in the units of the sampler of that name.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sampling {
+    /// Names of the samplers in their order; `None` means the usual ones.
+    pub samplers: Option<Vec<String>>,
+    /// Start of the random numbers; `None` means a new one each time.
+    pub seed: Option<u32>,
+    /// Never choose the end of the text.
+    pub ignore_eos: bool,
+    /// Temperature; 0 or less means the most likely token.
+    pub temperature: f32,
+    /// Number of most likely tokens to keep; 0 means all.
+    pub top_k: i32,
+    /// Probability that the kept tokens sum to; 1 means all.
+    pub top_p: f32,
+    /// Least probability relative to the most likely token.
+    pub min_p: f32,
+    /// Locally typical probability; 1 means all.
+    pub typical_p: f32,
+    /// Tokens looked back on by the penalties; 0 means none, -1 the whole context.
+    pub repeat_last_n: i32,
+    /// Divisor for repeated tokens; 1 means none.
+    pub repeat_penalty: f32,
+    /// Subtracted once from tokens that have occurred.
+    pub presence_penalty: f32,
+    /// Subtracted for each time that a token has occurred.
+    pub frequency_penalty: f32,
+    /// Tokens and what is added to their logits.
+    pub logit_bias: Vec<(u32, f32)>,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            samplers: None,
+            seed: None,
+            ignore_eos: false,
+            temperature: 0.8,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            typical_p: 1.0,
+            repeat_last_n: 64,
+            repeat_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+        }
+    }
+}
+
+/// Input text and its limits.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Prompt {
+    /// The prompt itself.
+    pub text: Option<String>,
+    /// A file with the prompt.
+    pub file: Option<PathBuf>,
+    /// A file with the prompt, used byte for byte.
+    pub binary_file: Option<PathBuf>,
+    /// Replace `\n`, `\t` and the like in prompts.
+    pub escape: bool,
+    /// Tokens to generate: -1 no limit, -2 until the context is full; `None` leaves the choice to the tool.
+    pub predict: Option<i32>,
+    /// Texts that stop the generation.
+    pub reverse: Vec<String>,
+    /// Print special tokens.
+    pub special: bool,
+    /// Print the prompt's tokens first.
+    pub verbose: bool,
+    /// Print the prompt before the generated text.
+    pub display: bool,
+    /// Print the token count every so many tokens; -1 means never.
+    pub print_token_count: i32,
+    /// File with a saved state of the context.
+    pub cache_file: Option<PathBuf>,
+    /// Save generated tokens to it, too.
+    pub cache_all: bool,
+    /// Never write it.
+    pub cache_read_only: bool,
+}
+
+impl Default for Prompt {
+    fn default() -> Self {
+        Self {
+            text: None,
+            file: None,
+            binary_file: None,
+            escape: true,
+            predict: None,
+            reverse: Vec::new(),
+            special: false,
+            verbose: false,
+            display: true,
+            print_token_count: -1,
+            cache_file: None,
+            cache_all: false,
+            cache_read_only: false,
+        }
+    }
+}
+
+/// Conversation.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Chat {
+    /// System prompt.
+    pub system: Option<String>,
+    /// A file with the system prompt.
+    pub system_file: Option<PathBuf>,
+    /// Hold a conversation (`completion`); `None` means if the model has a template.
+    pub conversation: Option<bool>,
+    /// One answer, then end.
+    pub single_turn: bool,
+    /// Take input between answers without a template.
+    pub interactive: bool,
+    /// Start by taking input.
+    pub interactive_first: bool,
+    /// Lines end with a backslash unless the message goes on.
+    pub multiline_input: bool,
+    /// Put the beginning token before each input.
+    pub prefix_bos: bool,
+    /// Text before each input.
+    pub prefix: String,
+    /// Text after each input.
+    pub suffix: String,
+    /// Plain input and output without line editing.
+    pub simple_io: bool,
+    /// Colours of prompt and answer.
+    pub color: Toggle,
+    /// Timings after each answer.
+    pub show_timings: bool,
+    /// The model's chat template or a built-in one, instead of the model's own.
+    pub template: Option<String>,
+    /// A file with the template.
+    pub template_file: Option<PathBuf>,
+    /// A JSON object of more values for the template.
+    pub template_values: Option<String>,
+    /// Reasoning of models that can switch it.
+    pub reasoning: Toggle,
+}
+
+impl Default for Chat {
+    fn default() -> Self {
+        Self {
+            system: None,
+            system_file: None,
+            conversation: None,
+            single_turn: false,
+            interactive: false,
+            interactive_first: false,
+            multiline_input: false,
+            prefix_bos: false,
+            prefix: String::new(),
+            suffix: String::new(),
+            simple_io: false,
+            color: Toggle::Auto,
+            show_timings: true,
+            template: None,
+            template_file: None,
+            template_values: None,
+            reasoning: Toggle::Auto,
+        }
+    }
+}
+
+/// What `tokenize` prints.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tokenize {
+    /// Read the text from the standard input.
+    pub stdin: bool,
+    /// Print the ids as one list.
+    pub ids: bool,
+    /// Add a beginning token if the model wants one.
+    pub add_bos: bool,
+    /// Recognise special tokens in the text.
+    pub parse_special: bool,
+    /// Print the number of tokens last.
+    pub show_count: bool,
+}
+
+impl Default for Tokenize {
+    fn default() -> Self {
+        Self { stdin: false, ids: false, add_bos: true, parse_special: true, show_count: false }
+    }
+}
+
+/// What `logits` computes.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Logits {
+    /// Token ids of the prompt.
+    pub tokens: Vec<u32>,
+    /// File for the logits, positions x vocabulary, little-endian f32.
+    pub output: Option<PathBuf>,
+    /// Tokens to generate greedily after the prompt.
+    pub greedy: u32,
+    /// Tokens fed at once; 0 means the whole prompt.
+    pub step: u32,
+}

@@ -1,0 +1,272 @@
+//! From arguments and environment to a configuration.
+//!
+//! Arguments are first brought into one form (`--name=value`) with the help of the table, because `clap` knows
+//! neither long names after one dash (`-ngl`) nor values that look like flags; `clap` then checks them, and the
+//! setters are called in the order of the command line.
+
+use crate::error::UsageError;
+use crate::flag::{Action, Flag, Kind};
+use crate::spec::{POSITIONAL, Spec};
+use crate::suggest::closest;
+use crate::values::boolean;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+
+/// A usable command line.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Outcome<C> {
+    /// Run the tool.
+    Run {
+        /// What the flags say.
+        config: C,
+        /// Things the user should know, one line each.
+        warnings: Vec<String>,
+    },
+    /// Print something instead.
+    Action(Action),
+}
+
+/// What one argument turned out to be.
+struct Found<C: 'static> {
+    flag: &'static Flag<C>,
+    positive: bool,
+}
+
+impl<C> Spec<C> {
+    /// Reads a command line over the configuration `config`. `arguments` come without the program's name;
+    /// `environment` looks up a variable.
+    pub fn parse(
+        &self,
+        mut config: C,
+        arguments: &[OsString],
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Outcome<C>, UsageError> {
+        let plain = match self.normalise(arguments)? {
+            Normal::Action(action) => return Ok(Outcome::Action(action)),
+            Normal::Arguments(plain) => plain,
+        };
+        let matches = self
+            .command(self.name)
+            .no_binary_name(true)
+            .try_get_matches_from(plain)
+            .map_err(|error| UsageError::Other(first_line(&error.to_string())))?;
+
+        let mut calls: Vec<(usize, &Flag<C>, bool, String)> = Vec::new();
+        let mut given = BTreeSet::new();
+        for flag in self.flags() {
+            let names = [(Some(flag.name()), true), (flag.negative_name(), false)];
+            for (name, positive) in names.into_iter().filter_map(|(name, positive)| Some((name?, positive))) {
+                let indices = matches.indices_of(name).into_iter().flatten();
+                let values = matches.get_many::<String>(name).into_iter().flatten();
+                for (index, value) in indices.zip(values) {
+                    given.insert(flag.name());
+                    calls.push((index, flag, positive, value.clone()));
+                }
+            }
+        }
+
+        let mut warnings = Vec::new();
+        for flag in self.flags() {
+            let Some((variable, value)) = variable_of(flag, environment) else { continue };
+            if given.contains(flag.name()) {
+                warnings.push(format!("--{} overrides environment variable {variable}", flag.name()));
+            } else {
+                apply_variable(&mut config, flag, &variable, &value)?;
+            }
+        }
+        calls.sort_by_key(|(index, ..)| *index);
+        for (_, flag, positive, value) in calls {
+            let shown = if positive { flag.name() } else { flag.negative_name().unwrap_or(flag.name()) };
+            set(&mut config, flag, positive, &value).map_err(|reason| UsageError::BadValue {
+                flag: format!("--{shown}"),
+                value,
+                reason,
+            })?;
+        }
+        if let Some(positional) = &self.positional {
+            for value in matches.get_many::<String>(POSITIONAL).into_iter().flatten() {
+                (positional.set)(&mut config, value);
+            }
+        }
+        Ok(Outcome::Run { config, warnings })
+    }
+
+    /// Brings arguments into the form `--name=value`, with everything that is no flag at the end.
+    fn normalise(&self, arguments: &[OsString]) -> Result<Normal, UsageError> {
+        let mut plain = Vec::new();
+        let mut rest = Vec::new();
+        let mut arguments = arguments.iter();
+        let mut pending: Option<String> = None;
+        loop {
+            let argument = match pending.take() {
+                Some(argument) => argument,
+                None => match arguments.next() {
+                    Some(argument) => utf8(argument)?,
+                    None => break,
+                },
+            };
+            if argument == "--" {
+                for argument in arguments.by_ref() {
+                    rest.push(utf8(argument)?);
+                }
+                break;
+            }
+            if !argument.starts_with('-') || argument == "-" {
+                if self.positional.is_none() {
+                    return Err(UsageError::UnexpectedArgument { argument });
+                }
+                rest.push(argument);
+                continue;
+            }
+            let (spelling, attached) = match argument.split_once('=') {
+                Some((spelling, value)) => (spelling.to_owned(), Some(value.to_owned())),
+                None => (argument.clone(), None),
+            };
+            let Some(Found { flag, positive }) = self.find(&spelling) else {
+                return Err(self.unknown(spelling));
+            };
+            let name = if positive { flag.name() } else { flag.negative_name().unwrap_or(flag.name()) };
+            match flag.kind {
+                Kind::NotYet { .. } => return Err(UsageError::NotYet { flag: spelling }),
+                Kind::Action(action) => return Ok(Normal::Action(action)),
+                Kind::Switch(_) => {
+                    if let Some(value) = attached {
+                        return Err(UsageError::UnexpectedValue { flag: spelling, value });
+                    }
+                    plain.push(format!("--{name}"));
+                }
+                Kind::Value { placeholder, text, words, .. } => {
+                    let missing = || UsageError::MissingValue {
+                        flag: spelling.clone(),
+                        placeholder: placeholder.to_owned(),
+                    };
+                    let next = match attached {
+                        Some(value) => Some(value),
+                        None => arguments.next().map(utf8).transpose()?,
+                    };
+                    let value = match (next, words.first()) {
+                        // A flag that may stand alone takes the next argument only if it is one of its words.
+                        (Some(next), Some(first))
+                            if !words.contains(&next.as_str()) && !argument.contains('=') =>
+                        {
+                            pending = Some(next);
+                            (*first).to_owned()
+                        }
+                        (None, Some(first)) => (*first).to_owned(),
+                        (Some(next), _) if !text && !argument.contains('=') && self.find(&next).is_some() => {
+                            return Err(missing());
+                        }
+                        (Some(next), _) => next,
+                        (None, None) => return Err(missing()),
+                    };
+                    plain.push(format!("--{name}={value}"));
+                }
+            }
+        }
+        if !rest.is_empty() {
+            plain.push("--".to_owned());
+            plain.extend(rest);
+        }
+        Ok(Normal::Arguments(plain))
+    }
+
+    fn find(&self, spelling: &str) -> Option<Found<C>> {
+        find_in(self.flags(), spelling)
+    }
+
+    fn unknown(&self, flag: String) -> UsageError {
+        let all = self.groups.iter().flat_map(|group| group.flags);
+        if find_in(all, &flag).is_some() {
+            return UsageError::OtherTool { flag, tool: self.name.to_owned() };
+        }
+        let spellings = self
+            .flags()
+            .flat_map(|flag| flag.spellings.split_whitespace().chain(flag.negative.split_whitespace()));
+        let suggestion = closest(&dashed(&flag), spellings).map(str::to_owned);
+        UsageError::Unknown { flag, suggestion }
+    }
+}
+
+enum Normal {
+    Arguments(Vec<String>),
+    Action(Action),
+}
+
+fn find_in<C>(flags: impl Iterator<Item = &'static Flag<C>>, spelling: &str) -> Option<Found<C>> {
+    let spelling = dashed(spelling);
+    let mut flags = flags;
+    flags.find_map(|flag| {
+        let is = |names: &str| names.split_whitespace().any(|name| name == spelling);
+        // A row whose only spelling is `-pg` is also known as `--pg`.
+        let own = spelling.strip_prefix("--").is_some_and(|name| name == flag.name());
+        match (is(flag.spellings) || own, is(flag.negative)) {
+            (true, _) => Some(Found { flag, positive: true }),
+            (_, true) => Some(Found { flag, positive: false }),
+            _ => None,
+        }
+    })
+}
+
+/// Underscores of long names are dashes.
+fn dashed(spelling: &str) -> String {
+    if spelling.starts_with("--") { spelling.replace('_', "-") } else { spelling.to_owned() }
+}
+
+fn utf8(argument: &OsString) -> Result<String, UsageError> {
+    let lossy = || argument.to_string_lossy().into_owned();
+    argument.to_str().map(str::to_owned).ok_or_else(|| UsageError::NotUtf8 { argument: lossy() })
+}
+
+fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or("").trim();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+}
+
+fn set<C>(config: &mut C, flag: &Flag<C>, positive: bool, value: &str) -> Result<(), String> {
+    match flag.kind {
+        Kind::Switch(set) => {
+            set(config, positive);
+            Ok(())
+        }
+        Kind::Value { set, .. } => set(config, value),
+        Kind::Action(_) | Kind::NotYet { .. } => Ok(()),
+    }
+}
+
+/// The variable that is set for a flag, and its value. A switch that can be turned off also has a variable with
+/// `NO_` in its name, whose presence turns it off.
+fn variable_of<C>(flag: &Flag<C>, environment: &dyn Fn(&str) -> Option<String>) -> Option<(String, String)> {
+    let name = flag.env?;
+    if !flag.negative.is_empty() {
+        let negative = name.replace("LLAMA_ARG_", "LLAMA_ARG_NO_");
+        if environment(&negative).is_some() {
+            return Some((negative, "0".to_owned()));
+        }
+    }
+    environment(name).map(|value| (name.to_owned(), value))
+}
+
+fn apply_variable<C>(config: &mut C, flag: &Flag<C>, variable: &str, value: &str) -> Result<(), UsageError> {
+    let failed = |reason| UsageError::Environment {
+        name: variable.to_owned(),
+        flag: format!("--{}", flag.name()),
+        value: value.to_owned(),
+        reason,
+    };
+    match flag.kind {
+        Kind::Switch(set) => match boolean(value).map_err(failed)? {
+            true => set(config, true),
+            false if !flag.negative.is_empty() => set(config, false),
+            // Off is what an absent flag means anyway.
+            false => {}
+        },
+        Kind::Value { set, .. } => set(config, value).map_err(failed)?,
+        Kind::NotYet { .. } => {
+            return Err(UsageError::NotYet {
+                flag: format!("environment variable {variable}, that is --{},", flag.name()),
+            });
+        }
+        Kind::Action(_) => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Conversation.
+
+use crate::config::Config;
+use crate::flag::{Flag, ToolSet};
+use crate::values::{TOGGLE_WORDS, choice, filled, integer, path, toggle};
+
+const WITH_INPUT: ToolSet = ToolSet::CLI.or(ToolSet::COMPLETION);
+
+pub(super) static FLAGS: &[Flag<Config>] = &[
+    Flag::text("-sys --system-prompt", "TEXT", "System prompt", |c: &mut Config, v| {
+        c.chat.system = Some(v.to_owned());
+        Ok(())
+    })
+    .tools(ToolSet::CHAT),
+    Flag::value("-sysf --system-prompt-file", "FILE", "File with the system prompt", |c: &mut Config, v| {
+        c.chat.system_file = Some(path(v)?);
+        Ok(())
+    })
+    .tools(ToolSet::CHAT),
+    Flag::switch("-st --single-turn", "One answer, then end", |c: &mut Config, on| c.chat.single_turn = on)
+        .tools(WITH_INPUT),
+    Flag::switch("-cnv --conversation", "Hold a conversation", |c: &mut Config, on| {
+        c.chat.conversation = Some(on)
+    })
+    .negative("-no-cnv --no-conversation")
+    .tools(WITH_INPUT),
+    Flag::switch("-i --interactive", "Take input between answers", |c: &mut Config, on| {
+        c.chat.interactive = on
+    })
+    .tools(ToolSet::COMPLETION),
+    Flag::switch("-if --interactive-first", "Take input first", |c: &mut Config, on| {
+        c.chat.interactive_first = on
+    })
+    .tools(ToolSet::COMPLETION),
+    Flag::switch("-mli --multiline-input", "Messages of several lines", |c: &mut Config, on| {
+        c.chat.multiline_input = on;
+    })
+    .tools(WITH_INPUT),
+    Flag::switch("--in-prefix-bos", "Put the beginning token before each input", |c: &mut Config, on| {
+        c.chat.prefix_bos = on;
+    })
+    .tools(ToolSet::COMPLETION),
+    Flag::text("--in-prefix", "TEXT", "Text before each input", |c: &mut Config, v| {
+        c.chat.prefix = v.to_owned();
+        Ok(())
+    })
+    .tools(ToolSet::COMPLETION),
+    Flag::text("--in-suffix", "TEXT", "Text after each input", |c: &mut Config, v| {
+        c.chat.suffix = v.to_owned();
+        Ok(())
+    })
+    .tools(ToolSet::COMPLETION),
+    Flag::switch("--simple-io", "No line editing", |c: &mut Config, on| c.chat.simple_io = on)
+        .tools(WITH_INPUT),
+    Flag::word(
+        "-co --color",
+        "on|off|auto",
+        TOGGLE_WORDS,
+        "Colours of prompt and answer",
+        |c: &mut Config, v| {
+            c.chat.color = toggle(v)?;
+            Ok(())
+        },
+    )
+    .default("auto")
+    .tools(ToolSet::CHAT),
+    Flag::switch("--show-timings", "Timings after each answer", |c: &mut Config, on| {
+        c.chat.show_timings = on
+    })
+    .negative("--no-show-timings")
+    .env("LLAMA_ARG_SHOW_TIMINGS")
+    .default("on")
+    .tools(ToolSet::CLI),
+    Flag::text(
+        "--chat-template",
+        "TEMPLATE",
+        "Chat template (Jinja) instead of the model's own, or the name of a built-in one",
+        |c: &mut Config, v| {
+            c.chat.template = Some(filled(v)?);
+            Ok(())
+        },
+    )
+    .env("LLAMA_ARG_CHAT_TEMPLATE")
+    .tools(ToolSet::CHAT),
+    Flag::value("--chat-template-file", "FILE", "File with the chat template", |c: &mut Config, v| {
+        c.chat.template_file = Some(path(v)?);
+        Ok(())
+    })
+    .env("LLAMA_ARG_CHAT_TEMPLATE_FILE")
+    .tools(ToolSet::CHAT),
+    Flag::text(
+        "--chat-template-kwargs",
+        "JSON",
+        "More values for the template, an object",
+        |c: &mut Config, v| {
+            c.chat.template_values = Some(filled(v)?);
+            Ok(())
+        },
+    )
+    .env("LLAMA_ARG_CHAT_TEMPLATE_KWARGS")
+    .tools(ToolSet::CHAT),
+    Flag::switch("--jinja", "Templates are Jinja", |_, _| ())
+        .env("LLAMA_ARG_JINJA")
+        .inert("they always are")
+        .tools(ToolSet::CHAT),
+    Flag::not_yet("--no-jinja", "", "Templates without Jinja").tools(ToolSet::CHAT),
+    Flag::word(
+        "-rea --reasoning",
+        "on|off|auto",
+        TOGGLE_WORDS,
+        "Reasoning, if the model can switch it",
+        |c: &mut Config, v| {
+            c.chat.reasoning = toggle(v)?;
+            Ok(())
+        },
+    )
+    .env("LLAMA_ARG_REASONING")
+    .default("auto")
+    .tools(ToolSet::CHAT),
+    Flag::value(
+        "--reasoning-format",
+        "FORMAT",
+        "Only none and auto so far: reasoning is printed as it comes",
+        |_, v| match choice(v, &["none", "auto", "deepseek", "deepseek-legacy"])? {
+            "none" | "auto" => Ok(()),
+            other => Err(format!("{other} is not supported yet")),
+        },
+    )
+    .env("LLAMA_ARG_THINK")
+    .default("auto")
+    .tools(ToolSet::CHAT),
+    Flag::not_yet("--reasoning-effort", "LEVEL", "Effort of reasoning")
+        .env("LLAMA_ARG_REASONING_EFFORT")
+        .tools(ToolSet::CHAT),
+    Flag::value("--reasoning-budget", "N", "Only -1 (no limit) so far", |_, v| match integer::<i32>(v)? {
+        -1 => Ok(()),
+        _ => Err("a limit of reasoning is not supported yet".into()),
+    })
+    .env("LLAMA_ARG_THINK_BUDGET")
+    .default("-1")
+    .tools(ToolSet::CHAT),
+    Flag::text("--reasoning-budget-message", "TEXT", "Text at the end of the budget", |_, _| Ok(()))
+        .env("LLAMA_ARG_THINK_BUDGET_MESSAGE")
+        .inert("there is no limit")
+        .tools(ToolSet::CHAT),
+    Flag::switch("--skip-chat-parsing", "Print answers as they come", |_, _| ())
+        .negative("--no-skip-chat-parsing")
+        .env("LLAMA_ARG_SKIP_CHAT_PARSING")
+        .inert("answers are always printed as they come")
+        .tools(ToolSet::CHAT),
+    Flag::not_yet("--server-base", "URL", "Use this server").tools(ToolSet::CLI),
+];

@@ -1,0 +1,119 @@
+//! Threads and where they run.
+
+use crate::config::Config;
+use crate::flag::{Flag, ToolSet};
+use crate::values::{boolean, choice, integer};
+
+const PLACE: &str = "the system places the threads";
+
+/// A number of threads; -1 and 0 leave it to the program.
+fn threads(value: &str) -> Result<Option<usize>, String> {
+    let number: i32 = integer(value)?;
+    if number > 4096 {
+        return Err("expected at most 4096".into());
+    }
+    Ok(usize::try_from(number).ok().filter(|number| *number > 0))
+}
+
+fn mask(value: &str) -> Result<(), String> {
+    let digits = value.trim_start_matches("0x");
+    if !digits.is_empty() && digits.chars().all(|digit| digit.is_ascii_hexdigit()) {
+        Ok(())
+    } else {
+        Err("expected a hexadecimal mask".into())
+    }
+}
+
+fn range(value: &str) -> Result<(), String> {
+    let ends = value.split_once('-').ok_or("expected FIRST-LAST")?;
+    for end in [ends.0, ends.1] {
+        if !end.is_empty() {
+            integer::<u32>(end)?;
+        }
+    }
+    Ok(())
+}
+
+fn zero_or_one(value: &str) -> Result<(), String> {
+    boolean(value).map(drop)
+}
+
+fn priority(value: &str) -> Result<(), String> {
+    choice(value, &["-1", "0", "1", "2", "3"]).map(drop)
+}
+
+fn poll(value: &str) -> Result<u32, String> {
+    match integer(value)? {
+        level @ 0..=100 => Ok(level),
+        _ => Err("expected 0 to 100".into()),
+    }
+}
+
+pub(super) static FLAGS: &[Flag<Config>] = &[
+    Flag::value(
+        "-t --threads",
+        "N",
+        "Threads for single tokens; -1 means one per physical core",
+        |c: &mut Config, v| {
+            c.cpu.threads = threads(v)?;
+            Ok(())
+        },
+    )
+    .env("LLAMA_ARG_THREADS")
+    .default("-1")
+    .tools(ToolSet::ENGINE),
+    Flag::value(
+        "-tb --threads-batch",
+        "N",
+        "Threads for prompts; -1 means as many as --threads",
+        |c: &mut Config, v| {
+            c.cpu.threads_batch = threads(v)?;
+            Ok(())
+        },
+    )
+    .default("-1")
+    .tools(ToolSet::ENGINE),
+    Flag::value(
+        "--poll",
+        "0...100",
+        "How long threads without work keep looking for some before they sleep",
+        |c: &mut Config, v| {
+            c.cpu.poll = Some(poll(v)?);
+            Ok(())
+        },
+    )
+    .tools(ToolSet::ENGINE),
+    Flag::value("--poll-batch", "0|1", "The same for prompts", |_, v| zero_or_one(v))
+        .inert("there is one pool")
+        .tools(ToolSet::ENGINE),
+    Flag::value("-C --cpu-mask", "HEX", "Processors to use, as a mask", |_, v| mask(v))
+        .inert(PLACE)
+        .tools(ToolSet::ENGINE),
+    Flag::value("-Cr --cpu-range", "FIRST-LAST", "Processors to use", |_, v| range(v))
+        .inert(PLACE)
+        .tools(ToolSet::ENGINE),
+    Flag::value("--cpu-strict", "0|1", "One processor per thread", |_, v| zero_or_one(v))
+        .inert(PLACE)
+        .tools(ToolSet::ENGINE),
+    Flag::value("--prio", "-1..3", "Priority of the threads", |_, v| priority(v))
+        .inert("the system's priority is kept")
+        .tools(ToolSet::ENGINE),
+    Flag::value("-Cb --cpu-mask-batch", "HEX", "Processors for prompts, as a mask", |_, v| mask(v))
+        .inert(PLACE)
+        .tools(ToolSet::ENGINE),
+    Flag::value("-Crb --cpu-range-batch", "FIRST-LAST", "Processors for prompts", |_, v| range(v))
+        .inert(PLACE)
+        .tools(ToolSet::ENGINE),
+    Flag::value("--cpu-strict-batch", "0|1", "One processor per thread for prompts", |_, v| zero_or_one(v))
+        .inert(PLACE)
+        .tools(ToolSet::ENGINE),
+    Flag::value("--prio-batch", "-1..3", "Priority of the threads for prompts", |_, v| priority(v))
+        .inert("the system's priority is kept")
+        .tools(ToolSet::ENGINE),
+    Flag::value("--numa", "TYPE", "Memory of several processors: distribute, isolate or numactl", |_, v| {
+        choice(v, &["distribute", "isolate", "numactl", "mirror"]).map(drop)
+    })
+    .env("LLAMA_ARG_NUMA")
+    .inert(PLACE)
+    .tools(ToolSet::ENGINE),
+];

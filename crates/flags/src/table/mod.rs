@@ -1,0 +1,29 @@
+//! The table of the flags that the tools share: one file per heading, one row per flag.
+
+mod chat;
+mod context;
+mod cpu;
+mod device;
+mod general;
+mod model;
+mod prompt;
+mod sampling;
+mod special;
+
+pub(crate) use context::CACHE_TYPES;
+
+use crate::config::Config;
+use crate::flag::Group;
+
+/// All shared flags, in the order of the help text.
+pub static FLAGS: &[Group<Config>] = &[
+    Group { heading: "Tool", flags: special::FLAGS },
+    Group { heading: "Model", flags: model::FLAGS },
+    Group { heading: "Prompt", flags: prompt::FLAGS },
+    Group { heading: "Chat", flags: chat::FLAGS },
+    Group { heading: "Sampling", flags: sampling::FLAGS },
+    Group { heading: "Context", flags: context::FLAGS },
+    Group { heading: "CPU", flags: cpu::FLAGS },
+    Group { heading: "Devices", flags: device::FLAGS },
+    Group { heading: "General", flags: general::FLAGS },
+];

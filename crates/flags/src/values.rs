@@ -1,0 +1,153 @@
+//! Reading of flag values. Each function says what it expected, so that the error can name flag and value.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// On, off, or decided by the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Toggle {
+    /// On.
+    On,
+    /// Off.
+    Off,
+    /// Decided by the program.
+    Auto,
+}
+
+/// Words that mean yes and no, in flags and in environment variables.
+pub(crate) fn boolean(value: &str) -> Result<bool, String> {
+    match value {
+        "1" | "true" | "on" | "enabled" => Ok(true),
+        "0" | "false" | "off" | "disabled" => Ok(false),
+        _ => Err("expected on or off".into()),
+    }
+}
+
+pub(crate) const TOGGLE_WORDS: &[&str] =
+    &["on", "off", "auto", "1", "0", "-1", "true", "false", "enabled", "disabled"];
+
+pub(crate) fn toggle(value: &str) -> Result<Toggle, String> {
+    match value {
+        "auto" | "-1" => Ok(Toggle::Auto),
+        _ => match boolean(value) {
+            Ok(true) => Ok(Toggle::On),
+            Ok(false) => Ok(Toggle::Off),
+            Err(_) => Err("expected on, off or auto".into()),
+        },
+    }
+}
+
+/// A whole number that fits the type of the field.
+pub(crate) fn integer<T: TryFrom<i128>>(value: &str) -> Result<T, String> {
+    let number = i128::from_str(value.trim()).map_err(|_| "expected a whole number".to_owned())?;
+    T::try_from(number).map_err(|_| "the number is out of range".into())
+}
+
+/// A whole number of at least `least`.
+pub(crate) fn at_least<T: TryFrom<i128> + PartialOrd + std::fmt::Display>(
+    value: &str,
+    least: T,
+) -> Result<T, String> {
+    match integer::<T>(value) {
+        Ok(number) if number < least => Err(format!("expected a whole number of at least {least}")),
+        other => other,
+    }
+}
+
+/// A finite number.
+pub(crate) fn number(value: &str) -> Result<f32, String> {
+    match f32::from_str(value.trim()) {
+        Ok(number) if number.is_finite() => Ok(number),
+        _ => Err("expected a number".into()),
+    }
+}
+
+/// A finite number in a range, both ends included.
+pub(crate) fn number_in(value: &str, least: f32, most: f32) -> Result<f32, String> {
+    match number(value) {
+        Ok(number) if number < least || number > most => Err(if most == f32::MAX {
+            format!("expected at least {least}")
+        } else {
+            format!("expected {least} to {most}")
+        }),
+        other => other,
+    }
+}
+
+/// One of a few words.
+pub(crate) fn choice(value: &str, words: &[&'static str]) -> Result<&'static str, String> {
+    words
+        .iter()
+        .find(|word| **word == value)
+        .copied()
+        .ok_or_else(|| format!("expected one of {}", words.join(", ")))
+}
+
+/// A path that is not empty.
+pub(crate) fn path(value: &str) -> Result<PathBuf, String> {
+    if value.is_empty() { Err("expected a path".into()) } else { Ok(PathBuf::from(value)) }
+}
+
+/// Text that is not empty.
+pub(crate) fn filled(value: &str) -> Result<String, String> {
+    if value.is_empty() { Err("expected some text".into()) } else { Ok(value.to_owned()) }
+}
+
+/// A comma list of whole numbers.
+pub(crate) fn integers<T: TryFrom<i128>>(value: &str) -> Result<Vec<T>, String> {
+    value
+        .split(',')
+        .map(|item| integer(item).map_err(|_| "expected whole numbers separated by commas".into()))
+        .collect()
+}
+
+/// Splits a comma list; a part in double quotes may hold commas, and two quotes in it mean one.
+pub(crate) fn comma_list(value: &str) -> Vec<String> {
+    let mut items = vec![String::new()];
+    let mut quoted = false;
+    let mut letters = value.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' if quoted && letters.peek() == Some(&'"') => {
+                letters.next();
+                push(&mut items, '"');
+            }
+            '"' => quoted = !quoted,
+            ',' if !quoted => items.push(String::new()),
+            other => push(&mut items, other),
+        }
+    }
+    items
+}
+
+fn push(items: &mut [String], letter: char) {
+    if let Some(last) = items.last_mut() {
+        last.push(letter);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_say_what_they_expect() {
+        assert_eq!(integer::<u32>("12"), Ok(12));
+        assert_eq!(integer::<i32>("-1"), Ok(-1));
+        assert_eq!(integer::<u32>("-1"), Err("the number is out of range".into()));
+        assert_eq!(integer::<u32>("99999999999999999999"), Err("the number is out of range".into()));
+        assert_eq!(integer::<u32>("1.5"), Err("expected a whole number".into()));
+        assert_eq!(number("nan"), Err("expected a number".into()));
+        assert_eq!(number_in("1.5", 0.0, 1.0), Err("expected 0 to 1".into()));
+        assert_eq!(at_least::<u32>("0", 1), Err("expected a whole number of at least 1".into()));
+    }
+
+    #[test]
+    fn lists_split_at_commas_outside_quotes() {
+        assert_eq!(comma_list("a,b"), ["a", "b"]);
+        assert_eq!(comma_list("\"a,b\",c"), ["a,b", "c"]);
+        assert_eq!(comma_list("\"a\"\"b\""), ["a\"b"]);
+        assert_eq!(integers::<u32>("1,2,3"), Ok(vec![1, 2, 3]));
+        assert!(integers::<u32>("1,,3").is_err());
+    }
+}

@@ -1,0 +1,177 @@
+//! Command lines and environments, and what they mean.
+
+use puna_flags::{
+    Action, Config, FLAGS, GpuLayers, LoadMode, Outcome, Positional, Spec, Toggle, ToolSet, UsageError, bench,
+};
+
+const CLI: Spec<Config> =
+    Spec { name: "cli", tool: ToolSet::CLI, about: "", groups: FLAGS, positional: None };
+const RUN: Spec<Config> = Spec {
+    name: "run",
+    tool: ToolSet::RUN,
+    positional: Some(Positional {
+        placeholder: "TEXT",
+        help: "",
+        set: |config, value| config.positional.push(value.to_owned()),
+    }),
+    ..CLI
+};
+
+fn parse_with(
+    spec: &Spec<Config>,
+    line: &[&str],
+    environment: &[(&str, &str)],
+) -> Result<(Config, Vec<String>), UsageError> {
+    let arguments: Vec<_> = line.iter().map(Into::into).collect();
+    let lookup = |name: &str| {
+        environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+    };
+    match spec.parse(Config::default(), &arguments, &lookup)? {
+        Outcome::Run { config, warnings } => Ok((config, warnings)),
+        Outcome::Action(action) => panic!("{action:?}"),
+    }
+}
+
+fn parse(line: &[&str]) -> Config {
+    parse_with(&CLI, line, &[]).unwrap().0
+}
+
+fn refuse(line: &[&str]) -> String {
+    parse_with(&CLI, line, &[]).unwrap_err().to_string()
+}
+
+#[test]
+fn all_spellings_reach_the_field() {
+    for line in [["-ngl", "7"], ["--n-gpu-layers", "7"], ["--gpu-layers", "7"], ["--n_gpu_layers", "7"]] {
+        assert_eq!(parse(&line).device.gpu_layers, GpuLayers::Count(7), "{line:?}");
+    }
+    assert_eq!(parse(&["-ngl=7"]).device.gpu_layers, GpuLayers::Count(7));
+    assert_eq!(parse(&["-hf", "a/b:q8_0"]).model.hf_repo.as_deref(), Some("a/b:q8_0"));
+    assert_eq!(parse(&["-ctk", "Q8_0", "-ctv=q4_0"]).context.type_k, "q8_0");
+    assert_eq!(parse(&["-c", "100", "-c", "200"]).context.size, 200);
+    assert_eq!(parse(&["-r", "a", "-r", "b"]).prompt.reverse, ["a", "b"]);
+}
+
+#[test]
+fn values_may_look_like_flags_where_text_is_meant() {
+    assert_eq!(parse(&["-p", "-ngl"]).prompt.text.as_deref(), Some("-ngl"));
+    assert_eq!(parse(&["-p", "--"]).prompt.text.as_deref(), Some("--"));
+    assert_eq!(parse(&["-p", ""]).prompt.text.as_deref(), Some(""));
+    assert_eq!(parse(&["--prompt=a=b"]).prompt.text.as_deref(), Some("a=b"));
+    assert_eq!(parse(&["-n", "-1", "--temp", "-0.5"]).prompt.predict, Some(-1));
+}
+
+#[test]
+fn words_may_be_left_out() {
+    assert_eq!(parse(&["-fa"]).context.flash_attention, Toggle::On);
+    assert_eq!(parse(&["-fa", "off"]).context.flash_attention, Toggle::Off);
+    assert_eq!(parse(&["-fa", "-c", "9"]).context.flash_attention, Toggle::On);
+    assert_eq!(parse(&["-fa", "-c", "9"]).context.size, 9);
+    assert!(refuse(&["-fa=maybe"]).contains("on, off or auto"));
+}
+
+#[test]
+fn the_last_flag_wins_and_older_spellings_combine() {
+    assert!(!parse(&["--warmup", "--no-warmup"]).context.warmup);
+    assert!(parse(&["--no-warmup", "--warmup"]).context.warmup);
+    assert_eq!(parse(&["--mlock", "--no-mmap"]).model.load_mode, LoadMode::Mlock);
+    assert_eq!(parse(&["--no-mmap", "--mlock"]).model.load_mode, LoadMode::Mlock);
+    assert_eq!(parse(&["--mlock"]).model.load_mode, LoadMode::MmapMlock);
+    assert_eq!(
+        parse(&["--samplers", "top_k", "--sampler-seq", "t"]).sampling.samplers.unwrap(),
+        ["temperature"]
+    );
+    assert_eq!(parse(&["--sampler-seq", "t", "--samplers", "top_k"]).sampling.samplers.unwrap(), ["top_k"]);
+}
+
+#[test]
+fn the_environment_fills_in_for_absent_flags() {
+    let environment =
+        [("LLAMA_ARG_CTX_SIZE", "64"), ("LLAMA_ARG_NO_CONTEXT_SHIFT", "1"), ("LLAMA_ARG_OFFLINE", "on")];
+    let (config, warnings) = parse_with(&CLI, &[], &environment).unwrap();
+    assert_eq!((config.context.size, config.context.shift, config.model.offline), (64, false, true));
+    assert!(warnings.is_empty());
+    let (config, warnings) = parse_with(&CLI, &["-c", "32"], &environment).unwrap();
+    assert_eq!(config.context.size, 32);
+    assert_eq!(warnings, ["--ctx-size overrides environment variable LLAMA_ARG_CTX_SIZE"]);
+    for (value, expected) in
+        [("1", true), ("true", true), ("on", true), ("enabled", true), ("0", false), ("off", false)]
+    {
+        let shift = parse_with(&CLI, &[], &[("LLAMA_ARG_CONTEXT_SHIFT", value)]).unwrap().0.context.shift;
+        assert_eq!(shift, expected, "{value}");
+    }
+    let error = parse_with(&CLI, &[], &[("LLAMA_ARG_CTX_SIZE", "many")]).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "environment variable LLAMA_ARG_CTX_SIZE (--ctx-size) cannot be \"many\": expected a whole number"
+    );
+}
+
+#[test]
+fn errors_name_flag_value_and_remedy() {
+    for (line, expected) in [
+        (&["--tmep", "1"][..], "unknown flag --tmep; did you mean --temp?"),
+        (&["-nlg", "1"], "unknown flag -nlg; did you mean -ngl?"),
+        (&["--frobnicate"], "unknown flag --frobnicate"),
+        (&["--ids"], "cli has no flag --ids"),
+        (&["-c"], "-c needs a value: N"),
+        (&["-m", "-c", "5"], "-m needs a value: FILE"),
+        (&["-c", "x"], "--ctx-size cannot be \"x\": expected a whole number"),
+        (&["-c", "-5"], "--ctx-size cannot be \"-5\": the number is out of range"),
+        (&["--top-p", "2"], "--top-p cannot be \"2\": expected 0 to 1"),
+        (&["--mlock=1"], "--mlock takes no value, but was given \"1\""),
+        (&["--lora", "x"], "--lora is not supported yet"),
+        (
+            &["--mirostat", "1"],
+            "--mirostat cannot be \"1\": this sampler is not supported yet; 0 switches it off",
+        ),
+        (&["hello"], "unexpected argument \"hello\""),
+    ] {
+        assert_eq!(refuse(line), expected, "{line:?}");
+    }
+}
+
+#[test]
+fn other_arguments_keep_their_order() {
+    let (config, _) =
+        parse_with(&RUN, &["model.gguf", "-c", "5", "hello", "--", "-x", "--temp"], &[]).unwrap();
+    assert_eq!(config.positional, ["model.gguf", "hello", "-x", "--temp"]);
+    assert_eq!(config.context.size, 5);
+}
+
+#[test]
+fn actions_end_the_parsing() {
+    for (line, expected) in [
+        (&["-h"][..], Action::Help),
+        (&["-c", "5", "--version", "--nonsense"], Action::Version),
+        (&["-cl"], Action::ListModels),
+        (&["--list-devices"], Action::ListDevices),
+    ] {
+        let arguments: Vec<_> = line.iter().map(Into::into).collect();
+        assert_eq!(CLI.parse(Config::default(), &arguments, &|_| None), Ok(Outcome::Action(expected)));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn invalid_utf8_is_refused() {
+    use std::os::unix::ffi::OsStringExt;
+    let arguments = [std::ffi::OsString::from_vec(vec![b'-', 0xff])];
+    let error = CLI.parse(Config::default(), &arguments, &|_| None).unwrap_err();
+    assert!(matches!(error, UsageError::NotUtf8 { .. }));
+}
+
+#[test]
+fn bench_flags_repeat_and_list() {
+    let line =
+        ["-p", "8,16", "-p", "32-64*2", "-n", "0", "-pg", "4,2", "-fa", "0,1", "-ngl", "-1,99", "-t", "1-2"];
+    let arguments: Vec<_> = line.iter().map(Into::into).collect();
+    let outcome = bench::SPEC.parse(bench::Bench::default(), &arguments, &|_| None).unwrap();
+    let Outcome::Run { config, .. } = outcome else { panic!() };
+    assert_eq!(config.n_prompt, [8, 16, 32, 64]);
+    assert_eq!(config.n_pg, [(4, 2)]);
+    assert_eq!(config.lists.flash_attn, [0, 1]);
+    assert_eq!(config.lists.n_gpu_layers, [-1, 99]);
+    assert_eq!(config.lists.n_threads, [1, 2]);
+    assert_eq!(config.tests(&bench::Settings::default()).unwrap().len(), 2 * 2 * 2 * 5);
+}

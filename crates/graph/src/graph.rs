@@ -1,0 +1,203 @@
+//! The graph: arena vectors and index newtypes, appended in execution order.
+
+use puna_quant::DType;
+
+use crate::ops::OpDef;
+use crate::{Dim, Element, GraphError, Op, Symbol, Type};
+
+macro_rules! index {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        pub struct $name(pub u32);
+        impl $name {
+            /// The index as a `usize`.
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    };
+}
+index!(
+    /// A node's result: index into [`Graph::nodes`].
+    ValueId
+);
+index!(
+    /// Index into [`Graph::weights`].
+    WeightId
+);
+index!(
+    /// Index into [`Graph::states`].
+    StateId
+);
+
+/// What the engine feeds in at every step; the role is data, not a name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Input {
+    /// Token id of each row: `[Tokens]`.
+    Tokens,
+    /// Position of each row: `[Tokens]`.
+    Positions,
+    /// Indexes of the rows that leave the model: `[Outputs]`.
+    OutputRows,
+}
+
+impl Input {
+    /// Type of the input.
+    pub fn ty(self) -> Type {
+        let symbol = match self {
+            Input::Tokens | Input::Positions => Symbol::Tokens,
+            Input::OutputRows => Symbol::Outputs,
+        };
+        Type { element: Element::I32, shape: vec![Dim::Of(symbol)] }
+    }
+}
+
+/// What a node reads. Weights and inputs are operands, not nodes, so a segment of nodes is only work to do.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Operand {
+    /// Result of an earlier node.
+    Value(ValueId),
+    /// A tensor of the model file.
+    Weight(WeightId),
+    /// Data of the step.
+    Input(Input),
+}
+
+impl From<ValueId> for Operand {
+    fn from(value: ValueId) -> Self {
+        Operand::Value(value)
+    }
+}
+
+/// One operation.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Node {
+    /// What is computed.
+    pub op: Op,
+    /// What it reads.
+    pub inputs: Vec<Operand>,
+    /// Type of the result.
+    pub ty: Type,
+    /// Layer the node belongs to; embedding and output belong to none.
+    pub layer: Option<u32>,
+    /// For people, placement rules, adapters and the quantiser; no executor branches on it.
+    pub name: &'static str,
+}
+
+/// A tensor that the graph uses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WeightDecl {
+    /// Full name in the model file, for example `blk.3.attn_q.weight`.
+    pub name: String,
+    /// Number format in the file.
+    pub dtype: DType,
+    /// Extents, outermost first (a matrix is `[output, input]`, experts `[experts, output, input]`).
+    pub shape: Vec<u32>,
+    /// Layer it belongs to.
+    pub layer: Option<u32>,
+}
+
+/// Which cells a cache keeps; one ledger of the runtime serves all states of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum CacheGroup {
+    /// Every position.
+    Full,
+    /// The last so many positions.
+    Window(u32),
+}
+
+/// Memory that a model keeps from step to step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StateDecl {
+    /// Keys and values of one attention layer.
+    KeyValue {
+        /// Layer that owns it.
+        layer: u32,
+        /// Heads of keys and values.
+        kv_heads: u32,
+        /// Width of one key.
+        key_dim: u32,
+        /// Width of one value.
+        value_dim: u32,
+        /// Ledger that assigns its cells.
+        group: CacheGroup,
+    },
+}
+
+impl StateDecl {
+    /// The ledger that assigns this state's cells.
+    pub fn group(&self) -> CacheGroup {
+        match self {
+            StateDecl::KeyValue { group, .. } => *group,
+        }
+    }
+}
+
+/// What a value that leaves the model means.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Output {
+    /// `[Outputs, vocabulary]`, unnormalised log-probabilities of the next token.
+    Logits,
+}
+
+/// A model's computation. The node order is the execution order.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Graph {
+    /// Operations; a node reads only earlier nodes.
+    pub nodes: Vec<Node>,
+    /// Tensors of the model file, each once.
+    pub weights: Vec<WeightDecl>,
+    /// Caches.
+    pub states: Vec<StateDecl>,
+    /// Values that leave the model.
+    pub outputs: Vec<(Output, ValueId)>,
+}
+
+impl Graph {
+    /// Appends an operation after checking its shapes.
+    pub fn push(
+        &mut self,
+        op: impl Into<Op>,
+        inputs: Vec<Operand>,
+        layer: Option<u32>,
+        name: &'static str,
+    ) -> Result<ValueId, GraphError> {
+        let op = op.into();
+        let types: Vec<Type> = inputs.iter().map(|operand| self.operand_type(*operand)).collect();
+        let ty = op.infer(&types)?;
+        let id = ValueId(self.nodes.len() as u32);
+        self.nodes.push(Node { op, inputs, ty, layer, name });
+        Ok(id)
+    }
+
+    /// Type of what an operand refers to. Weights count as `f32` here: their number format is a matter of
+    /// the back end.
+    pub fn operand_type(&self, operand: Operand) -> Type {
+        match operand {
+            Operand::Value(value) => self.nodes[value.index()].ty.clone(),
+            Operand::Weight(weight) => Type::f32(
+                self.weights[weight.index()].shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>(),
+            ),
+            Operand::Input(input) => input.ty(),
+        }
+    }
+
+    /// Type of a node's result.
+    pub fn value_type(&self, value: ValueId) -> &Type {
+        &self.nodes[value.index()].ty
+    }
+
+    /// The distinct cache groups in ascending order; `Step::groups` follows this order.
+    pub fn groups(&self) -> Vec<CacheGroup> {
+        let mut groups: Vec<CacheGroup> = self.states.iter().map(StateDecl::group).collect();
+        groups.sort();
+        groups.dedup();
+        groups
+    }
+
+    /// The value that carries this output.
+    pub fn output(&self, output: Output) -> Option<ValueId> {
+        self.outputs.iter().find(|(role, _)| *role == output).map(|(_, value)| *value)
+    }
+}

@@ -1,0 +1,33 @@
+//! Rows of a table by index.
+
+use super::{OpDef, expect_inputs, shape_error};
+use crate::{Array, Element, GraphError, Type, evaluate::Context};
+
+/// Inputs: table `[n, ...]`, indexes `[m]` (integers below `n`). Result: `[m, ...]`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct GatherRows;
+
+impl OpDef for GatherRows {
+    fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
+        expect_inputs("GatherRows", inputs, 2..=2, "a table and indexes")?;
+        let (table, indexes) = (&inputs[0], &inputs[1]);
+        if indexes.element != Element::I32 || indexes.shape.len() != 1 || table.shape.len() < 2 {
+            return Err(shape_error("GatherRows", inputs, "it needs a table and a list of integers"));
+        }
+        let mut shape = table.shape.clone();
+        shape[0] = indexes.shape[0];
+        Ok(Type { element: table.element, shape })
+    }
+
+    fn evaluate(&self, inputs: &[&Array], _: &mut Context<'_>) -> Array {
+        let (table, indexes) = (inputs[0], inputs[1]);
+        let row: usize = table.shape[1..].iter().product();
+        let mut shape = table.shape.clone();
+        shape[0] = indexes.shape[0];
+        let rows = indexes.integers().iter().flat_map(|index| {
+            let start = *index as usize * row;
+            table.floats()[start..start + row].iter().copied()
+        });
+        Array::f32(shape, rows.collect())
+    }
+}

@@ -1,0 +1,104 @@
+//! Operations: one file each, with attributes, shape rule and evaluation.
+
+use crate::{Array, Dim, Element, GraphError, Type, evaluate::Context};
+
+mod add;
+mod attention;
+mod experts;
+mod gather_rows;
+mod glu;
+mod matmul;
+mod mul;
+mod norm;
+mod reshape;
+mod rope;
+mod scale;
+mod soft_cap;
+mod unary;
+
+pub use add::Add;
+pub use attention::{Attention, MaskRule, alibi_slope};
+pub use experts::{ExpertWeights, Gating, MatMulExperts, RouteExperts, SumExperts};
+pub use gather_rows::GatherRows;
+pub use glu::Glu;
+pub use matmul::MatMul;
+pub use mul::Mul;
+pub use norm::{LayerNorm, RmsNorm};
+pub use reshape::Reshape;
+pub use rope::{Rope, RopeKind, Yarn};
+pub use scale::Scale;
+pub use soft_cap::SoftCap;
+pub use unary::{Function, Unary};
+
+/// What every operation defines: its shape rule and its meaning.
+pub trait OpDef {
+    /// Type of the result for inputs of these types.
+    fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError>;
+    /// The result itself, slow and obvious: sums in `f64`, results rounded once to `f32`.
+    fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array;
+}
+
+macro_rules! ops {
+    ($($name:ident),* $(,)?) => {
+        /// Any operation.
+        #[derive(Clone, PartialEq, Debug)]
+        #[allow(missing_docs)] // each variant is the struct of that name
+        pub enum Op { $($name($name)),* }
+        $(impl From<$name> for Op {
+            fn from(op: $name) -> Self { Op::$name(op) }
+        })*
+        impl Op {
+            /// Name of the operation.
+            pub fn name(&self) -> &'static str {
+                match self { $(Op::$name(_) => stringify!($name)),* }
+            }
+            /// Names of all operations.
+            pub const NAMES: &[&str] = &[$(stringify!($name)),*];
+        }
+        impl OpDef for Op {
+            fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
+                match self { $(Op::$name(op) => op.infer(inputs)),* }
+            }
+            fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {
+                match self { $(Op::$name(op) => op.evaluate(inputs, context)),* }
+            }
+        }
+    };
+}
+
+ops! {
+    GatherRows, MatMul, Add, Mul, Scale, RmsNorm, LayerNorm, Rope, Attention, Glu, Unary, SoftCap, Reshape,
+    RouteExperts, ExpertWeights, MatMulExperts, SumExperts,
+}
+
+/// Shape-rule helper: builds the error of operation `op`.
+fn shape_error(op: &'static str, inputs: &[Type], reason: &'static str) -> GraphError {
+    GraphError::Shape { op, inputs: inputs.to_vec(), reason }
+}
+
+/// Refuses another number of inputs than `allowed`.
+fn expect_inputs(
+    op: &'static str,
+    inputs: &[Type],
+    allowed: std::ops::RangeInclusive<usize>,
+    expected: &'static str,
+) -> Result<(), GraphError> {
+    if allowed.contains(&inputs.len()) {
+        Ok(())
+    } else {
+        Err(GraphError::InputCount { op, expected, found: inputs.len() })
+    }
+}
+
+/// Whether `vector` can be broadcast over the leading axes of `value`: its extents equal the last ones.
+fn is_suffix(vector: &Type, value: &Type) -> bool {
+    vector.element == Element::F32 && value.shape.ends_with(&vector.shape)
+}
+
+/// Whether this is a fixed extent.
+fn fixed(dim: Option<&Dim>) -> Option<u32> {
+    match dim {
+        Some(Dim::Fixed(extent)) => Some(*extent),
+        _ => None,
+    }
+}

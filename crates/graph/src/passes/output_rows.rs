@@ -1,0 +1,92 @@
+//! Drops rows that do not leave the model as early as possible.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::ops::{GatherRows, OpDef};
+use crate::{Dim, Graph, Input, Node, Op, Operand, Symbol, ValueId};
+
+/// Moves the selection of output rows up through operations that treat each row alone, so that what follows
+/// the last attention runs only for rows whose result is asked for. Values are unchanged.
+pub fn move_output_rows_up(graph: &mut Graph) {
+    let gather = graph.nodes.iter().rposition(|node| {
+        node.op == Op::GatherRows(GatherRows)
+            && node.inputs.get(1) == Some(&Operand::Input(Input::OutputRows))
+    });
+    let Some(gather) = gather else { return };
+    let Some(Operand::Value(selected)) = graph.nodes[gather].inputs.first().copied() else { return };
+
+    // Row-wise nodes all of whose readers are row-wise nodes found before, or the selection itself. Readers
+    // come later in the list, so one pass from the end decides them all.
+    let mut readers: HashMap<ValueId, Vec<usize>> = HashMap::new();
+    for (index, node) in graph.nodes.iter().enumerate() {
+        for operand in &node.inputs {
+            if let Operand::Value(value) = operand {
+                readers.entry(*value).or_default().push(index);
+            }
+        }
+    }
+    let leaves: HashSet<ValueId> = graph.outputs.iter().map(|(_, value)| *value).collect();
+    let mut moved: HashSet<usize> = HashSet::new();
+    for index in (0..gather).rev() {
+        let value = ValueId(index as u32);
+        let read_by = readers.get(&value).map_or(&[][..], Vec::as_slice);
+        let only_selected = !read_by.is_empty()
+            && read_by.iter().all(|reader| *reader == gather && value == selected || moved.contains(reader));
+        if only_selected && !leaves.contains(&value) && is_row_wise(&graph.nodes[index]) {
+            moved.insert(index);
+        }
+    }
+    if !moved.contains(&selected.index()) {
+        return;
+    }
+
+    let old = std::mem::take(&mut graph.nodes);
+    let mut new_ids: HashMap<ValueId, ValueId> = HashMap::new();
+    let mut selections: HashMap<ValueId, ValueId> = HashMap::new();
+    for (index, mut node) in old.into_iter().enumerate() {
+        let value = ValueId(index as u32);
+        if index == gather {
+            new_ids.insert(value, new_ids[&selected]);
+            continue;
+        }
+        for operand in &mut node.inputs {
+            let Operand::Value(input) = operand else { continue };
+            let renamed = new_ids[input];
+            *operand = Operand::Value(if moved.contains(&index) && !moved.contains(&input.index()) {
+                *selections.entry(*input).or_insert_with(|| {
+                    let mut ty = graph.nodes[renamed.index()].ty.clone();
+                    ty.shape[0] = Dim::Of(Symbol::Outputs);
+                    graph.nodes.push(Node {
+                        op: GatherRows.into(),
+                        inputs: vec![renamed.into(), Operand::Input(Input::OutputRows)],
+                        ty,
+                        layer: node.layer,
+                        name: "output_rows",
+                    });
+                    ValueId(graph.nodes.len() as u32 - 1)
+                })
+            } else {
+                renamed
+            });
+        }
+        if moved.contains(&index) {
+            node.ty.shape[0] = Dim::Of(Symbol::Outputs);
+        }
+        new_ids.insert(value, ValueId(graph.nodes.len() as u32));
+        graph.nodes.push(node);
+    }
+    for (_, value) in &mut graph.outputs {
+        *value = new_ids[value];
+    }
+    debug_assert!(graph.nodes.iter().all(|node| {
+        let types: Vec<_> = node.inputs.iter().map(|operand| graph.operand_type(*operand)).collect();
+        node.op.infer(&types).as_ref() == Ok(&node.ty)
+    }));
+}
+
+/// Whether each result row depends on the same row of the inputs alone, and on nothing the step brings.
+fn is_row_wise(node: &Node) -> bool {
+    let reads_step = node.inputs.iter().any(|operand| matches!(operand, Operand::Input(_)));
+    let by_token = node.ty.shape.first() == Some(&Dim::Of(Symbol::Tokens));
+    by_token && !reads_step && !matches!(node.op, Op::Attention(_) | Op::GatherRows(_))
+}

@@ -1,0 +1,58 @@
+//! The data of one step: which tokens, at which positions, seeing which cache cells.
+
+use std::ops::Range;
+
+use crate::{Symbol, graph::Input};
+
+/// One sequence's share of a step.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Span {
+    /// Its token rows in the step.
+    pub tokens: Range<u32>,
+    /// The cache cells that belong to it, in ascending order, this step's own rows included. Which of them a
+    /// row sees is decided by the mask rule from the positions.
+    pub cells: Vec<Range<u32>>,
+}
+
+/// What a step does with the caches of one [`crate::CacheGroup`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct GroupStep {
+    /// For each token row the cell that takes its key and value.
+    pub write_cells: Vec<u32>,
+    /// Position of every cell from 0 up to the last one named in `spans`.
+    pub cell_positions: Vec<i32>,
+    /// One entry per sequence in the step; together they cover all token rows.
+    pub spans: Vec<Span>,
+}
+
+/// The data of one step. Extents of the graph's symbols are the lengths of these lists.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Step {
+    /// Token ids, one per row.
+    pub tokens: Vec<u32>,
+    /// Position of each row in its sequence.
+    pub positions: Vec<i32>,
+    /// Rows whose results leave the model, ascending.
+    pub output_rows: Vec<u32>,
+    /// One entry per cache group of the graph, in the order of `Graph::groups`.
+    pub groups: Vec<GroupStep>,
+}
+
+impl Step {
+    /// The number a symbol stands for in this step.
+    pub fn extent(&self, symbol: Symbol) -> usize {
+        match symbol {
+            Symbol::Tokens => self.tokens.len(),
+            Symbol::Outputs => self.output_rows.len(),
+        }
+    }
+
+    /// An integer input as `i32` values.
+    pub fn input(&self, input: Input) -> Vec<i32> {
+        match input {
+            Input::Tokens => self.tokens.iter().map(|token| *token as i32).collect(),
+            Input::Positions => self.positions.clone(),
+            Input::OutputRows => self.output_rows.iter().map(|row| *row as i32).collect(),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Rotary embedding as a file's keys describe it.
+
+use puna_graph::ops::{Rope, RopeKind, Yarn};
+use puna_graph::{Input, Operand, ValueId};
+
+use crate::{Builder, ModelError};
+
+/// A rotation with the tensor of its frequency factors.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct RopeSettings {
+    /// The operation.
+    pub rope: Rope,
+    /// Divisors of the frequencies, `[dimensions / 2]`.
+    pub factors: Option<Operand>,
+}
+
+impl Builder<'_> {
+    /// Reads every `rope.*` key, for heads of `head_dim` elements. `with_factors`: whether the architecture
+    /// applies `rope_freqs` and `rope_factors_*`.
+    pub fn rope_settings(
+        &mut self,
+        kind: RopeKind,
+        head_dim: u32,
+        with_factors: bool,
+    ) -> Result<RopeSettings, ModelError> {
+        let dimensions = self.width_or("rope.dimension_count", head_dim)?;
+        if dimensions > head_dim || !dimensions.is_multiple_of(2) {
+            let rule = "even and at most the width of a head";
+            return Err(self.value_error("rope.dimension_count", dimensions, rule));
+        }
+        let base = self.f32_or("rope.freq_base", 10000.0)?;
+        if base <= 1.0 {
+            return Err(self.value_error("rope.freq_base", base, "above 1"));
+        }
+        let factor = match self.applied_f32("rope.scaling.factor")? {
+            Some(factor) => factor,
+            None => self.applied_f32("rope.scale_linear")?.unwrap_or(1.0),
+        };
+        if factor < 0.0 {
+            return Err(self.value_error("rope.scaling.factor", factor, "positive"));
+        }
+        let scaling = self.str_or("rope.scaling.type", "linear")?;
+        let is_yarn = match scaling {
+            "none" | "linear" | "longrope" => false,
+            "yarn" => true,
+            other => {
+                let value = other.chars().take(64).collect::<String>();
+                return Err(self.value_error("rope.scaling.type", value, "none, linear, yarn or longrope"));
+            }
+        };
+        let position_scale = if scaling == "none" { 1.0 } else { 1.0 / factor };
+        let train_context = self.count("context_length", u32::MAX)?;
+        let original_context = self.u32_or("rope.scaling.original_context_length", train_context)?.max(1);
+        let yarn = match is_yarn {
+            true => Some(Yarn {
+                original_context,
+                beta_fast: self.f32_or("rope.scaling.yarn_beta_fast", 32.0)?,
+                beta_slow: self.f32_or("rope.scaling.yarn_beta_slow", 1.0)?,
+                extrapolation: self.f32_or("rope.scaling.yarn_ext_factor", 1.0)?,
+            }),
+            false => None,
+        };
+        let mut magnitude = self.f32_or("rope.scaling.attn_factor", 1.0)?;
+        if is_yarn {
+            // Attention temperature of YaRN; a log multiplier replaces its slope in the denominator.
+            let temperature = |slope: f32| if factor > 1.0 { 0.1 * slope * factor.ln() + 1.0 } else { 1.0 };
+            let multiplier = self.f32_or("rope.scaling.yarn_log_multiplier", 0.0)?;
+            magnitude *=
+                if multiplier != 0.0 { temperature(1.0) / temperature(multiplier) } else { temperature(1.0) };
+        }
+        let factors = if with_factors { self.rope_factors(dimensions, original_context)? } else { None };
+        Ok(RopeSettings { rope: Rope { kind, dimensions, base, position_scale, yarn, magnitude }, factors })
+    }
+
+    /// `rope_freqs` if present; else LongRoPE's factors, chosen by the context a sequence may use.
+    fn rope_factors(
+        &mut self,
+        dimensions: u32,
+        original_context: u32,
+    ) -> Result<Option<Operand>, ModelError> {
+        let shape = [dimensions / 2];
+        if let Some(factors) = self.optional_global_weight("rope_freqs.weight", &shape)? {
+            return Ok(Some(factors));
+        }
+        let long = self.context() > original_context;
+        self.optional_global_weight(
+            if long { "rope_factors_long.weight" } else { "rope_factors_short.weight" },
+            &shape,
+        )
+    }
+
+    /// Rotates heads by their rows' positions.
+    pub fn rope(&mut self, x: ValueId, settings: &RopeSettings) -> Result<ValueId, ModelError> {
+        let mut inputs = vec![x.into(), Operand::Input(Input::Positions)];
+        inputs.extend(settings.factors);
+        self.push(settings.rope, inputs, "rope")
+    }
+}

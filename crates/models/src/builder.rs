@@ -1,0 +1,345 @@
+//! The builder: keys, weights declared by use, and one method per operation.
+
+use std::collections::HashMap;
+
+use puna_gguf::{Metadata, Tensors};
+use puna_graph::ops::{Add, Function, GatherRows, Glu, MatMul, Mul, Reshape, RmsNorm, Scale, SoftCap};
+use puna_graph::{Graph, Input, Op, Operand, Output, StateDecl, StateId, ValueId, WeightDecl, WeightId};
+use puna_quant::DType;
+
+use crate::{BuildOptions, ModelError};
+
+type Result<T> = std::result::Result<T, ModelError>;
+
+/// Limits that keep hostile files from building absurd graphs; real models are far below.
+const MOST_LAYERS: u32 = 512;
+const MOST_WIDTH: u32 = 1 << 24;
+
+/// Builds one graph.
+pub struct Builder<'m> {
+    architecture: &'m str,
+    metadata: &'m Metadata,
+    tensors: &'m Tensors,
+    context: u32,
+    graph: Graph,
+    declared: HashMap<String, WeightId>,
+    layer: Option<u32>,
+    layers: u32,
+}
+
+impl<'m> Builder<'m> {
+    /// Starts a graph for a file of this architecture.
+    pub fn new(
+        architecture: &'m str,
+        metadata: &'m Metadata,
+        tensors: &'m Tensors,
+        options: &BuildOptions,
+    ) -> Result<Self> {
+        let mut builder = Self {
+            architecture,
+            metadata,
+            tensors,
+            context: options.context,
+            graph: Graph::default(),
+            declared: HashMap::new(),
+            layer: None,
+            layers: 0,
+        };
+        builder.layers = builder.count("block_count", MOST_LAYERS)?;
+        Ok(builder)
+    }
+
+    // ------------------------------------------------------------------ keys
+
+    /// Full name of an architecture key.
+    pub fn key(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
+    }
+
+    /// A required count between 1 and `most`.
+    pub fn count(&self, key: &str, most: u32) -> Result<u32> {
+        let value = self.metadata.u32(&self.key(key))?;
+        self.check_count(key, value, most)
+    }
+
+    /// A count between 1 and the widest tensor axis, or `default` if the key is absent.
+    pub fn width_or(&self, key: &str, default: u32) -> Result<u32> {
+        let value = self.metadata.u32_or(&self.key(key), default)?;
+        self.check_count(key, value, MOST_WIDTH)
+    }
+
+    fn check_count(&self, key: &str, value: u32, most: u32) -> Result<u32> {
+        if (1..=most).contains(&value) {
+            return Ok(value);
+        }
+        let rule = if most == MOST_LAYERS { "between 1 and 512" } else { "between 1 and 16777216" };
+        Err(self.value_error(key, value, rule))
+    }
+
+    /// The error of a key whose value breaks a rule.
+    pub fn value_error(&self, key: &str, value: impl std::fmt::Display, rule: &'static str) -> ModelError {
+        ModelError::Value { key: self.key(key), value: value.to_string(), rule }
+    }
+
+    /// An optional number.
+    pub fn optional_u32(&self, key: &str) -> Result<Option<u32>> {
+        Ok(self.metadata.optional_u32(&self.key(key))?)
+    }
+
+    /// A number, or `default` if the key is absent.
+    pub fn u32_or(&self, key: &str, default: u32) -> Result<u32> {
+        Ok(self.metadata.u32_or(&self.key(key), default)?)
+    }
+
+    /// A flag, or `default` if the key is absent.
+    pub fn bool_or(&self, key: &str, default: bool) -> Result<bool> {
+        Ok(self.metadata.bool_or(&self.key(key), default)?)
+    }
+
+    /// A text, or `default` if the key is absent.
+    pub fn str_or(&self, key: &str, default: &'static str) -> Result<&str> {
+        Ok(self.metadata.str_or(&self.key(key), default)?)
+    }
+
+    /// A finite number, or `default` if the key is absent.
+    pub fn f32_or(&self, key: &str, default: f32) -> Result<f32> {
+        let value = self.metadata.f32_or(&self.key(key), default)?;
+        if value.is_finite() { Ok(value) } else { Err(self.value_error(key, value, "finite")) }
+    }
+
+    /// A finite number that is not zero; zero and absence mean "not applied".
+    pub fn applied_f32(&self, key: &str) -> Result<Option<f32>> {
+        Ok(Some(self.f32_or(key, 0.0)?).filter(|value| *value != 0.0))
+    }
+
+    /// A required positive number.
+    pub fn positive_f32(&self, key: &str) -> Result<f32> {
+        let value = self.metadata.f32(&self.key(key))?;
+        if value.is_finite() && value > 0.0 {
+            Ok(value)
+        } else {
+            Err(self.value_error(key, value, "positive"))
+        }
+    }
+
+    /// The current layer's element of a key that is a number for all layers or an array of one per layer.
+    pub fn layer_u32(&self, key: &str) -> Result<Option<u32>> {
+        let values = self.metadata.u32_per_layer(&self.key(key), self.layers as usize)?;
+        Ok(values.and_then(|values| values.get(self.layer.unwrap_or(0) as usize).copied()))
+    }
+
+    /// Whether the key holds an array, as some keys may be a pattern or a list.
+    pub fn layer_bool_array(&self, key: &str) -> Result<Option<bool>> {
+        let key = self.key(key);
+        match self.metadata.get(&key) {
+            Some(puna_gguf::Value::Array(_)) => {
+                let values = self.metadata.bool_per_layer(&key, self.layers as usize)?;
+                Ok(values.and_then(|values| values.get(self.layer.unwrap_or(0) as usize).copied()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Cells that one sequence may use.
+    pub fn context(&self) -> u32 {
+        self.context
+    }
+
+    /// The layer being built.
+    pub fn layer(&self) -> u32 {
+        self.layer.unwrap_or(0)
+    }
+
+    /// Number of layers.
+    pub fn layers(&self) -> u32 {
+        self.layers
+    }
+
+    // --------------------------------------------------------------- weights
+
+    fn tensor_name(&self, name: &str) -> String {
+        match self.layer {
+            Some(layer) => format!("blk.{layer}.{name}"),
+            None => name.to_string(),
+        }
+    }
+
+    /// Whether the file has this tensor in the current layer.
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.get(&self.tensor_name(name)).is_some()
+    }
+
+    /// Row-major shape of a tensor in the file.
+    fn file_shape(&self, name: &str) -> Option<&[u64]> {
+        self.tensors.get(name).map(|tensor| tensor.shape.as_slice())
+    }
+
+    /// Declares a tensor of the current layer (or of none) and checks its shape; the suffix is part of `name`.
+    pub fn weight(&mut self, name: &str, shape: &[u32]) -> Result<Operand> {
+        let name = self.tensor_name(name);
+        self.weight_at(name, shape, self.layer)
+    }
+
+    /// [`Builder::weight`] for a tensor that belongs to no layer.
+    pub fn global_weight(&mut self, name: &str, shape: &[u32]) -> Result<Operand> {
+        self.weight_at(name.to_string(), shape, None)
+    }
+
+    fn weight_at(&mut self, name: String, shape: &[u32], layer: Option<u32>) -> Result<Operand> {
+        let Some(tensor) = self.tensors.get(&name) else {
+            return Err(ModelError::MissingTensor { name, architecture: self.architecture.to_string() });
+        };
+        // Leading extents of 1 are not written to files.
+        let significant =
+            |shape: &[u64]| shape.iter().copied().skip_while(|extent| *extent == 1).collect::<Vec<_>>();
+        let wanted: Vec<u64> = shape.iter().map(|extent| *extent as u64).collect();
+        if significant(&tensor.shape) != significant(&wanted) {
+            return Err(ModelError::TensorShape {
+                name,
+                found: tensor.shape.clone(),
+                expected: shape.to_vec(),
+            });
+        }
+        if matches!(
+            tensor.dtype,
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::Q8_1 | DType::Q8_K
+        ) {
+            return Err(ModelError::TensorFormat { name, dtype: tensor.dtype });
+        }
+        if let Some(id) = self.declared.get(&name) {
+            return Ok(Operand::Weight(*id));
+        }
+        let id = WeightId(self.graph.weights.len() as u32);
+        self.declared.insert(name.clone(), id);
+        self.graph.weights.push(WeightDecl { name, dtype: tensor.dtype, shape: shape.to_vec(), layer });
+        Ok(Operand::Weight(id))
+    }
+
+    /// [`Builder::weight`] if the file has the tensor.
+    pub fn optional_weight(&mut self, name: &str, shape: &[u32]) -> Result<Option<Operand>> {
+        if self.has(name) { self.weight(name, shape).map(Some) } else { Ok(None) }
+    }
+
+    /// A tensor that belongs to no layer, if the file has it.
+    pub fn optional_global_weight(&mut self, name: &str, shape: &[u32]) -> Result<Option<Operand>> {
+        if self.tensors.get(name).is_some() { self.global_weight(name, shape).map(Some) } else { Ok(None) }
+    }
+
+    /// Vocabulary size: rows of the embedding table.
+    pub fn vocabulary(&self) -> Result<u32> {
+        let shape = self.file_shape("token_embd.weight").ok_or_else(|| ModelError::MissingTensor {
+            name: "token_embd.weight".into(),
+            architecture: self.architecture.to_string(),
+        })?;
+        match shape {
+            [rows, _] if (1..=u64::from(MOST_WIDTH)).contains(rows) => Ok(*rows as u32),
+            found => Err(ModelError::TensorShape {
+                name: "token_embd.weight".into(),
+                found: found.to_vec(),
+                expected: vec![0, self.width_or("embedding_length", 0)?],
+            }),
+        }
+    }
+
+    // ------------------------------------------------------------ operations
+
+    /// Appends an operation to the current layer.
+    pub fn push(&mut self, op: impl Into<Op>, inputs: Vec<Operand>, name: &'static str) -> Result<ValueId> {
+        let layer = self.layer;
+        self.graph.push(op, inputs, layer, name).map_err(|source| ModelError::Graph { name, layer, source })
+    }
+
+    /// Declares a cache.
+    pub fn state(&mut self, state: StateDecl) -> StateId {
+        self.graph.states.push(state);
+        StateId(self.graph.states.len() as u32 - 1)
+    }
+
+    /// Last extent of a value.
+    pub fn width(&self, value: ValueId) -> u32 {
+        self.graph.value_type(value).width().unwrap_or(0)
+    }
+
+    /// Rows of the embedding table for the step's tokens: `[Tokens, embedding_length]`.
+    pub fn embed(&mut self) -> Result<ValueId> {
+        let width = self.count("embedding_length", MOST_WIDTH)?;
+        let table = self.global_weight("token_embd.weight", &[self.vocabulary()?, width])?;
+        self.push(GatherRows, vec![table, Operand::Input(Input::Tokens)], "embed")
+    }
+
+    /// `name.weight · x + name.bias`; the bias counts if the file has it.
+    pub fn linear(&mut self, name: &'static str, x: ValueId, width: u32) -> Result<ValueId> {
+        let weight = self.weight(&format!("{name}.weight"), &[width, self.width(x)])?;
+        let mut inputs = vec![weight, x.into()];
+        inputs.extend(self.optional_weight(&format!("{name}.bias"), &[width])?);
+        self.push(MatMul, inputs, name)
+    }
+
+    /// RMS norm of the last axis with `name.weight`.
+    pub fn rms_norm(&mut self, name: &'static str, x: ValueId) -> Result<ValueId> {
+        let epsilon = self.positive_f32("attention.layer_norm_rms_epsilon")?;
+        let weight = self.weight(&format!("{name}.weight"), &[self.width(x)])?;
+        self.push(RmsNorm { epsilon }, vec![x.into(), weight], name)
+    }
+
+    /// `[rows, n]` as `[rows, n / dim, dim]`.
+    pub fn split_heads(&mut self, x: ValueId, dim: u32) -> Result<ValueId> {
+        let heads = self.width(x) / dim.max(1);
+        self.push(Reshape { trailing: vec![heads, dim] }, vec![x.into()], "heads")
+    }
+
+    /// `a + b`.
+    pub fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId> {
+        self.push(Add, vec![a.into(), b.into()], "residual")
+    }
+
+    /// `a · b`, elementwise.
+    pub fn mul(&mut self, a: ValueId, b: impl Into<Operand>, name: &'static str) -> Result<ValueId> {
+        self.push(Mul, vec![a.into(), b.into()], name)
+    }
+
+    /// `x · factor`.
+    pub fn scale(&mut self, x: ValueId, factor: f32, name: &'static str) -> Result<ValueId> {
+        self.push(Scale { factor }, vec![x.into()], name)
+    }
+
+    /// `function(gate) · up`.
+    pub fn glu(&mut self, function: Function, gate: ValueId, up: ValueId) -> Result<ValueId> {
+        self.push(Glu { function }, vec![gate.into(), up.into()], "ffn_act")
+    }
+
+    /// Runs `layer` for each layer in turn; inside, names refer to the layer's tensors.
+    pub fn each_layer(
+        &mut self,
+        mut x: ValueId,
+        mut layer: impl FnMut(&mut Self, ValueId) -> Result<ValueId>,
+    ) -> Result<ValueId> {
+        for index in 0..self.layers {
+            self.layer = Some(index);
+            x = layer(self, x)?;
+        }
+        self.layer = None;
+        Ok(x)
+    }
+
+    /// Logits of the rows that leave the model; `output.weight` or, without it, the embedding table.
+    pub fn logits(mut self, x: ValueId) -> Result<Graph> {
+        let soft_cap = self.applied_f32("final_logit_softcapping")?;
+        let scale = self.applied_f32("logit_scale")?;
+        let rows = self.push(GatherRows, vec![x.into(), Operand::Input(Input::OutputRows)], "output_rows")?;
+        let name = if self.has("output.weight") { "output.weight" } else { "token_embd.weight" };
+        let vocabulary = self.vocabulary()?;
+        let weight = self.global_weight(name, &[vocabulary, self.width(x)])?;
+        let mut inputs = vec![weight, rows.into()];
+        inputs.extend(self.optional_global_weight("output.bias", &[vocabulary])?);
+        let mut logits = self.push(MatMul, inputs, "output")?;
+        if let Some(factor) = scale {
+            logits = self.scale(logits, factor, "logit_scale")?;
+        }
+        if let Some(cap) = soft_cap {
+            logits = self.push(SoftCap { cap }, vec![logits.into()], "logit_soft_cap")?;
+        }
+        self.graph.outputs.push((Output::Logits, logits));
+        Ok(self.graph)
+    }
+}

@@ -1,0 +1,63 @@
+//! Errors of model construction.
+
+/// Why a file is no model this engine can run.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// `general.architecture` names none of ours.
+    #[error("unknown model architecture '{name}'; known are {}", .known.join(", "))]
+    UnknownArchitecture {
+        /// What the file says.
+        name: String,
+        /// What there is.
+        known: Vec<&'static str>,
+    },
+    /// A metadata key is missing or of the wrong type.
+    #[error(transparent)]
+    Metadata(#[from] puna_gguf::Error),
+    /// A key's value makes no sense for the architecture.
+    #[error("key {key} is {value}, it must be {rule}")]
+    Value {
+        /// Full key.
+        key: String,
+        /// Its value as text.
+        value: String,
+        /// What it should be.
+        rule: &'static str,
+    },
+    /// The architecture needs a tensor that the file does not have.
+    #[error("tensor {name} is missing, the architecture '{architecture}' needs it")]
+    MissingTensor {
+        /// Full tensor name.
+        name: String,
+        /// Architecture of the file.
+        architecture: String,
+    },
+    /// A tensor has the wrong shape.
+    #[error("tensor {name} has shape {found:?}, the model needs {expected:?}")]
+    TensorShape {
+        /// Full tensor name.
+        name: String,
+        /// Row-major shape in the file.
+        found: Vec<u64>,
+        /// Row-major shape that the keys ask for.
+        expected: Vec<u32>,
+    },
+    /// A tensor has a number format that no weight can have.
+    #[error("tensor {name} has number format {dtype}, which no weight can have")]
+    TensorFormat {
+        /// Full tensor name.
+        name: String,
+        /// Its format.
+        dtype: puna_quant::DType,
+    },
+    /// The pieces do not fit together.
+    #[error("{name} of layer {layer:?}: {source}")]
+    Graph {
+        /// Name of the node.
+        name: &'static str,
+        /// Its layer.
+        layer: Option<u32>,
+        /// The rule it breaks.
+        source: puna_graph::GraphError,
+    },
+}

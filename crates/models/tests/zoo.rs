@@ -1,0 +1,69 @@
+//! Every zoo model of a known architecture against its recorded logits, on the evaluator.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use puna_conformance::{normalised_squared_error, zoo};
+use puna_graph::evaluate::{Context, Memory, Weights, run};
+use puna_graph::{Array, CacheGroup, Graph, GroupStep, Output, Span, Step, WeightId};
+use puna_models::{ARCHITECTURES, BuildOptions, build};
+
+struct FileWeights<'a> {
+    file: &'a puna_gguf::File,
+    graph: &'a Graph,
+}
+
+impl Weights for FileWeights<'_> {
+    fn decode(&self, weight: WeightId) -> Arc<Array> {
+        let declared = &self.graph.weights[weight.index()];
+        let bytes = self.file.bytes(self.file.tensors.get(&declared.name).expect("declared weights exist"));
+        let floats = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        Arc::new(Array::f32(declared.shape.iter().map(|n| *n as usize).collect(), floats))
+    }
+}
+
+/// The whole prompt in one step, every row an output.
+fn logits(model: &zoo::ZooModel) -> Vec<f32> {
+    let file = model.open();
+    let graph =
+        build(&file.metadata, &file.tensors, &BuildOptions { context: 256 }).expect("the model builds");
+    let rows = model.tokens.len() as u32;
+    let group = |_: &CacheGroup| GroupStep {
+        write_cells: (0..rows).collect(),
+        cell_positions: (0..rows as i32).collect(),
+        spans: vec![Span { tokens: 0..rows, cells: std::iter::once(0..rows).collect() }],
+    };
+    let step = Step {
+        tokens: model.tokens.clone(),
+        positions: (0..rows as i32).collect(),
+        output_rows: (0..rows).collect(),
+        groups: graph.groups().iter().map(group).collect(),
+    };
+    let mut memory: Vec<Memory> =
+        graph.states.iter().map(|state| Memory::new(state, rows as usize)).collect();
+    let mut values = HashMap::new();
+    let weights = FileWeights { file: &file, graph: &graph };
+    let mut context = Context { graph: &graph, step: &step, memory: &mut memory };
+    run(0..graph.nodes.len(), &weights, &mut context, &mut values);
+    values
+        .remove(&graph.output(Output::Logits).expect("the model has logits"))
+        .expect("evaluated")
+        .into_floats()
+}
+
+#[test]
+fn logits_equal_the_recorded_ones() {
+    let mut tested = Vec::new();
+    for model in zoo::models() {
+        if !ARCHITECTURES.iter().any(|row| row.name == model.architecture()) {
+            continue;
+        }
+        let error = normalised_squared_error(&logits(&model), &model.logits);
+        println!("{} {error:.2e}", model.name);
+        assert!(error <= model.tolerance(), "{}: normalised squared error {error:.2e}", model.name);
+        tested.push(model.name);
+    }
+    for row in ARCHITECTURES {
+        assert!(tested.iter().any(|name| name.starts_with(row.name)), "no zoo model of {}", row.name);
+    }
+}

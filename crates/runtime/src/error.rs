@@ -1,0 +1,177 @@
+//! Errors of loading and running.
+
+use puna_backend::BackendError;
+
+/// Why a model cannot be loaded, or cannot do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The file is not readable as a model file.
+    #[error(transparent)]
+    Gguf(#[from] puna_gguf::Error),
+    /// The file describes no model that can be built.
+    #[error(transparent)]
+    Model(#[from] puna_models::ModelError),
+    /// A device failed or refused.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// Loading was stopped by the caller.
+    #[error("loading was cancelled")]
+    Cancelled,
+    /// A load option is out of range.
+    #[error("option {option} is {value}, it must be from {least} to {most}")]
+    Option {
+        /// Name of the option.
+        option: &'static str,
+        /// Its value.
+        value: u32,
+        /// Smallest value allowed.
+        least: u32,
+        /// Largest value allowed.
+        most: u32,
+    },
+    /// The placement names a back end or device that does not exist.
+    #[error("there is no device {device} of back end {backend}; {backends} back ends are known")]
+    NoDevice {
+        /// Index of the back end.
+        backend: usize,
+        /// Index of the device.
+        device: usize,
+        /// How many back ends there are.
+        backends: usize,
+    },
+    /// No back end can run an operation of the model.
+    #[error("no back end can run {op} (node {node}, {name})")]
+    Unsupported {
+        /// The operation.
+        op: &'static str,
+        /// Index of the node.
+        node: usize,
+        /// Its name.
+        name: &'static str,
+    },
+    /// The graph is not a language model's: it has no logits or no caches.
+    #[error("the model's graph has no {what}")]
+    NotALanguageModel {
+        /// What it lacks.
+        what: &'static str,
+    },
+    /// The bytes of a weight are not what its declaration says.
+    #[error("weight {name} has {found} bytes, its shape and format need {expected}")]
+    WeightBytes {
+        /// Name of the tensor.
+        name: String,
+        /// Bytes there are.
+        found: usize,
+        /// Bytes needed.
+        expected: u64,
+    },
+    /// There are not enough cells for the batch. Nothing of it was run.
+    #[error("the context is full: {needed} cells are needed, {free} of {context} are free")]
+    ContextFull {
+        /// Cells asked for.
+        needed: u32,
+        /// Cells there are for them.
+        free: u32,
+        /// Cells in all.
+        context: u32,
+    },
+    /// A token id is not in the vocabulary.
+    #[error("token {token} is out of range, the vocabulary has {vocabulary} tokens")]
+    TokenOutOfRange {
+        /// The id.
+        token: u32,
+        /// Number of tokens.
+        vocabulary: u32,
+    },
+    /// A sequence number is too large.
+    #[error("sequence {sequence} is out of range, the model was loaded for {sequences}")]
+    SequenceOutOfRange {
+        /// The number.
+        sequence: u32,
+        /// How many sequences there are.
+        sequences: u32,
+    },
+    /// A windowed cache gave up positions that would be seen again.
+    #[error(
+        "sequence {sequence} cannot go on at position {position}: windowed layers have forgotten what it sees; \
+         possible are 0 and positions from {earliest}"
+    )]
+    PositionsLost {
+        /// The sequence.
+        sequence: u32,
+        /// Where it was to go on.
+        position: u32,
+        /// From where it can.
+        earliest: u32,
+    },
+    /// A context shift names positions that the sequence does not have.
+    #[error("cannot drop {discard} positions after the first {keep} of a sequence of {length}")]
+    ShiftRange {
+        /// Positions to keep at the start.
+        keep: u32,
+        /// Positions to drop after them.
+        discard: u32,
+        /// Length of the sequence.
+        length: u32,
+    },
+    /// A device returned another number of logits than were asked for.
+    #[error("the model returned {found} logits instead of {expected}")]
+    OutputCount {
+        /// Logits returned.
+        found: usize,
+        /// Rows asked for times the vocabulary.
+        expected: usize,
+    },
+    /// A saved sequence cannot be restored here. The sequence is as it was.
+    #[error("the saved sequence cannot be restored: {0}")]
+    Saved(#[from] SavedError),
+}
+
+/// What is wrong with a saved sequence.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SavedError {
+    /// It does not start as one.
+    #[error("it is not a saved sequence")]
+    Magic,
+    /// Another version of this program wrote it.
+    #[error("it has format version {found}, this program reads {expected}")]
+    Version {
+        /// Version in the data.
+        found: u32,
+        /// Version understood.
+        expected: u32,
+    },
+    /// It is cut off, or longer than it should be.
+    #[error("it has {found} bytes and says that it has {expected}")]
+    Length {
+        /// Bytes there are.
+        found: u64,
+        /// Bytes it claims.
+        expected: u64,
+    },
+    /// It was damaged.
+    #[error("its checksum is wrong, the data is damaged")]
+    Checksum,
+    /// It belongs to another model.
+    #[error("it was saved from another model (of architecture '{found}'), this one is of '{expected}'")]
+    OtherModel {
+        /// Architecture in the data.
+        found: String,
+        /// Architecture of the model.
+        expected: String,
+    },
+    /// The caches have other number formats.
+    #[error("its caches are stored as {found}, the model was loaded with {expected}")]
+    CacheFormat {
+        /// Formats of keys and values in the data.
+        found: String,
+        /// Formats of keys and values of the model.
+        expected: String,
+    },
+    /// A part of it contradicts another.
+    #[error("its {part} are inconsistent")]
+    Inconsistent {
+        /// Which part.
+        part: &'static str,
+    },
+}

@@ -1,0 +1,53 @@
+//! What is known about a loaded model.
+
+use puna_gguf::{Metadata, Tensors};
+use puna_graph::{Graph, Output};
+
+use crate::RuntimeError;
+
+/// Facts about a model, for people and for the engine.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ModelInformation {
+    /// Value of `general.architecture`.
+    pub architecture: String,
+    /// Value of `general.name`, or empty.
+    pub name: String,
+    /// Number of layers.
+    pub layers: u32,
+    /// Context that the model was trained with, in tokens.
+    pub context_train: u32,
+    /// Context it was loaded with: the longest a sequence can get, in tokens.
+    pub context: u32,
+    /// Number of tokens in the vocabulary: width of the logits.
+    pub vocabulary: u32,
+    /// Width of the residual stream.
+    pub embedding: u32,
+    /// Elements of all tensors of the file.
+    pub parameters: u64,
+    /// Bytes of all tensors of the file.
+    pub file_bytes: u64,
+}
+
+impl ModelInformation {
+    /// What the metadata and the directory say. `context` and `vocabulary` come when the graph is built.
+    pub(crate) fn of_file(metadata: &Metadata, tensors: &Tensors) -> Result<Self, RuntimeError> {
+        let architecture = metadata.str("general.architecture")?;
+        let number = |key: &str| metadata.u32_or(&format!("{architecture}.{key}"), 0);
+        Ok(Self {
+            architecture: architecture.to_owned(),
+            name: metadata.str_or("general.name", "")?.to_owned(),
+            layers: number("block_count")?,
+            context_train: number("context_length")?,
+            embedding: number("embedding_length")?,
+            parameters: tensors.iter().fold(0, |sum: u64, tensor| sum.saturating_add(tensor.elements())),
+            file_bytes: tensors.iter().fold(0, |sum: u64, tensor| sum.saturating_add(tensor.byte_len())),
+            ..Self::default()
+        })
+    }
+}
+
+/// Width of the graph's logits.
+pub(crate) fn vocabulary(graph: &Graph) -> Result<u32, RuntimeError> {
+    let logits = graph.output(Output::Logits).ok_or(RuntimeError::NotALanguageModel { what: "logits" })?;
+    graph.value_type(logits).width().ok_or(RuntimeError::NotALanguageModel { what: "vocabulary" })
+}

@@ -1,0 +1,103 @@
+//! What a model is loaded with.
+
+use puna_backend::DeviceId;
+use puna_graph::{CacheGroup, Graph};
+use puna_quant::DType;
+
+use crate::RuntimeError;
+
+/// Sizes and formats that are fixed when a model is loaded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ModelOptions {
+    /// Cells of the full caches, shared by all sequences; no sequence is longer. 0 stands for the context that
+    /// the model was trained with. Default: 4096.
+    pub context: u32,
+    /// Sequences that may exist at once. Default: 1.
+    pub sequences: u32,
+    /// Tokens that a scheduler should put into one [`Batch`](crate::Batch); running more is no error. Default: 2048.
+    pub batch: u32,
+    /// Tokens computed in one step. Default: 512.
+    pub micro_batch: u32,
+    /// Most rows of logits in one step, for which memory is set aside; steps are cut shorter where more are
+    /// asked for. 0 stands for as many as there are tokens in a step. Default: 0.
+    pub outputs: u32,
+    /// Number format of cached keys. Default: F16.
+    pub keys: DType,
+    /// Number format of cached values. Default: F16.
+    pub values: DType,
+    /// Give windowed caches as many cells as full ones, so that sequences can be truncated to any length.
+    /// Default: false.
+    pub full_window_cache: bool,
+}
+
+impl Default for ModelOptions {
+    fn default() -> Self {
+        Self {
+            context: 4096,
+            sequences: 1,
+            batch: 2048,
+            micro_batch: 512,
+            outputs: 0,
+            keys: DType::F16,
+            values: DType::F16,
+            full_window_cache: false,
+        }
+    }
+}
+
+impl ModelOptions {
+    /// The same options with the model's own context put in for 0, steps no longer than the context, and numbers
+    /// that make no sense refused.
+    pub(crate) fn resolved(&self, context_train: u32) -> Result<Self, RuntimeError> {
+        let context = if self.context == 0 { context_train } else { self.context };
+        let rules = [
+            ("context", context, 1..=MOST_CELLS),
+            ("sequences", self.sequences, 1..=MOST_SEQUENCES),
+            ("micro_batch", self.micro_batch, 1..=u32::MAX),
+        ];
+        for (option, value, allowed) in rules {
+            if !allowed.contains(&value) {
+                let (least, most) = (*allowed.start(), *allowed.end());
+                return Err(RuntimeError::Option { option, value, least, most });
+            }
+        }
+        let micro_batch = self.micro_batch.min(context);
+        let outputs = if self.outputs == 0 { micro_batch } else { self.outputs.min(micro_batch) };
+        Ok(Self { context, micro_batch, outputs, ..self.clone() })
+    }
+
+    /// Cells of each cache group of the graph, in the order of `Graph::groups`. The options are resolved ones.
+    pub(crate) fn cells(&self, graph: &Graph) -> Vec<u32> {
+        let cells = |group| match group {
+            CacheGroup::Full => self.context,
+            CacheGroup::Window(_) if self.full_window_cache => self.context,
+            // What queries see, the rows being computed, and half a window by which a sequence can be truncated.
+            CacheGroup::Window(length) => self
+                .sequences
+                .saturating_mul(length)
+                .saturating_add(self.micro_batch)
+                .saturating_add(length / 2)
+                .min(self.context),
+        };
+        graph.groups().into_iter().map(cells).collect()
+    }
+}
+
+/// Positions are 32-bit signed integers; this leaves room for sums of two.
+const MOST_CELLS: u32 = 1 << 30;
+const MOST_SEQUENCES: u32 = 1 << 16;
+
+/// Which device runs the model. Nodes that its back end lacks go to the first other back end that has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// Index into the list of back ends given to [`Model::load`](crate::Model::load).
+    pub backend: usize,
+    /// Device of that back end.
+    pub device: DeviceId,
+}
+
+impl Default for Placement {
+    fn default() -> Self {
+        Self { backend: 0, device: DeviceId(0) }
+    }
+}

@@ -1,0 +1,299 @@
+//! Saving a sequence with its caches, and restoring it.
+//!
+//! Layout, all numbers little-endian: magic (8 bytes), version (u32), length of the whole (u64), checksum of what
+//! follows (u64); fingerprint of the model (u64), architecture (u32 length, text), formats of keys and values
+//! (u32 each), next position (u32); tokens (u32 count, u32 each); cache groups (u32 count; each: u32 of the first
+//! position not lost, u32 count, positions as u32); states (u32 count; each: u64 length, bytes). The bytes of a
+//! state are its group's cells in the order of positions.
+
+use puna_backend::WeightSource;
+use puna_graph::{Graph, StateId, WeightId};
+use puna_quant::DType;
+
+use crate::{Model, RuntimeError, SavedError};
+
+const MAGIC: &[u8; 8] = b"PUNASEQ\0";
+const VERSION: u32 = 1;
+/// Bytes before those that the checksum covers.
+const PREFIX: usize = 8 + 4 + 8 + 8;
+
+/// FNV-1a of 64 bits (Fowler, Noll and Vo). Any change of a single byte changes it.
+struct Hash(u64);
+
+impl Hash {
+    fn new() -> Self {
+        Self(0xCBF2_9CE4_8422_2325)
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ *byte as u64).wrapping_mul(0x0100_0000_01B3);
+        }
+    }
+}
+
+/// Identifies a model: its graph with all attributes, names and formats, and the first bytes of every weight, so
+/// that two trainings of one architecture differ.
+fn fingerprint(graph: &Graph, weights: &dyn WeightSource) -> u64 {
+    let mut hash = Hash::new();
+    hash.add(graph.to_string().as_bytes());
+    for index in 0..graph.weights.len() {
+        let bytes = weights.bytes(WeightId(index as u32));
+        hash.add(bytes.get(..64).unwrap_or(bytes));
+    }
+    hash.0
+}
+
+/// What a saved sequence holds, checked for form but not against a model.
+#[derive(Debug)]
+struct Saved<'a> {
+    fingerprint: u64,
+    architecture: String,
+    formats: [u32; 2],
+    next: u32,
+    tokens: Vec<u32>,
+    groups: Vec<SavedGroup>,
+    states: Vec<&'a [u8]>,
+}
+
+#[derive(Debug)]
+struct SavedGroup {
+    lost: u32,
+    positions: Vec<u32>,
+}
+
+/// Reads from the front of bytes that may end anywhere.
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: u64) -> Result<&'a [u8], SavedError> {
+        let short = SavedError::Length { found: self.rest.len() as u64, expected: count };
+        let split = usize::try_from(count).ok().and_then(|count| self.rest.split_at_checked(count));
+        let (taken, rest) = split.ok_or(short)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], SavedError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N as u64)?);
+        Ok(array)
+    }
+
+    fn u32(&mut self) -> Result<u32, SavedError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, SavedError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// A counted list; the bytes are there before room for them is made.
+    fn list(&mut self) -> Result<Vec<u32>, SavedError> {
+        let count = self.u32()?;
+        let bytes = self.take(4 * count as u64)?;
+        let numbers = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        Ok(numbers.collect())
+    }
+}
+
+/// Reads the form, checksum first.
+fn parse(bytes: &[u8]) -> Result<Saved<'_>, SavedError> {
+    let mut reader = Reader { rest: bytes };
+    if reader.take(8).map_err(|_| SavedError::Magic)? != MAGIC {
+        return Err(SavedError::Magic);
+    }
+    let version = reader.u32()?;
+    if version != VERSION {
+        return Err(SavedError::Version { found: version, expected: VERSION });
+    }
+    let (found, expected) = (bytes.len() as u64, reader.u64()?);
+    if found != expected {
+        return Err(SavedError::Length { found, expected });
+    }
+    let checksum = reader.u64()?;
+    let mut hash = Hash::new();
+    hash.add(reader.rest);
+    if hash.0 != checksum {
+        return Err(SavedError::Checksum);
+    }
+    let fingerprint = reader.u64()?;
+    let length = reader.u32()?;
+    let architecture = String::from_utf8_lossy(reader.take(length as u64)?).chars().take(64).collect();
+    let formats = [reader.u32()?, reader.u32()?];
+    let next = reader.u32()?;
+    let tokens = reader.list()?;
+    let mut groups = Vec::new();
+    for _ in 0..reader.u32()? {
+        groups.push(SavedGroup { lost: reader.u32()?, positions: reader.list()? });
+    }
+    let mut states = Vec::new();
+    for _ in 0..reader.u32()? {
+        let length = reader.u64()?;
+        states.push(reader.take(length)?);
+    }
+    if !reader.rest.is_empty() {
+        return Err(SavedError::Inconsistent { part: "lengths" });
+    }
+    Ok(Saved { fingerprint, architecture, formats, next, tokens, groups, states })
+}
+
+fn put_list(bytes: &mut Vec<u8>, numbers: impl ExactSizeIterator<Item = u32>) {
+    bytes.extend((numbers.len() as u32).to_le_bytes());
+    numbers.for_each(|number| bytes.extend(number.to_le_bytes()));
+}
+
+/// Names of cache formats, for messages.
+fn formats_text(formats: [u32; 2]) -> String {
+    let name =
+        |id| DType::from_id(id).map_or_else(|| format!("unknown format {id}"), |dtype| dtype.to_string());
+    format!("{} and {}", name(formats[0]), name(formats[1]))
+}
+
+impl Model {
+    /// The sequence's caches and, for the caller's use, its tokens, as bytes that [`Model::restore`] takes. They
+    /// fit the same model with the same cache formats, whatever its other options.
+    pub fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError> {
+        self.check_sequence(sequence)?;
+        let mut bytes = Vec::new();
+        bytes.extend(self.fingerprint().to_le_bytes());
+        let architecture = self.information.architecture.as_bytes();
+        bytes.extend((architecture.len() as u32).to_le_bytes());
+        bytes.extend(architecture);
+        for format in self.formats() {
+            bytes.extend(format.to_le_bytes());
+        }
+        bytes.extend(self.length(sequence).to_le_bytes());
+        put_list(&mut bytes, tokens.iter().copied());
+        bytes.extend((self.ledgers.len() as u32).to_le_bytes());
+        let mut cells: Vec<Vec<u32>> = Vec::with_capacity(self.ledgers.len());
+        for ledger in &self.ledgers {
+            let held = ledger.held(sequence);
+            bytes.extend(ledger.lost(sequence).to_le_bytes());
+            put_list(&mut bytes, held.iter().map(|(position, _)| position.unsigned_abs()));
+            cells.push(held.into_iter().map(|(_, cell)| cell).collect());
+        }
+        bytes.extend((self.graph.states.len() as u32).to_le_bytes());
+        for (state, group) in self.state_groups().into_iter().enumerate() {
+            let state = StateId(state as u32);
+            let contents = match self.states_of(state) {
+                Some(states) => states.save(state, &cells[group])?,
+                None => Vec::new(),
+            };
+            bytes.extend((contents.len() as u64).to_le_bytes());
+            bytes.extend(contents);
+        }
+        let mut hash = Hash::new();
+        hash.add(&bytes);
+        let mut saved = Vec::with_capacity(PREFIX + bytes.len());
+        saved.extend(MAGIC);
+        saved.extend(VERSION.to_le_bytes());
+        saved.extend(((PREFIX + bytes.len()) as u64).to_le_bytes());
+        saved.extend(hash.0.to_le_bytes());
+        saved.append(&mut bytes);
+        Ok(saved)
+    }
+
+    /// Replaces the sequence by a saved one and returns the tokens saved with it. Bytes that do not fit in any
+    /// way are refused and leave the sequence as it was; only if a device fails while taking them, it is emptied.
+    pub fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, RuntimeError> {
+        self.check_sequence(sequence)?;
+        let saved = parse(bytes)?;
+        self.check_model(&saved)?;
+        self.check_contents(&saved)?;
+        // All numbers were found to be positions below the context.
+        let next = saved.next as i32;
+        let mut ledgers = self.ledgers.clone();
+        let mut cells = Vec::with_capacity(ledgers.len());
+        for (ledger, group) in ledgers.iter_mut().zip(&saved.groups) {
+            let positions: Vec<i32> = group.positions.iter().map(|position| *position as i32).collect();
+            let adopted = ledger.adopt(sequence, &positions, next, group.lost as i32);
+            cells.push(adopted.map_err(|refusal| self.refused(sequence, next, refusal))?);
+        }
+        self.ledgers = ledgers;
+        if let Err(error) = self.restore_states(&cells, &saved) {
+            self.clear(sequence);
+            return Err(error);
+        }
+        Ok(saved.tokens)
+    }
+
+    /// Writes contents into the cells given to each cache group: those of its newest positions.
+    fn restore_states(&mut self, cells: &[Vec<u32>], saved: &Saved<'_>) -> Result<(), RuntimeError> {
+        let groups = self.state_groups();
+        for (index, (group, contents)) in groups.into_iter().zip(&saved.states).enumerate() {
+            let state = StateId(index as u32);
+            let kept = cells[group].len() * self.cell_bytes[index];
+            let newest = contents.get(contents.len().saturating_sub(kept)..).unwrap_or(&[]);
+            if let Some(states) = self.states_of(state) {
+                states.restore(state, &cells[group], newest)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_model(&mut self, saved: &Saved<'_>) -> Result<(), SavedError> {
+        if saved.fingerprint != self.fingerprint() {
+            let expected = self.information.architecture.clone();
+            return Err(SavedError::OtherModel { found: saved.architecture.clone(), expected });
+        }
+        if saved.formats != self.formats() {
+            let (found, expected) = (formats_text(saved.formats), formats_text(self.formats()));
+            return Err(SavedError::CacheFormat { found, expected });
+        }
+        Ok(())
+    }
+
+    /// Refuses what contradicts itself or is too long.
+    fn check_contents(&self, saved: &Saved<'_>) -> Result<(), RuntimeError> {
+        let vocabulary = self.information.vocabulary;
+        if let Some(token) = saved.tokens.iter().find(|token| **token >= vocabulary) {
+            return Err(RuntimeError::TokenOutOfRange { token: *token, vocabulary });
+        }
+        let context = self.options.context;
+        if saved.next > context {
+            return Err(RuntimeError::ContextFull { needed: saved.next, free: context, context });
+        }
+        let inconsistent = |part| Err(SavedError::Inconsistent { part }.into());
+        if saved.groups.len() != self.ledgers.len() || saved.states.len() != self.graph.states.len() {
+            return inconsistent("caches");
+        }
+        for (ledger, group) in self.ledgers.iter().zip(&saved.groups) {
+            let ascending = group.positions.is_sorted_by(|a, b| a < b);
+            let inside = group.positions.iter().all(|position| (group.lost..saved.next).contains(position));
+            if !ascending || !inside || !ledger.may_lose(group.lost, saved.next) {
+                return inconsistent("positions");
+            }
+        }
+        for (index, group) in self.state_groups().into_iter().enumerate() {
+            let expected = saved.groups[group].positions.len().checked_mul(self.cell_bytes[index]);
+            if Some(saved.states[index].len()) != expected {
+                return inconsistent("cache contents");
+            }
+        }
+        Ok(())
+    }
+
+    fn fingerprint(&mut self) -> u64 {
+        *self.fingerprint.get_or_insert_with(|| fingerprint(&self.graph, self.weights.as_ref()))
+    }
+
+    fn formats(&self) -> [u32; 2] {
+        [self.options.keys.id(), self.options.values.id()]
+    }
+
+    /// Index of each state's cache group.
+    fn state_groups(&self) -> Vec<usize> {
+        let groups = self.graph.groups();
+        let index = |group| groups.iter().position(|other| *other == group).unwrap_or(0);
+        self.graph.states.iter().map(|state| index(state.group())).collect()
+    }
+
+    /// The partition's caches that hold a state.
+    fn states_of(&mut self, state: StateId) -> Option<&mut dyn puna_backend::States> {
+        let partitions = self.segments.iter_mut().map(|segment| segment.partition.states());
+        partitions.into_iter().find(|states| states.states().contains(&state))
+    }
+}

@@ -1,0 +1,122 @@
+//! The table of samplers.
+
+mod min_p;
+mod penalties;
+mod temperature;
+mod top_k;
+mod top_p;
+mod typical;
+
+use crate::{Candidates, Parameters, SamplingError};
+
+/// One step of a chain.
+pub trait Sampler: Send {
+    /// Changes logits or drops candidates; at least one stays.
+    fn apply(&mut self, candidates: &mut Candidates);
+    /// A token was appended.
+    fn accept(&mut self, _token: u32) {}
+    /// Forgets what was accepted.
+    fn reset(&mut self) {}
+    /// Whether the best candidate always stays the best one: greedy chains of only such samplers need no
+    /// candidates at all.
+    fn keeps_best(&self) -> bool {
+        false
+    }
+}
+
+/// A row of [`SAMPLERS`].
+#[derive(Debug)]
+pub struct SamplerSpec {
+    /// Name in `--samplers` and in requests.
+    pub name: &'static str,
+    /// Other spellings.
+    pub aliases: &'static [&'static str],
+    /// Letter in `--sampler-seq`.
+    pub letter: char,
+    /// Makes the sampler, or nothing if the parameters make it change nothing.
+    pub build: fn(&Parameters) -> Option<Box<dyn Sampler>>,
+}
+
+/// Every sampler, in the default order.
+pub const SAMPLERS: &[SamplerSpec] =
+    &[penalties::SPEC, top_k::SPEC, typical::SPEC, top_p::SPEC, min_p::SPEC, temperature::SPEC];
+
+/// All samplers in the order of the table.
+pub fn default_order() -> Vec<&'static SamplerSpec> {
+    SAMPLERS.iter().collect()
+}
+
+/// Samplers by names separated by semicolons, as `--samplers` takes them. `-` counts as `_`; empty names are
+/// skipped, so an empty text is an empty chain.
+pub fn parse_names(text: &str) -> Result<Vec<&'static SamplerSpec>, SamplingError> {
+    text.split(';').map(str::trim).filter(|name| !name.is_empty()).map(by_name).collect()
+}
+
+fn by_name(name: &str) -> Result<&'static SamplerSpec, SamplingError> {
+    let wanted = name.replace('-', "_").to_ascii_lowercase();
+    SAMPLERS.iter().find(|spec| spec.name == wanted || spec.aliases.contains(&wanted.as_str())).ok_or_else(
+        || SamplingError::UnknownName {
+            name: name.to_string(),
+            known: SAMPLERS.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "),
+        },
+    )
+}
+
+/// Samplers by their letters, as `--sampler-seq` takes them.
+pub fn parse_letters(text: &str) -> Result<Vec<&'static SamplerSpec>, SamplingError> {
+    text.chars()
+        .map(|letter| {
+            SAMPLERS.iter().find(|spec| spec.letter == letter).ok_or_else(|| SamplingError::UnknownLetter {
+                letter,
+                known: SAMPLERS.iter().map(|spec| spec.letter).collect(),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// Applies a sampler to logits that are the logarithms of `weights`; the tokens left, in order of token.
+    pub(crate) fn left(spec: &SamplerSpec, parameters: &Parameters, weights: &[f32]) -> Vec<u32> {
+        let logits: Vec<f32> = weights.iter().map(|weight| weight.ln()).collect();
+        let mut candidates = Candidates::new(&logits).unwrap();
+        if let Some(mut sampler) = (spec.build)(parameters) {
+            sampler.apply(&mut candidates);
+        }
+        let mut tokens: Vec<u32> = candidates.items().iter().map(|item| item.token).collect();
+        tokens.sort_unstable();
+        tokens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(specs: &[&SamplerSpec]) -> Vec<&'static str> {
+        specs.iter().map(|spec| spec.name).collect()
+    }
+
+    #[test]
+    fn orders_are_parsed() {
+        assert_eq!(names(&default_order()), ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"]);
+        assert_eq!(names(&parse_names("min-p; Temp ;TOP_K;").unwrap()), ["min_p", "temperature", "top_k"]);
+        assert_eq!(names(&parse_letters("tke").unwrap()), ["temperature", "top_k", "penalties"]);
+        assert!(parse_names("").unwrap().is_empty());
+        let unknown = parse_names("top_k;nonsense").unwrap_err().to_string();
+        assert!(unknown.starts_with("unknown sampler \"nonsense\", known are penalties, top_k"), "{unknown}");
+        assert!(parse_letters("k?").unwrap_err().to_string().contains("'?'"));
+    }
+
+    #[test]
+    fn names_and_letters_are_unique() {
+        for (index, spec) in SAMPLERS.iter().enumerate() {
+            for other in &SAMPLERS[index + 1..] {
+                assert_ne!(spec.name, other.name);
+                assert_ne!(spec.letter, other.letter);
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! SentencePiece byte-pair encoding: characters merge by the score of the token they form, unknown characters become
+//! bytes.
+
+use std::cmp::{Ordering, Reverse};
+
+use crate::merge::Merger;
+use crate::model::{Model, Source};
+use crate::vocabulary::Vocabulary;
+use crate::{Error, Role, Token};
+
+/// The character that stands for a space.
+pub(crate) const BLOCK: char = '▁';
+
+/// A score with a total order.
+#[derive(Debug, Clone, Copy)]
+struct Score(f32);
+
+impl PartialEq for Score {
+    fn eq(&self, other: &Score) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Score {}
+
+impl PartialOrd for Score {
+    fn partial_cmp(&self, other: &Score) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Score {
+    fn cmp(&self, other: &Score) -> Ordering {
+        // Adding zero makes both zeros equal.
+        (self.0 + 0.0).total_cmp(&(other.0 + 0.0))
+    }
+}
+
+#[derive(Debug)]
+struct SentencePiece;
+
+pub(crate) fn build(_: Source<'_>) -> Result<Box<dyn Model>, Error> {
+    Ok(Box::new(SentencePiece))
+}
+
+impl Model for SentencePiece {
+    fn encode(&self, vocabulary: &Vocabulary, text: &str, after_special: bool, tokens: &mut Vec<Token>) {
+        let mut escaped = String::with_capacity(text.len() + 8);
+        if after_special && vocabulary.add_space_prefix() {
+            escaped.push(BLOCK);
+        }
+        escaped.extend(text.chars().map(|character| if character == ' ' { BLOCK } else { character }));
+
+        const ABSENT: u32 = u32::MAX;
+        let mut merger = Merger::new();
+        for (start, character) in escaped.char_indices() {
+            let length = character.len_utf8();
+            let token = escaped.get(start..start + length).and_then(|text| vocabulary.find(text));
+            merger.push(length, token.unwrap_or(ABSENT));
+        }
+        merger.merge(|_, _, range| {
+            if range.len() > vocabulary.longest_text() {
+                return None;
+            }
+            let token = vocabulary.find(escaped.get(range)?)?;
+            Some((Reverse(Score(vocabulary.score(token)?)), token))
+        });
+        for (token, range) in merger.symbols() {
+            if token != ABSENT {
+                tokens.push(token);
+                continue;
+            }
+            for byte in escaped.as_bytes().get(range).unwrap_or_default() {
+                tokens.extend(vocabulary.byte_token(*byte).or_else(|| vocabulary.role(Role::Unknown)));
+            }
+        }
+    }
+
+    fn bytes(&self, text: &str) -> Vec<u8> {
+        text.replace(BLOCK, " ").into_bytes()
+    }
+}

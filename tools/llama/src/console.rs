@@ -1,0 +1,142 @@
+//! Messages on the standard error: levels, colours, a log file, progress bars.
+//!
+//! Results go to the standard output, everything else goes through here. Nothing here fails: a message that
+//! cannot be printed is dropped.
+
+use crate::failure::Failure;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use puna_flags::{Log, Toggle};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Levels of messages.
+pub const WARNINGS: u32 = 2;
+/// Levels of messages.
+pub const INFORMATION: u32 = 3;
+
+/// Where messages go and which of them.
+pub struct Console {
+    level: u32,
+    colour: bool,
+    file: Option<Mutex<File>>,
+}
+
+impl Console {
+    /// As the flags say; `level` is the tool's own choice.
+    pub fn new(log: &Log, level: u32) -> Result<Self, Failure> {
+        let open = |path: &std::path::PathBuf| {
+            File::create(path)
+                .map(Mutex::new)
+                .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
+        };
+        Ok(Self {
+            level: if log.disable { 0 } else { log.verbosity.unwrap_or(level) },
+            colour: colour(log.colors, io::stderr().is_terminal()),
+            file: log.file.as_ref().map(open).transpose()?,
+        })
+    }
+
+    /// Something that may be wrong.
+    pub fn warn(&self, message: &str) {
+        self.message(WARNINGS, "warning: ", "\x1b[33m", message);
+    }
+
+    /// What is going on.
+    pub fn info(&self, message: &str) {
+        self.message(INFORMATION, "", "", message);
+    }
+
+    fn message(&self, level: u32, prefix: &str, code: &str, message: &str) {
+        if level > self.level {
+            return;
+        }
+        match self.colour && !prefix.is_empty() {
+            true => plain(&format!("{code}{prefix}\x1b[0m{message}")),
+            false => plain(&format!("{prefix}{message}")),
+        }
+        if let Some(Ok(mut file)) = self.file.as_ref().map(Mutex::lock) {
+            let _ = writeln!(file, "{prefix}{message}");
+        }
+    }
+
+    /// A bar for so many bytes; invisible on pipes and when information is hidden.
+    pub fn progress(&self, bytes: Option<u64>) -> ProgressBar {
+        let visible = self.level >= INFORMATION && io::stderr().is_terminal();
+        let target =
+            if visible { ProgressDrawTarget::stderr_with_hz(10) } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(bytes, target);
+        let template = match bytes {
+            Some(_) => "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+            None => "{spinner} {bytes} {bytes_per_sec}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        if visible {
+            bar.enable_steady_tick(Duration::from_millis(200));
+        }
+        bar
+    }
+}
+
+/// Whether to use colours; `NO_COLOR` and a dumb terminal count where the flag leaves the choice.
+pub fn colour(flag: Toggle, terminal: bool) -> bool {
+    let wanted = || {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+    };
+    match flag {
+        Toggle::On => true,
+        Toggle::Off => false,
+        Toggle::Auto => terminal && wanted(),
+    }
+}
+
+/// The line that says why the program ends.
+pub fn error(message: &str) {
+    let message = message.replace('\n', " ");
+    match colour(Toggle::Auto, io::stderr().is_terminal()) {
+        true => plain(&format!("\x1b[31merror:\x1b[0m {message}")),
+        false => plain(&format!("error: {message}")),
+    }
+}
+
+/// One line on the standard error.
+pub fn plain(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Bytes for people: `93.8 MiB`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (bytes, expected) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (98_362_432, "93.8 MiB"),
+            (u64::MAX, "16777216.0 TiB"),
+        ] {
+            assert_eq!(size(bytes), expected);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! How a tool ends when it does not succeed.
+
+use crate::console;
+use std::io::{self, ErrorKind};
+use std::process::ExitCode;
+
+/// Why a tool ends early.
+#[derive(Debug)]
+pub enum Failure {
+    /// The command line cannot be used; exit code 2. The second text is the program to ask for help.
+    Usage(String, String),
+    /// Anything else that the user should read in one line; exit code 1.
+    Failed(String),
+    /// Whoever read the output has gone; there is nobody to tell.
+    BrokenPipe,
+    /// Ctrl-C; the exit code is the shell's custom for it.
+    Interrupted,
+}
+
+impl Failure {
+    /// Prints the error line and gives the exit code.
+    pub fn report(&self) -> ExitCode {
+        match self {
+            Self::Usage(message, program) => {
+                console::error(message);
+                console::plain(&format!("try '{program} --help'"));
+                ExitCode::from(2)
+            }
+            Self::Failed(message) => {
+                console::error(message);
+                ExitCode::from(1)
+            }
+            Self::BrokenPipe => ExitCode::SUCCESS,
+            Self::Interrupted => ExitCode::from(130),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe => Self::BrokenPipe,
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<puna_gguf::Error> for Failure {
+    fn from(error: puna_gguf::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<puna_tokenizer::Error> for Failure {
+    fn from(error: puna_tokenizer::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<puna_hub::Error> for Failure {
+    fn from(error: puna_hub::Error) -> Self {
+        match error {
+            puna_hub::Error::Cancelled => Self::Interrupted,
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The table of tools.
+
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::{bench, devices, info, not_built, pages, pull, tokenize};
+use puna_flags::{Command, closest};
+
+/// One tool.
+pub struct Tool {
+    /// Name after `llama ` and `llama-`.
+    pub name: &'static str,
+    /// Other names.
+    pub aliases: &'static [&'static str],
+    /// What it does, for the overview.
+    pub summary: &'static str,
+    /// Its flags; the argument is how the program was started.
+    pub command: fn(&str) -> Command,
+    /// Runs it.
+    pub run: fn(&Invocation) -> Result<(), Failure>,
+}
+
+/// All tools, in the order of the overview.
+pub static TOOLS: &[Tool] = &[
+    Tool {
+        name: "cli",
+        aliases: &["chat", "client"],
+        summary: "Chat with a model",
+        command: |program| not_built::CLI.command(program),
+        run: |invocation| not_built::run(invocation, &not_built::CLI),
+    },
+    Tool {
+        name: "run",
+        aliases: &[],
+        summary: "Run a model by its name, once or as a chat",
+        command: |program| not_built::RUN.command(program),
+        run: |invocation| not_built::run(invocation, &not_built::RUN),
+    },
+    Tool {
+        name: "completion",
+        aliases: &["complete"],
+        summary: "Continue a text",
+        command: |program| not_built::COMPLETION.command(program),
+        run: |invocation| not_built::run(invocation, &not_built::COMPLETION),
+    },
+    Tool {
+        name: "simple",
+        aliases: &[],
+        summary: "Continue a text greedily, with few flags",
+        command: |program| not_built::SIMPLE.command(program),
+        run: |invocation| not_built::run(invocation, &not_built::SIMPLE),
+    },
+    Tool {
+        name: "serve",
+        aliases: &["server"],
+        summary: "Serve models over HTTP",
+        command: |program| pages::plain_command(program, "Serve models over HTTP (not built yet)", ""),
+        run: |_| Err(Failure::Failed("llama serve is not built yet".to_owned())),
+    },
+    Tool {
+        name: "bench",
+        aliases: &[],
+        summary: "Measure speed",
+        command: |program| puna_flags::bench::SPEC.command(program),
+        run: bench::run,
+    },
+    Tool {
+        name: "logits",
+        aliases: &[],
+        summary: "Write a model's logits for given tokens",
+        command: |program| not_built::LOGITS.command(program),
+        run: |invocation| not_built::run(invocation, &not_built::LOGITS),
+    },
+    Tool {
+        name: "tokenize",
+        aliases: &[],
+        summary: "Print the tokens of a text",
+        command: |program| tokenize::SPEC.command(program),
+        run: tokenize::run,
+    },
+    Tool {
+        name: "info",
+        aliases: &["show"],
+        summary: "Describe a model file and the memory it needs",
+        command: |program| info::SPEC.command(program),
+        run: info::run,
+    },
+    Tool {
+        name: "devices",
+        aliases: &[],
+        summary: "List the devices that can run models",
+        command: |program| devices::SPEC.command(program),
+        run: devices::run,
+    },
+    Tool {
+        name: "pull",
+        aliases: &["download", "get"],
+        summary: "Download a model and print its path",
+        command: |program| pull::PULL.command(program),
+        run: pull::run,
+    },
+    Tool {
+        name: "list",
+        aliases: &["ls"],
+        summary: "List the downloaded models",
+        command: |program| pull::LIST.command(program),
+        run: pull::list,
+    },
+    Tool {
+        name: "completions",
+        aliases: &[],
+        summary: "Print a completion script: bash, elvish, fish, powershell or zsh",
+        command: |program| pages::plain_command(program, "Print a completion script for a shell", "SHELL"),
+        run: pages::completions,
+    },
+    Tool {
+        name: "man",
+        aliases: &[],
+        summary: "Write the manual pages to a folder",
+        command: |program| pages::plain_command(program, "Write the manual pages to a folder", "DIR"),
+        run: pages::man,
+    },
+    Tool {
+        name: "version",
+        aliases: &[],
+        summary: "Print version and build",
+        command: |program| pages::plain_command(program, "Print version and build", ""),
+        run: |_| pages::version(),
+    },
+    Tool {
+        name: "help",
+        aliases: &[],
+        summary: "Print this overview, or the help of a tool",
+        command: |program| {
+            pages::plain_command(program, "Print the overview, or the help of a tool", "[TOOL]")
+        },
+        run: pages::help,
+    },
+];
+
+/// The tool with this name or alias; underscores count as dashes.
+pub fn find(name: &str) -> Option<&'static Tool> {
+    let name = name.replace('_', "-");
+    TOOLS.iter().find(|tool| tool.name == name || tool.aliases.contains(&name.as_str()))
+}
+
+/// The error for a name that no tool has.
+pub fn unknown(name: &str, program: &str) -> Failure {
+    let names = TOOLS.iter().flat_map(|tool| std::iter::once(tool.name).chain(tool.aliases.iter().copied()));
+    let hint = closest(name, names).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+    let kind = if name.starts_with('-') { "flag" } else { "command" };
+    let program = if program.is_empty() { "llama" } else { program };
+    Failure::Usage(
+        format!("unknown {kind} {name:?}{hint}"),
+        program.split('-').next().unwrap_or(program).to_owned(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_commands_valid() {
+        let mut names: Vec<_> =
+            TOOLS.iter().flat_map(|tool| tool.aliases.iter().chain([&tool.name])).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        for tool in TOOLS {
+            (tool.command)(tool.name).debug_assert();
+        }
+    }
+}
