@@ -402,7 +402,12 @@ fn write_copy_and_shift() {
                     near(&read(&data, head, cell as usize), want, bound);
                 }
             }
-            // All levels write the same bytes.
+            // All levels write the same bytes, those of the reference encoder.
+            if let Some(encode) = format.format().encode {
+                let mut bytes = vec![0; row.bytes()];
+                encode(&numbers[..dim], &mut bytes);
+                assert_eq!(bytes, data[3 * row.bytes()..][..row.bytes()], "{level} {format}");
+            }
             assert_eq!(first.get_or_insert_with(|| data.clone()), &data, "{level} {format}");
 
             let before = data.clone();
