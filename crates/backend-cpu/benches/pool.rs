@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use puna_backend_cpu::pool::{Pool, Scratch, Stage};
+use puna_backend_cpu::pool::{Pool, Scratch, Stage, Waiting};
 
 struct Tiny {
     chunks: usize,
@@ -48,20 +48,30 @@ fn main() {
             println!("{threads:7} {chunks:7} {work:5}  {median:.3} {best:.3}");
         }
     }
-    // A stage of about 100 us on two threads while another thread computes without pause.
-    let pool = Pool::new(2).expect("threads");
+    // A stage of about 100 us on one thread, while another thread computes without pause. Waiting long before
+    // parking keeps a preempted worker off the waiter's core.
     let stage = Tiny { chunks: 16, work: 5000 };
-    let (alone, _) = measure(&pool, &stage);
-    let stop = AtomicBool::new(false);
-    let beside = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                std::hint::black_box(0);
-            }
+    let eager = Waiting { spins: 0, yields: 0 };
+    let patient = Waiting { spins: 100_000, yields: 0 };
+    for (name, threads, waiting) in [
+        ("one thread", 1, Waiting::default()),
+        ("two threads", 2, Waiting::default()),
+        ("two that park at once", 2, eager),
+        ("two that spin for milliseconds", 2, patient),
+    ] {
+        let pool = Pool::with_waiting(threads, waiting).expect("threads");
+        let (alone, _) = measure(&pool, &stage);
+        let stop = AtomicBool::new(false);
+        let beside = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::black_box(0);
+                }
+            });
+            let (beside, _) = measure(&pool, &stage);
+            stop.store(true, Ordering::Relaxed);
+            beside
         });
-        let (beside, _) = measure(&pool, &stage);
-        stop.store(true, Ordering::Relaxed);
-        beside
-    });
-    println!("16 chunks of 5000: {alone:.1} us alone, {beside:.1} us beside a busy thread");
+        println!("16 chunks of 5000, {name}: {alone:.1} us alone, {beside:.1} us beside a busy thread");
+    }
 }

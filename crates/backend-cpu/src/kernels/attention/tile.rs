@@ -201,7 +201,7 @@ impl Kernel for Run<'_> {
             tile.factors[row] = attention.scale;
         }
         if inputs.keys.format().dtype() == DType::Q8_0 {
-            tile.to_integers::<V>(key_stride, attention.scale);
+            tile.round_queries::<V>(key_stride, attention.scale);
         }
 
         let splits = block.cells.div_ceil(SPLIT);
@@ -288,7 +288,7 @@ impl Tile<'_> {
     /// Rounds the queries to 16-bit integers with one scale for each row: 1.5e-5 of its largest number, far
     /// finer than the 8-bit keys they meet.
     #[inline(always)]
-    fn to_integers<V: Vector>(&mut self, stride: usize, scale: f32) {
+    fn round_queries<V: Vector>(&mut self, stride: usize, scale: f32) {
         for (row, query) in self.queries.chunks(stride).enumerate() {
             let integers = self.integers[row * stride..][..stride].as_mut_ptr();
             // SAFETY: the row is a whole number of vectors.
