@@ -1,4 +1,5 @@
 //! `tokenize` and `info` on a small model and on bad files.
+#![allow(clippy::print_stdout)] // tests say what they skip
 
 mod common;
 
