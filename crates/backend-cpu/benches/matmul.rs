@@ -21,64 +21,67 @@ struct Buffers {
 }
 
 fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with("--")).collect();
-    let formats: Vec<DType> = if wanted.is_empty() {
-        use DType::*;
-        vec![Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, Q4_K, Q5_K, Q6_K, F16, BF16, F32]
-    } else {
-        FORMATS
-            .iter()
-            .map(|format| format.dtype)
-            .filter(|dtype| wanted.iter().any(|name| name.eq_ignore_ascii_case(dtype.name())))
-            .collect()
+    // Words select: a format, a level, a shape (1536x576) or a number of tokens. `cached` measures one matrix again
+    // and again, so the kernel rather than the memory.
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let selected = |name: &str| words.iter().any(|word| word.eq_ignore_ascii_case(name));
+    let or_all = |all: Vec<String>| -> Vec<String> {
+        let some: Vec<String> = all.iter().filter(|name| selected(name)).cloned().collect();
+        if some.is_empty() { all } else { some }
     };
-    let features = Features::detect();
-    for (level, features) in features.levels() {
-        if !wanted.is_empty() && wanted.iter().any(|name| name == level)
-            || features == Features::detect() && !wanted.iter().any(|name| name.starts_with("avx"))
-        {
-            println!("level {level}");
-            for &dtype in &formats {
-                bench(dtype, features);
+    use DType::*;
+    let usual = [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, Q4_K, Q5_K, Q6_K, F16, BF16, F32];
+    let mut formats: Vec<DType> =
+        FORMATS.iter().map(|format| format.dtype).filter(|dtype| selected(dtype.name())).collect();
+    if formats.is_empty() {
+        formats = usual.to_vec();
+    }
+    let shapes = or_all(SHAPES.iter().map(|(rows, columns)| format!("{rows}x{columns}")).collect());
+    let batches = or_all(BATCHES.iter().map(usize::to_string).collect());
+    let best = Features::detect();
+    let levels = best.levels();
+    let mut levels: Vec<_> = levels.into_iter().filter(|(name, _)| selected(name)).collect();
+    if levels.is_empty() {
+        levels.push(("best", best));
+    }
+    for (level, features) in levels {
+        println!("level {level}");
+        for &dtype in &formats {
+            for (rows, columns) in SHAPES {
+                if columns % dtype.block() == 0 && shapes.contains(&format!("{rows}x{columns}")) {
+                    let batches: Vec<usize> =
+                        BATCHES.into_iter().filter(|tokens| batches.contains(&tokens.to_string())).collect();
+                    bench(dtype, features, rows, columns, &batches, selected("cached"));
+                }
             }
         }
     }
 }
 
-fn bench(dtype: DType, features: Features) {
-    println!(
-        "{dtype:8} {:>11} {:>8} {:>10} {:>10} {:>10} {:>10}",
-        "shape", "pack ms", "1x1 GB/s", "1x2 GB/s", "tokens", "TOP/s 1, 2 threads"
-    );
-    for (rows, columns) in SHAPES {
-        if columns % dtype.block() != 0 {
-            continue;
-        }
-        let source = source(dtype, rows, columns);
-        let start = Instant::now();
-        let first = PackedMatrix::pack(dtype, rows, columns, &source).expect("a valid shape");
-        let pack = start.elapsed();
-        // Enough copies to exceed the caches, as the layers of a model do.
-        let copies = (100_000_000 / first.bytes()).clamp(1, 64);
-        let mut matrices = vec![first];
-        while matrices.len() < copies {
-            matrices.push(PackedMatrix::pack(dtype, rows, columns, &source).expect("a valid shape"));
-        }
-        let bytes: usize = matrices.iter().map(PackedMatrix::bytes).sum();
-        print!("{dtype:8} {:>11} {:8.2}", format!("{rows}x{columns}"), pack.as_secs_f64() * 1e3);
-        for threads in [1, 2] {
-            let time = measure(&matrices, features, 1, threads);
-            print!(" {:10.1}", bytes as f64 / time.as_secs_f64() / 1e9);
-        }
-        for tokens in BATCHES {
-            let operations = 2.0 * (rows * columns * tokens * matrices.len()) as f64;
-            let rates = [1, 2].map(|threads| {
-                operations / measure(&matrices, features, tokens, threads).as_secs_f64() / 1e12
-            });
-            print!("  {tokens}: {:.2} {:.2}", rates[0], rates[1]);
-        }
-        println!();
+/// Prints GB/s (1 token) or TOP/s with 1 and 2 threads.
+fn bench(dtype: DType, features: Features, rows: usize, columns: usize, batches: &[usize], cached: bool) {
+    let source = source(dtype, rows, columns);
+    let start = Instant::now();
+    let first = PackedMatrix::pack(dtype, rows, columns, &source).expect("a valid shape");
+    let pack = start.elapsed();
+    // Enough copies to exceed the caches, as the layers of a model do.
+    let copies = if cached { 1 } else { (100_000_000 / first.bytes()).clamp(1, 64) };
+    let mut matrices = vec![first];
+    while matrices.len() < copies {
+        matrices.push(PackedMatrix::pack(dtype, rows, columns, &source).expect("a valid shape"));
     }
+    let bytes: usize = matrices.iter().map(PackedMatrix::bytes).sum();
+    let shape = format!("{rows}x{columns}");
+    print!("{dtype:6} {shape:>9} pack {:5.2} ms", pack.as_secs_f64() * 1e3);
+    for &tokens in batches {
+        let rate = |threads| {
+            let seconds = measure(&matrices, features, tokens, threads).as_secs_f64();
+            let operations = 2.0 * (rows * columns * tokens * matrices.len()) as f64;
+            if tokens == 1 { bytes as f64 / seconds / 1e9 } else { operations / seconds / 1e12 }
+        };
+        print!("  {tokens}: {:.2} {:.2}{}", rate(1), rate(2), if tokens == 1 { " GB/s" } else { "" });
+    }
+    println!();
 }
 
 /// Blocks with all scales 1 and codes in every position.
@@ -103,7 +106,7 @@ fn source(dtype: DType, rows: usize, columns: usize) -> Vec<u8> {
     bytes
 }
 
-/// Shortest time of one pass over all matrices.
+/// Shortest processor time of one pass over all matrices (of the slower thread).
 fn measure(matrices: &[PackedMatrix], features: Features, tokens: usize, threads: usize) -> Duration {
     let (rows, columns) = (matrices[0].rows(), matrices[0].columns());
     let format: ActivationFormat = matrices[0].activation(features, tokens);
@@ -123,7 +126,7 @@ fn measure(matrices: &[PackedMatrix], features: Features, tokens: usize, threads
     let mut best = Duration::MAX;
     let barrier = std::sync::Barrier::new(threads);
     while best == Duration::MAX || begin.elapsed() < Duration::from_millis(200) {
-        let spans: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
+        let times: Vec<Duration> = std::thread::scope(|scope| {
             let workers: Vec<_> = buffers
                 .scratch
                 .iter_mut()
@@ -133,7 +136,7 @@ fn measure(matrices: &[PackedMatrix], features: Features, tokens: usize, threads
                     scope.spawn(move || {
                         let bound = |thread: usize| (groups * thread / threads * 16).min(rows);
                         barrier.wait();
-                        let start = Instant::now();
+                        let start = processor_time();
                         for matrix in matrices {
                             let out = OutputView { pointer: pointer as *mut f32, stride: rows };
                             let rows = bound(thread)..bound(thread + 1);
@@ -142,17 +145,21 @@ fn measure(matrices: &[PackedMatrix], features: Features, tokens: usize, threads
                                 matrix.multiply(features, activation, rows, out, scratch.as_mut_slice())
                             };
                         }
-                        (start, Instant::now())
+                        processor_time() - start
                     })
                 })
                 .collect();
             workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
         });
-        let start = spans.iter().map(|span| span.0).min();
-        let end = spans.iter().map(|span| span.1).max();
-        if let (Some(start), Some(end)) = (start, end) {
-            best = best.min(end - start);
-        }
+        best = best.min(times.into_iter().max().unwrap_or(Duration::MAX));
     }
     best
+}
+
+/// Time this thread has spent on a processor; unlike the time of day it leaves out what neighbours took.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid for the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

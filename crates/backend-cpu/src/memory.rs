@@ -26,7 +26,26 @@ impl AlignedBuffer {
         debug_assert!(offset < ALIGNMENT);
         // SAFETY: the offset is below the bytes added.
         let pointer = unsafe { allocation.add(offset) };
-        Some(Self { allocation, layout, pointer, bytes })
+        let buffer = Self { allocation, layout, pointer, bytes };
+        buffer.advise_large_pages();
+        Some(buffer)
+    }
+
+    /// Asks for large pages where the buffer spans several: matrices are read in many streams at once, more than
+    /// the processor has translations of small pages at hand. The system may ignore it.
+    fn advise_large_pages(&self) {
+        #[cfg(target_os = "linux")]
+        {
+            const LARGE_PAGE: usize = 2 << 20;
+            let skip = self.pointer.as_ptr().align_offset(LARGE_PAGE);
+            let whole = self.bytes.saturating_sub(skip) / LARGE_PAGE * LARGE_PAGE;
+            if whole > 0 {
+                // SAFETY: the range lies in the buffer; the advice does not change what it holds.
+                unsafe {
+                    libc::madvise(self.pointer.as_ptr().add(skip).cast(), whole, libc::MADV_HUGEPAGE);
+                }
+            }
+        }
     }
 
     /// Number of bytes.

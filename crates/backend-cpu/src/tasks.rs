@@ -153,14 +153,22 @@ impl Stage for Bound<'_> {
 }
 
 impl MatMulTask {
-    /// Rows of one chunk, a multiple of what the kernels share.
+    /// Rows of one chunk, a multiple of what the kernels share: as much work as is worth claiming, and not so
+    /// much that the other threads wait long for the last chunk.
     fn chunk_rows(&self, frame: &Frame<'_>) -> usize {
         /// Panels of many-token kernels are two row groups high.
         const PANEL: usize = 2 * MatrixPlan::ROW_GRANULARITY;
-        /// Chunks per thread: a late thread leaves little behind.
-        const SHARE: usize = 8;
+        /// Weight bytes that a thread reads in a few microseconds.
+        const BYTES: usize = 96 << 10;
+        /// Products that a thread computes in about twenty microseconds.
+        const PRODUCTS: usize = 8 << 20;
+        let slot = frame.arena.slot(self.x);
+        let products = (frame.extent(slot.symbol) * slot.width).max(1);
+        let matrix = &frame.weights.matrices(self.prepared.readers[0])[0];
+        let row_bytes = (matrix.bytes() / matrix.rows().max(1)).max(1);
         let total: usize = self.prepared.readers.iter().map(|weight| frame.weights.rows(*weight)).sum();
-        (total / (SHARE * frame.threads)).next_multiple_of(PANEL).max(PANEL)
+        let worth = (BYTES / row_bytes).min(PRODUCTS / products);
+        worth.min(total / (8 * frame.threads)).next_multiple_of(PANEL).max(PANEL)
     }
 
     fn chunks(&self, frame: &Frame<'_>) -> usize {

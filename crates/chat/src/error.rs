@@ -63,4 +63,12 @@ pub enum Error {
         /// What is wrong with it.
         message: String,
     },
+    /// The system refuses a thread to render on.
+    #[error("cannot start a thread with {bytes} bytes of stack for the chat template: {reason}")]
+    Thread {
+        /// Size of the stack in bytes.
+        bytes: usize,
+        /// The system's message.
+        reason: String,
+    },
 }

@@ -9,6 +9,7 @@ mod environment;
 mod error;
 mod generator;
 mod json;
+mod stack;
 mod template;
 mod time;
 

@@ -7,7 +7,7 @@ use minijinja::{Environment, ErrorKind, Value};
 use serde_json::Map;
 
 use crate::environment::{self, Refusal, TEMPLATE_NAME};
-use crate::{Error, LocalTime};
+use crate::{Error, LocalTime, stack};
 
 /// What rendering may cost at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Twenty million steps (a second at most), 64 MiB of text, 4 MiB of source.
+    /// Ten million steps, 64 MiB of text, 256 KiB of source (real templates have 20 KiB).
     fn default() -> Limits {
-        Limits { fuel: 20_000_000, output: 64 << 20, source: 4 << 20 }
+        Limits { fuel: 10_000_000, output: 64 << 20, source: 256 << 10 }
     }
 }
 
@@ -69,8 +69,12 @@ impl Template {
             line: error.line().unwrap_or(0),
             message: error.detail().map_or_else(|| error.kind().to_string(), str::to_owned),
         };
-        let mut environment = environment::new(limits.fuel).map_err(syntax)?;
-        environment.add_template_owned(TEMPLATE_NAME, strip_generation_blocks(source)).map_err(syntax)?;
+        let room = source.len().saturating_mul(stack::PER_SOURCE_BYTE);
+        let environment = stack::with_room(room, || {
+            let mut environment = environment::new().map_err(syntax)?;
+            environment.add_template_owned(TEMPLATE_NAME, strip_generation_blocks(source)).map_err(syntax)?;
+            Ok(environment)
+        })?;
         let (source, bos, eos) = (source.to_owned(), bos.to_owned(), eos.to_owned());
         Ok(Template { environment, limits, source, bos, eos })
     }
@@ -92,6 +96,12 @@ impl Template {
 
     /// The prompt text of a conversation.
     pub fn render(&self, conversation: &Conversation) -> Result<String, Error> {
+        let fuel = self.fuel(conversation);
+        let steps = usize::try_from(fuel).unwrap_or(usize::MAX);
+        stack::with_room(steps.saturating_mul(stack::PER_STEP), || self.render_here(conversation, fuel))
+    }
+
+    fn render_here(&self, conversation: &Conversation, fuel: u64) -> Result<String, Error> {
         let tools = conversation.tools.as_ref().map_or(Value::from(()), |tools| Value::from(Serde(tools)));
         let mut variables: Vec<(&str, Value)> = vec![
             ("bos_token", Value::from(self.bos.as_str())),
@@ -108,37 +118,60 @@ impl Template {
         variables
             .extend(conversation.extra.iter().map(|(key, value)| (key.as_str(), Value::from(Serde(value)))));
 
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(fuel));
         let mut output = LimitedOutput { bytes: Vec::new(), limit: self.limits.output, exceeded: false };
-        let rendered = self.environment.get_template(TEMPLATE_NAME).and_then(|template| {
-            template.render_captured_to(Value::from_pairs(variables), &mut output).map(|_| ())
+        let rendered = environment.get_template(TEMPLATE_NAME).and_then(|template| {
+            template.render_captured_to(Value::from_pairs(variables), &mut output).map(drop)
         });
         if output.exceeded {
             return Err(Error::TooLong { limit: self.limits.output });
         }
-        rendered.map_err(|error| self.explain(&error))?;
+        rendered.map_err(|error| explain(&error, fuel))?;
         Ok(String::from_utf8_lossy(&output.bytes).into_owned())
     }
 
-    fn explain(&self, error: &minijinja::Error) -> Error {
-        let line = error.line().unwrap_or(0);
-        if error.kind() == ErrorKind::OutOfFuel {
-            return Error::TooMuchWork { fuel: self.limits.fuel, line };
+    /// Steps for a conversation of this size: several times what real templates take.
+    fn fuel(&self, conversation: &Conversation) -> u64 {
+        let tools = conversation.tools.as_ref().map_or(0, size);
+        let extra: u64 = conversation.extra.values().map(size).sum();
+        let messages: u64 = conversation.messages.iter().map(size).sum();
+        let needed = 100_000 + 10 * (tools + extra + messages);
+        needed.min(self.limits.fuel)
+    }
+}
+
+fn explain(error: &minijinja::Error, fuel: u64) -> Error {
+    let line = error.line().unwrap_or(0);
+    if error.kind() == ErrorKind::OutOfFuel {
+        return Error::TooMuchWork { fuel, line };
+    }
+    let mut source: Option<&(dyn std::error::Error + 'static)> = error.source();
+    while let Some(inner) = source {
+        if let Some(Refusal(message)) = inner.downcast_ref::<Refusal>() {
+            return Error::Raised { message: message.clone() };
         }
-        let mut source: Option<&(dyn std::error::Error + 'static)> = error.source();
-        while let Some(inner) = source {
-            if let Some(Refusal(message)) = inner.downcast_ref::<Refusal>() {
-                return Error::Raised { message: message.clone() };
-            }
-            if let Some(inner) = inner.downcast_ref::<minijinja::Error>()
-                && inner.kind() == ErrorKind::OutOfFuel
-            {
-                return Error::TooMuchWork { fuel: self.limits.fuel, line };
-            }
-            source = inner.source();
+        if let Some(inner) = inner.downcast_ref::<minijinja::Error>()
+            && inner.kind() == ErrorKind::OutOfFuel
+        {
+            return Error::TooMuchWork { fuel, line };
         }
-        let kind = error.kind();
-        let message = error.detail().map_or_else(|| kind.to_string(), |detail| format!("{kind}: {detail}"));
-        Error::Render { line, message }
+        source = inner.source();
+    }
+    let kind = error.kind();
+    let message = error.detail().map_or_else(|| kind.to_string(), |detail| format!("{kind}: {detail}"));
+    Error::Render { line, message }
+}
+
+/// Roughly how much a template can do with a value: bytes of text, and a hundred for each member.
+fn size(value: &serde_json::Value) -> u64 {
+    100 + match value {
+        serde_json::Value::String(text) => text.len() as u64 / 20,
+        serde_json::Value::Array(items) => items.iter().map(size).sum(),
+        serde_json::Value::Object(members) => {
+            members.iter().map(|(key, value)| key.len() as u64 / 20 + size(value)).sum()
+        }
+        _ => 0,
     }
 }
 

@@ -124,7 +124,7 @@ fn removed_positions_leave_a_hole() {
     assert_eq!((model.length(0), model.free_cells()), (20, 44));
     let with_hole = all_rows(&mut model, 0, &[3]);
     let without = all_rows(&mut model, 1, &[3]);
-    assert!(normalised_error(&with_hole, &without) > 1e-6);
+    assert!(normalised_squared_error(&with_hole, &without) > 1e-6);
     // The hole hides what was there: other tokens at its positions make no difference.
     let mut other = tokens.clone();
     other[5..9].copy_from_slice(&text(4, 11));
@@ -150,7 +150,7 @@ fn shifted_keys_equal_those_of_a_fresh_text() {
             let more = text(3, 1000 + round);
             tokens.extend(&more);
             let found = all_rows(&mut model, 0, &more);
-            let error = normalised_error(&found, &rows_from(&handmade, &tokens, tokens.len() - 3));
+            let error = normalised_squared_error(&found, &rows_from(&handmade, &tokens, tokens.len() - 3));
             assert!(error < 1e-9, "round {round}: {error:e}");
         }
     }

@@ -16,12 +16,15 @@ use crate::{Error, Token, byte_level};
 /// Symbol of a text that is neither a token nor part of a merge.
 const ABSENT: u32 = u32::MAX;
 
+/// Pairs of symbols, with their rank and the symbol they become.
+type Ranks = HashMap<(u32, u32), (u32, u32)>;
+
 /// Where merge ranks come from.
 #[derive(Debug)]
 enum Merges {
-    /// Pairs of symbols, with the rank and the symbol they become. Symbols are tokens, or numbers from the vocabulary
-    /// size on for texts that only occur in merges.
-    Ranked(HashMap<(u32, u32), (u32, u32)>),
+    /// A list in the file. Symbols are tokens, or numbers from the vocabulary size on for texts that only occur in
+    /// merges.
+    Ranked(Ranks),
     /// Two symbols merge if their text is a token; its id is the rank.
     ByToken,
 }
@@ -76,7 +79,7 @@ pub(crate) fn build(source: Source<'_>) -> Result<Box<dyn Model>, Error> {
     Ok(Box::new(BytePair { row, pre_tokenizer, merges, byte_symbols }))
 }
 
-fn read_merges(vocabulary: &Vocabulary, merges: &[String]) -> Result<HashMap<(u32, u32), (u32, u32)>, Error> {
+fn read_merges(vocabulary: &Vocabulary, merges: &[String]) -> Result<Ranks, Error> {
     let mut unlisted: HashMap<String, u32> = HashMap::new();
     let mut next = u32::try_from(vocabulary.len()).unwrap_or(ABSENT);
     let mut symbol = |text: &str| {

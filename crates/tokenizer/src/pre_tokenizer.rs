@@ -125,7 +125,7 @@ fn is_word_character(character: char) -> bool {
 fn groups_of_three(digits: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     let count = digits.chars().count();
     let starts = digits.char_indices().enumerate();
-    let starts = starts.filter(move |(position, _)| *position == 0 || (count - position) % 3 == 0);
+    let starts = starts.filter(move |(position, _)| *position == 0 || (count - position).is_multiple_of(3));
     let starts: Vec<usize> = starts.map(|(_, (start, _))| start).collect();
     let ends: Vec<usize> = starts.iter().skip(1).copied().chain([digits.len()]).collect();
     starts.into_iter().zip(ends).map(|(start, end)| start..end)

@@ -80,6 +80,12 @@ impl Tokenizer {
         tokens
     }
 
+    /// The tokens of bytes that should be UTF-8: parts that are not are read as U+FFFD, as [`Decoder`](crate::Decoder)
+    /// writes them.
+    pub fn encode_bytes(&self, bytes: &[u8], add_special: bool, parse_special: bool) -> Vec<Token> {
+        self.encode(&String::from_utf8_lossy(bytes), add_special, parse_special)
+    }
+
     /// The bytes of one token, which need not be whole characters. Control, unknown and unused tokens have none
     /// unless `special`; tokens beyond the vocabulary have none.
     pub fn piece(&self, token: Token, special: bool) -> Vec<u8> {

@@ -1,12 +1,11 @@
 //! What the tests share: a small model made by hand, ways to run it, and measures of difference.
 #![allow(dead_code)] // each test program uses a part
 
-pub mod zoo;
-
 use std::sync::Arc;
 
 use puna_backend::reference::Reference;
 use puna_backend::{Backend, WeightSource};
+pub use puna_conformance::normalised_squared_error;
 use puna_graph::ops::{
     Add, Attention, Function, GatherRows, Glu, MaskRule, MatMul, Reshape, RmsNorm, Rope, RopeKind,
 };
@@ -103,7 +102,7 @@ impl Handmade {
 
     fn weight(&mut self, name: &str, shape: &[u32]) -> Operand {
         let count = shape.iter().map(|extent| *extent as usize).product();
-        let floats = zoo::uniform(name, count, self.seed);
+        let floats = uniform(name, count, self.seed);
         self.weights.push(floats.iter().flat_map(|x| (0.6 * *x as f32).to_le_bytes()).collect());
         let declared =
             WeightDecl { name: name.to_owned(), dtype: DType::F32, shape: shape.to_vec(), layer: None };
@@ -138,6 +137,18 @@ pub fn reference() -> Vec<Arc<dyn Backend>> {
     vec![Arc::new(Reference)]
 }
 
+/// Numbers in [-1, 1) that depend on a name and a seed (SplitMix64; Steele et al., 2014).
+pub fn uniform(name: &str, count: usize, seed: u64) -> Vec<f64> {
+    let mut state = name.bytes().fold(seed, |state, byte| state.wrapping_mul(257).wrapping_add(byte as u64));
+    let mut next = || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
 /// Options of a small context.
 pub fn options(context: u32, sequences: u32, micro_batch: u32) -> ModelOptions {
     ModelOptions { context, sequences, micro_batch, ..ModelOptions::default() }
@@ -145,7 +156,7 @@ pub fn options(context: u32, sequences: u32, micro_batch: u32) -> ModelOptions {
 
 /// Made-up token ids.
 pub fn text(length: usize, seed: u64) -> Vec<u32> {
-    let uniform = zoo::uniform("text", length, seed);
+    let uniform = uniform("text", length, seed);
     uniform.iter().map(|x| ((x + 1.0) / 2.0 * VOCABULARY as f64) as u32).collect()
 }
 
@@ -162,17 +173,9 @@ pub fn run(model: &mut Model, work: Vec<Work>) -> Outputs {
     model.run(&Batch { work }).expect("runs")
 }
 
-/// Squared error over squared size.
-pub fn normalised_error(found: &[f32], expected: &[f32]) -> f64 {
-    assert_eq!(found.len(), expected.len());
-    let square = |x: f64| x * x;
-    let error: f64 = found.iter().zip(expected).map(|(a, b)| square(*a as f64 - *b as f64)).sum();
-    error / expected.iter().map(|x| square(*x as f64)).sum::<f64>()
-}
-
 /// Asserts equality up to the order of sums in the evaluator.
 #[track_caller]
 pub fn assert_same(found: &[f32], expected: &[f32]) {
-    let error = normalised_error(found, expected);
+    let error = normalised_squared_error(found, expected);
     assert!(error < 1e-11, "normalised error {error:e}");
 }

@@ -19,13 +19,8 @@ pub fn above(path: &str) -> Option<PathBuf> {
     found
 }
 
-/// The tokenizer of a GGUF file in the shared fixtures, if they are there.
-pub fn load(path: &str) -> Option<Tokenizer> {
-    load_file(&shared(path)?)
-}
-
 /// The tokenizer of a GGUF file.
-pub fn load_file(path: &Path) -> Option<Tokenizer> {
+pub fn load_file(path: &Path) -> Tokenizer {
     let file = puna_gguf::File::open(path, &puna_gguf::OpenOptions::default()).unwrap();
-    Some(Tokenizer::from_metadata(&file.metadata).unwrap().expect("the file has a tokenizer"))
+    Tokenizer::from_metadata(&file.metadata).unwrap().expect("the file has a tokenizer")
 }

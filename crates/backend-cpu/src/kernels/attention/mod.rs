@@ -13,6 +13,7 @@
 
 mod mask;
 mod plan;
+mod products;
 mod tile;
 
 pub use mask::MaskRule;

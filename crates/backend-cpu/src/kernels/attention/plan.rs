@@ -199,7 +199,7 @@ impl Plan {
 
     fn scratch_for(heads: Heads, rows: usize) -> usize {
         let (key, value) = (padded(heads.key_dim), padded(heads.value_dim));
-        rows * (key + 2 * value + TILE + 4) + TILE * (key + value) + TILE
+        rows * (key + key / 2 + 2 * value + TILE + 5) + TILE * (key + value) + TILE
     }
 
     pub(super) fn heads(&self) -> Heads {

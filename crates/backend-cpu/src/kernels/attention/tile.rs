@@ -1,6 +1,9 @@
 //! The work of a chunk: tiles of keys and values against rows of queries.
 
+use puna_quant::DType;
+
 use super::plan::{Block, Work, padded};
+use super::products::{RowPointers, add_values, is_direct, score_direct, score_integers, score_tile};
 use super::{Attention, Heads, Inputs, Partials, Plan, SPLIT, TILE};
 use crate::kernels::rows::RowsMut;
 use crate::kernels::vector::math::{exp, tanh};
@@ -170,16 +173,19 @@ impl Kernel for Run<'_> {
         let mut whole = State::new(&mut scratch, rows, heads.value_dim);
         let mut tile = Tile {
             queries: take(&mut scratch, rows * key_stride),
+            integers: bytemuck::cast_slice_mut(take(&mut scratch, rows * key_stride / 2)),
+            factors: take(&mut scratch, rows),
             keys: take(&mut scratch, TILE * key_stride),
             values: take(&mut scratch, TILE * value_stride),
             scores: take(&mut scratch, rows * TILE),
             distances: take(&mut scratch, TILE),
             cells: [0; TILE],
             positions: [0; TILE],
+            key_rows: [std::ptr::null(); TILE],
+            value_rows: [std::ptr::null(); TILE],
+            few_rows: rows <= FEW_ROWS,
         };
-        tile.queries.fill(0.0);
-        tile.keys.fill(0.0);
-        tile.values.fill(0.0);
+        tile.clear_padding(heads);
         for row in 0..rows {
             let (token, head) = (block.first_token + row / group, work.kv_head * group + row % group);
             let query = inputs.queries.row(token);
@@ -189,6 +195,10 @@ impl Kernel for Run<'_> {
                 let query = query.add(head * heads.key_dim);
                 std::ptr::copy_nonoverlapping(query, target.as_mut_ptr(), heads.key_dim);
             }
+            tile.factors[row] = attention.scale;
+        }
+        if inputs.keys.format().dtype() == DType::Q8_0 {
+            tile.to_integers::<V>(key_stride, attention.scale);
         }
 
         let splits = block.cells.div_ceil(SPLIT);
@@ -233,9 +243,16 @@ impl Kernel for Run<'_> {
     }
 }
 
+/// Up to this many query rows, keys and values are converted in registers each time instead of once to memory.
+const FEW_ROWS: usize = 8;
+
 /// Memory for one tile; rows of queries, keys and values are padded with zeros to whole vectors.
 struct Tile<'a> {
     queries: &'a mut [f32],
+    /// The queries as integers, for keys in integers.
+    integers: &'a mut [i16],
+    /// What each row's products with the keys are multiplied by.
+    factors: &'a mut [f32],
     keys: &'a mut [f32],
     values: &'a mut [f32],
     /// `[rows, TILE]`: scores, then weights.
@@ -244,9 +261,47 @@ struct Tile<'a> {
     distances: &'a mut [f32],
     cells: [u32; TILE],
     positions: [i32; TILE],
+    key_rows: RowPointers,
+    value_rows: RowPointers,
+    few_rows: bool,
 }
 
 impl Tile<'_> {
+    /// Zeros where rows are longer than the heads.
+    fn clear_padding(&mut self, heads: Heads) {
+        for (rows, dim) in [
+            (&mut *self.queries, heads.key_dim),
+            (&mut *self.keys, heads.key_dim),
+            (&mut *self.values, heads.value_dim),
+        ] {
+            for row in rows.chunks_mut(padded(dim)) {
+                row[dim..].fill(0.0);
+            }
+        }
+    }
+
+    /// Rounds the queries to 16-bit integers with one scale for each row: 1.5e-5 of its largest number, far
+    /// finer than the 8-bit keys they meet.
+    #[inline(always)]
+    fn to_integers<V: Vector>(&mut self, stride: usize, scale: f32) {
+        for (row, query) in self.queries.chunks(stride).enumerate() {
+            let integers = self.integers[row * stride..][..stride].as_mut_ptr();
+            // SAFETY: the row is a whole number of vectors.
+            unsafe {
+                let mut largest = V::splat(0.0);
+                for d in (0..stride).step_by(V::LANES) {
+                    largest = largest.max(V::load(query.as_ptr().add(d)).abs());
+                }
+                let step = largest.largest() / 32766.0;
+                let inverse = V::splat(if step > 0.0 { 1.0 / step } else { 0.0 });
+                for d in (0..stride).step_by(V::LANES) {
+                    V::load(query.as_ptr().add(d)).mul(inverse).store_i16(integers.add(d));
+                }
+                self.factors[row] = step * scale;
+            }
+        }
+    }
+
     /// Adds the cells from number `start` of the block's span on to all rows.
     #[inline(always)]
     fn add<V: Vector>(
@@ -270,29 +325,71 @@ impl Tile<'_> {
             return;
         }
 
-        let rows = block.tokens * heads.group();
-        let (key_stride, value_stride) = (padded(heads.key_dim), padded(heads.value_dim));
         for i in 0..count {
             let cell = self.cells[i] as usize;
-            let (key, value) = (inputs.keys.row(work.kv_head, cell), inputs.values.row(work.kv_head, cell));
-            let own_key = self.keys[i * key_stride..][..heads.key_dim].as_mut_ptr();
-            let own_value = self.values[i * value_stride..][..heads.value_dim].as_mut_ptr();
-            // SAFETY: rows of the cache decode to as many numbers as the slices have.
-            unsafe {
-                inputs.keys.format().decode_with::<V>(key, own_key);
-                inputs.values.format().decode_with::<V>(value, own_value);
+            self.key_rows[i] = inputs.keys.row(work.kv_head, cell);
+            self.value_rows[i] = inputs.values.row(work.kv_head, cell);
+        }
+        // Whole vectors of products are computed; those of the tile's rest are ignored.
+        let first = self.key_rows[0];
+        self.key_rows[count..].fill(first);
+        self.score::<V>(inputs, heads, count);
+        self.weigh::<V>(attention, inputs, work, (low, high), count, state);
+        self.add_weighted::<V>(inputs, heads, count, state);
+    }
+
+    /// Products of all queries with the keys of the tile.
+    #[inline(always)]
+    fn score<V: Vector>(&mut self, inputs: &Inputs<'_>, heads: Heads, count: usize) {
+        let format = inputs.keys.format();
+        let stride = padded(heads.key_dim);
+        let rows = self.factors.len();
+        let extents = (rows, heads.key_dim, stride);
+        let (queries, scores) = (self.queries.as_ptr(), self.scores.as_mut_ptr());
+        // SAFETY: the tile has `rows` padded queries and `TILE` keys, all of which are rows of the cache.
+        unsafe {
+            if format.dtype() == DType::Q8_0 {
+                score_integers::<V>(self.integers.as_ptr(), &self.key_rows, extents, count, scores);
+            } else if self.few_rows && is_direct::<V>(format.dtype(), heads.key_dim) {
+                score_direct::<V>(format.dtype(), queries, &self.key_rows, extents, count, scores);
+            } else {
+                for (i, &row) in self.key_rows[..count].iter().enumerate() {
+                    format.decode_with::<V>(row, self.keys[i * stride..][..heads.key_dim].as_mut_ptr());
+                }
+                score_tile::<V>(queries, self.keys.as_ptr(), stride, rows, count, scores);
             }
         }
-        let used = count.next_multiple_of(V::LANES);
-        self.keys[count * key_stride..used * key_stride].fill(0.0);
-        // SAFETY: the tile has `rows` padded queries and `TILE` padded keys and values.
+    }
+
+    /// Adds the weighted values of the tile to the sums of all rows.
+    #[inline(always)]
+    fn add_weighted<V: Vector>(
+        &mut self,
+        inputs: &Inputs<'_>,
+        heads: Heads,
+        count: usize,
+        state: &mut State<'_>,
+    ) {
+        let format = inputs.values.format();
+        let (dim, stride) = (heads.value_dim, state.stride);
+        let rows = self.factors.len();
+        let (weights, sums) = (self.scores.as_ptr(), state.sums.as_mut_ptr());
+        // SAFETY: the tile has `rows` rows of weights and sums, and `count` values, rows of the cache.
         unsafe {
-            score_rows::<V>(self.queries, self.keys, key_stride, used, self.scores);
+            let is_ready = self.few_rows || format.dtype() == DType::F32;
+            if is_ready && is_direct::<V>(format.dtype(), dim) {
+                let extents = (rows, dim, stride);
+                add_values::<V>(format.dtype(), weights, &self.value_rows, extents, count, sums);
+            } else {
+                for (i, row) in self.value_rows[..count].iter_mut().enumerate() {
+                    let value = self.values[i * stride..][..dim].as_mut_ptr();
+                    format.decode_with::<V>(*row, value);
+                    *row = value.cast_const().cast();
+                }
+                let extents = (rows, stride, stride);
+                add_values::<V>(DType::F32, weights, &self.value_rows, extents, count, sums);
+            }
         }
-        self.weigh::<V>(attention, inputs, work, (low, high), count, state);
-        let (weights, values) = (self.scores.as_ptr(), self.values.as_ptr());
-        // SAFETY: as above; the sums are padded like the values.
-        unsafe { add_values::<V>(weights, values, state.sums.as_mut_ptr(), rows, count, value_stride) }
     }
 
     /// Whether any token of the block sees a position in `low..=high`.
@@ -321,7 +418,6 @@ impl Tile<'_> {
     ) {
         let group = attention.heads.group();
         let used = count.next_multiple_of(V::LANES);
-        let scale = V::splat(attention.scale);
         for token in 0..work.block.tokens {
             let position = inputs.token_positions[work.block.first_token + token];
             let (from, to) = attention.mask.interval(position);
@@ -341,6 +437,7 @@ impl Tile<'_> {
             for in_group in 0..group {
                 let row = token * group + in_group;
                 let scores = self.scores[row * TILE..][..TILE].as_mut_ptr();
+                let scale = V::splat(self.factors[row]);
                 let slope = attention.alibi.map(|slopes| -slopes[work.kv_head * group + in_group]);
                 let mut largest = V::splat(f32::NEG_INFINITY);
                 for i in (0..used).step_by(V::LANES) {
@@ -387,137 +484,6 @@ impl Tile<'_> {
                     state.largest[row] = new;
                 }
                 state.total[row] += total.sum();
-            }
-        }
-    }
-}
-
-/// Products of every query row with `count` keys (a multiple of the lanes), to `scores` (`[rows, TILE]`).
-///
-/// # Safety
-/// `queries` is rows of `stride` numbers, `keys` at least `count` of them, `scores` has a row for each query.
-#[inline(always)]
-unsafe fn score_rows<V: Vector>(
-    queries: &[f32],
-    keys: &[f32],
-    stride: usize,
-    count: usize,
-    scores: &mut [f32],
-) {
-    let rows = queries.len() / stride;
-    let (queries, keys, scores) = (queries.as_ptr(), keys.as_ptr(), scores.as_mut_ptr());
-    for row in 0..rows {
-        for cell in (0..count).step_by(V::LANES) {
-            // SAFETY: promised by the caller.
-            unsafe {
-                let query = queries.add(row * stride);
-                let key = keys.add(cell * stride);
-                let mut sums = [V::splat(0.0); 16];
-                for d in (0..stride).step_by(V::LANES) {
-                    let query = V::load(query.add(d));
-                    for lane in 0..V::LANES {
-                        sums[lane] = V::load(key.add(lane * stride + d)).fma(query, sums[lane]);
-                    }
-                }
-                V::sums(&sums[..V::LANES]).store(scores.add(row * TILE + cell));
-            }
-        }
-    }
-}
-
-/// Adds `weights[row][cell] * values[cell]` for all cells, in their order, to each row of `sums`.
-///
-/// # Safety
-/// `weights` is `[rows, TILE]`, `values` `[count, stride]`, `sums` `[rows, stride]`; `stride` is a multiple of 16.
-#[inline(always)]
-unsafe fn add_values<V: Vector>(
-    weights: *const f32,
-    values: *const f32,
-    sums: *mut f32,
-    rows: usize,
-    count: usize,
-    stride: usize,
-) {
-    let mut row = 0;
-    // SAFETY: promised by the caller.
-    unsafe {
-        while row < rows {
-            let (weights, sums) = (weights.add(row * TILE), sums.add(row * stride));
-            match rows - row {
-                1 => add_values_rows::<V, 1>(weights, values, sums, count, stride),
-                2 => add_values_rows::<V, 2>(weights, values, sums, count, stride),
-                3 => add_values_rows::<V, 3>(weights, values, sums, count, stride),
-                _ => add_values_rows::<V, 4>(weights, values, sums, count, stride),
-            }
-            row += 4;
-        }
-    }
-}
-
-/// # Safety
-/// As [`add_values`] with `ROWS` rows.
-#[inline(always)]
-unsafe fn add_values_rows<V: Vector, const ROWS: usize>(
-    weights: *const f32,
-    values: *const f32,
-    sums: *mut f32,
-    count: usize,
-    stride: usize,
-) {
-    let mut d = 0;
-    // SAFETY: promised by the caller; blocks of columns never reach over the stride.
-    unsafe {
-        // Four vectors side by side fill the 32 registers of AVX-512, two the 16 of AVX2.
-        if V::LANES == 16 {
-            while d + 4 * V::LANES <= stride {
-                add_values_block::<V, ROWS, 4>(weights, values.add(d), sums.add(d), count, stride);
-                d += 4 * V::LANES;
-            }
-        }
-        while d + 2 * V::LANES <= stride {
-            add_values_block::<V, ROWS, 2>(weights, values.add(d), sums.add(d), count, stride);
-            d += 2 * V::LANES;
-        }
-        while d < stride {
-            add_values_block::<V, ROWS, 1>(weights, values.add(d), sums.add(d), count, stride);
-            d += V::LANES;
-        }
-    }
-}
-
-/// # Safety
-/// As [`add_values`] with `ROWS` rows and `COLUMNS` vectors of each row.
-#[inline(always)]
-unsafe fn add_values_block<V: Vector, const ROWS: usize, const COLUMNS: usize>(
-    weights: *const f32,
-    values: *const f32,
-    sums: *mut f32,
-    count: usize,
-    stride: usize,
-) {
-    let mut total = [[V::splat(0.0); COLUMNS]; ROWS];
-    // SAFETY: promised by the caller.
-    unsafe {
-        for row in 0..ROWS {
-            for column in 0..COLUMNS {
-                total[row][column] = V::load(sums.add(row * stride + column * V::LANES));
-            }
-        }
-        for cell in 0..count {
-            let mut value = [V::splat(0.0); COLUMNS];
-            for column in 0..COLUMNS {
-                value[column] = V::load(values.add(cell * stride + column * V::LANES));
-            }
-            for row in 0..ROWS {
-                let weight = V::splat(*weights.add(row * TILE + cell));
-                for column in 0..COLUMNS {
-                    total[row][column] = value[column].fma(weight, total[row][column]);
-                }
-            }
-        }
-        for row in 0..ROWS {
-            for column in 0..COLUMNS {
-                total[row][column].store(sums.add(row * stride + column * V::LANES));
             }
         }
     }

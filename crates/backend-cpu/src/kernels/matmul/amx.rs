@@ -13,22 +13,26 @@ use std::ops::Range;
 
 /// Bytes of a panel, which stays in the second-level cache together with some activations.
 const PANEL_BYTES: usize = 512 << 10;
-/// Bytes of four tiles of sums, for results at the edges.
-const SUM_BYTES: usize = 4 * 1024;
+/// Bytes of four tiles of sums.
+const SUM_BYTES: usize = 4 * TILE_BYTES;
+/// Tiles across the columns that are multiplied for the whole panel before the next ones, so that the activations of
+/// 32 tokens (here 16 KiB) stay in the first-level cache while the panel passes by.
+const STEPS: usize = 8;
 
 /// Groups of rows decoded together.
 fn panel_groups(geometry: &Geometry) -> usize {
     let group = geometry.padded_columns() * GROUP * 2;
-    (PANEL_BYTES / group.max(1)).clamp(2, 16) & !1
+    (PANEL_BYTES / group.max(1)).clamp(2, 32) & !1
 }
 
 /// Bytes of scratch memory that [`multiply`] needs.
 pub(super) fn scratch_bytes(geometry: &Geometry) -> usize {
     let columns = geometry.padded_columns();
-    let panel = panel_groups(geometry) * columns * GROUP * 2;
+    let groups = panel_groups(geometry);
+    let panel = groups * columns * GROUP * 2;
     // Formats without a packed layout are decoded through f32.
     let decoded = if geometry.layout == Layout::Rows { columns * (GROUP + 1) * 4 } else { 0 };
-    SUM_BYTES + panel + decoded + 64
+    groups / 2 * SUM_BYTES + panel + decoded + 64
 }
 
 /// Every layout by [`super::ActivationFormat::Bf16`] activations.
@@ -37,9 +41,8 @@ pub(super) fn multiply(operands: &Operands<'_>, groups: Range<usize>, scratch: &
     let geometry = &operands.geometry;
     let group_bytes = geometry.padded_columns() * GROUP * 2;
     let skip = scratch.as_ptr().align_offset(64);
-    let (sums, scratch) = scratch[skip..].split_at_mut(SUM_BYTES);
+    let (sums, scratch) = scratch[skip..].split_at_mut(panel_groups(geometry) / 2 * SUM_BYTES);
     let (panel, decoded) = scratch.split_at_mut(panel_groups(geometry) * group_bytes);
-    let sums = sums.as_mut_ptr().cast::<f32>();
     let _tiles = Tiles::configure();
     let mut first = groups.start;
     while first < groups.end {
@@ -54,31 +57,49 @@ pub(super) fn multiply(operands: &Operands<'_>, groups: Range<usize>, scratch: &
             &panel[..count * group_bytes]
         };
         for token in (0..operands.tokens).step_by(2 * TILE_TOKENS) {
-            let x = &operands.activation[token * operands.token_bytes..]
-                [..2 * TILE_TOKENS * operands.token_bytes];
-            let mut index = 0;
-            while index < count {
-                let pair = (count - index).min(2);
-                let weights = &weights[index * group_bytes..][..pair * group_bytes];
-                let group = first + index;
-                let whole = token + 2 * TILE_TOKENS <= operands.tokens
-                    && pair == 2
-                    && (group + 2) * GROUP <= geometry.rows;
-                // SAFETY: whole blocks of results are the caller's to write, others go to the scratch memory; the
-                // tiles are configured, and the slices hold the tiles of all columns.
-                unsafe {
-                    if whole {
-                        let out = operands.result(token, group * GROUP);
-                        block(weights, pair, x, out, operands.out.stride);
-                    } else {
-                        block(weights, pair, x, sums, 2 * GROUP);
-                        copy_edge(operands, token, group, pair, sums);
-                    }
-                }
-                index += pair;
-            }
+            multiply_panel(operands, first, token, weights, sums);
         }
         first += count;
+    }
+}
+
+/// The groups from `first` on, whose tiles are `weights`, by 32 tokens.
+fn multiply_panel(operands: &Operands<'_>, first: usize, token: usize, weights: &[u8], sums: &mut [u8]) {
+    let geometry = &operands.geometry;
+    let group_bytes = geometry.padded_columns() * GROUP * 2;
+    let count = weights.len() / group_bytes;
+    let x = &operands.activation[token * operands.token_bytes..][..2 * TILE_TOKENS * operands.token_bytes];
+    let steps = group_bytes / TILE_BYTES;
+    for step in (0..steps).step_by(STEPS) {
+        let last = step + STEPS >= steps;
+        for index in (0..count).step_by(2) {
+            let (pair, group) = ((count - index).min(2), first + index);
+            let whole = token + 2 * TILE_TOKENS <= operands.tokens
+                && pair == 2
+                && (group + 2) * GROUP <= geometry.rows;
+            let sums = sums[index / 2 * SUM_BYTES..][..SUM_BYTES].as_mut_ptr().cast::<f32>();
+            // SAFETY: the slices hold the tiles of all columns, the caller has configured the tile registers, and
+            // results of a whole block are the caller's to write; others go through the scratch memory.
+            unsafe {
+                let tiles = Block {
+                    x: x.as_ptr().add(step * TILE_BYTES),
+                    next_x: TILE_TOKENS * operands.token_bytes,
+                    weights: weights.as_ptr().add(index * group_bytes + step * TILE_BYTES),
+                    next_weights: group_bytes,
+                    steps: (steps - step).min(STEPS),
+                    from: if step == 0 { std::ptr::null() } else { sums },
+                };
+                let (out, stride) = if last && whole {
+                    (operands.result(token, group * GROUP), operands.out.stride)
+                } else {
+                    (sums, 2 * GROUP)
+                };
+                if pair == 2 { tiles.multiply_two(out, stride) } else { tiles.multiply_one(out, stride) }
+                if last && !whole {
+                    copy_edge(operands, token, group, pair, sums);
+                }
+            }
+        }
     }
 }
 
@@ -87,8 +108,7 @@ pub(super) fn multiply(operands: &Operands<'_>, groups: Range<usize>, scratch: &
 /// # Safety
 /// `sums` holds 32 tokens by 32 rows, and the caller of `multiply` vouches for the results.
 unsafe fn copy_edge(operands: &Operands<'_>, token: usize, group: usize, pair: usize, sums: *const f32) {
-    let rows = (operands.geometry.rows - group * GROUP).min(2 * GROUP);
-    let rows = rows.min(pair * GROUP);
+    let rows = (operands.geometry.rows - group * GROUP).min(pair * GROUP);
     for index in 0..(operands.tokens - token).min(2 * TILE_TOKENS) {
         // SAFETY: forwarded from the caller.
         unsafe {
@@ -131,26 +151,41 @@ impl Drop for Tiles {
     }
 }
 
-/// 32 tokens by one or two groups of rows, over all columns.
-///
-/// # Safety
-/// Tiles are configured; `out` takes 32 rows of `stride` numbers of which 16 `pair` are written.
-unsafe fn block(weights: &[u8], pair: usize, x: &[u8], out: *mut f32, stride: usize) {
-    let (group_bytes, token_bytes) = (weights.len() / pair, x.len() / 2);
-    let steps = group_bytes / TILE_BYTES;
-    debug_assert_eq!(token_bytes, steps * TILE_BYTES);
-    if steps == 0 {
-        return;
-    }
-    let (weights, x) = (weights.as_ptr(), x.as_ptr());
-    // SAFETY: all tiles lie in the slices or at `out`.
-    unsafe {
-        if pair == 2 {
+/// A block of 32 tokens by one or two groups of rows, over some columns.
+struct Block {
+    /// The first tile of 16 tokens, and the bytes to that of the next 16.
+    x: *const u8,
+    next_x: usize,
+    /// The first tile of a group of rows, and the bytes to that of the next group.
+    weights: *const u8,
+    next_weights: usize,
+    /// Tiles to multiply, one after the other in memory; at least one.
+    steps: usize,
+    /// 32 tokens by 32 rows of sums to add to, or null.
+    from: *const f32,
+}
+
+impl Block {
+    /// Writes 32 rows for each of 32 tokens to `out`, whose tokens are `stride` numbers apart.
+    ///
+    /// # Safety
+    /// Tiles are configured, and all tiles named are valid memory.
+    unsafe fn multiply_two(&self, out: *mut f32, stride: usize) {
+        // SAFETY: forwarded from the caller.
+        unsafe {
             asm!(
+                "test {from}, {from}",
+                "jnz 3f",
                 "tilezero tmm0",
                 "tilezero tmm1",
                 "tilezero tmm2",
                 "tilezero tmm3",
+                "jmp 2f",
+                "3:",
+                "tileloadd tmm0, [{from} + {line} * 2]",
+                "tileloadd tmm1, [{from} + {line} * 2 + 64]",
+                "tileloadd tmm2, [{from} + {line} * 2 + 2048]",
+                "tileloadd tmm3, [{from} + {line} * 2 + 2112]",
                 "2:",
                 "tileloadd tmm4, [{x0} + {line}]",
                 "tileloadd tmm6, [{w0} + {line}]",
@@ -170,12 +205,13 @@ unsafe fn block(weights: &[u8], pair: usize, x: &[u8], out: *mut f32, stride: us
                 "tilestored [{y0} + {stride} + 64], tmm1",
                 "tilestored [{y1} + {stride}], tmm2",
                 "tilestored [{y1} + {stride} + 64], tmm3",
-                x0 = inout(reg) x => _,
-                x1 = inout(reg) x.add(token_bytes) => _,
-                w0 = inout(reg) weights => _,
-                w1 = inout(reg) weights.add(group_bytes) => _,
-                steps = inout(reg) steps => _,
+                x0 = inout(reg) self.x => _,
+                x1 = inout(reg) self.x.add(self.next_x) => _,
+                w0 = inout(reg) self.weights => _,
+                w1 = inout(reg) self.weights.add(self.next_weights) => _,
+                steps = inout(reg) self.steps => _,
                 line = in(reg) 64_usize,
+                from = in(reg) self.from,
                 y0 = in(reg) out,
                 y1 = in(reg) out.add(TILE_TOKENS * stride),
                 stride = in(reg) stride * 4,
@@ -183,10 +219,25 @@ unsafe fn block(weights: &[u8], pair: usize, x: &[u8], out: *mut f32, stride: us
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack)
             );
-        } else {
+        }
+    }
+
+    /// Writes 16 rows for each of 32 tokens.
+    ///
+    /// # Safety
+    /// As for [`Block::multiply_two`].
+    unsafe fn multiply_one(&self, out: *mut f32, stride: usize) {
+        // SAFETY: forwarded from the caller.
+        unsafe {
             asm!(
+                "test {from}, {from}",
+                "jnz 3f",
                 "tilezero tmm0",
                 "tilezero tmm2",
+                "jmp 2f",
+                "3:",
+                "tileloadd tmm0, [{from} + {line} * 2]",
+                "tileloadd tmm2, [{from} + {line} * 2 + 2048]",
                 "2:",
                 "tileloadd tmm4, [{x0} + {line}]",
                 "tileloadd tmm6, [{w0} + {line}]",
@@ -200,11 +251,12 @@ unsafe fn block(weights: &[u8], pair: usize, x: &[u8], out: *mut f32, stride: us
                 "jnz 2b",
                 "tilestored [{y0} + {stride}], tmm0",
                 "tilestored [{y1} + {stride}], tmm2",
-                x0 = inout(reg) x => _,
-                x1 = inout(reg) x.add(token_bytes) => _,
-                w0 = inout(reg) weights => _,
-                steps = inout(reg) steps => _,
+                x0 = inout(reg) self.x => _,
+                x1 = inout(reg) self.x.add(self.next_x) => _,
+                w0 = inout(reg) self.weights => _,
+                steps = inout(reg) self.steps => _,
                 line = in(reg) 64_usize,
+                from = in(reg) self.from,
                 y0 = in(reg) out,
                 y1 = in(reg) out.add(TILE_TOKENS * stride),
                 stride = in(reg) stride * 4,

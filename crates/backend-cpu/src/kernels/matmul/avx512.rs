@@ -21,6 +21,8 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
         2..=4 => 2,
         _ => 1,
     };
+    // Two sums for each token: eight tokens would not fit the registers.
+    let halves = const { matches!(INTEGERS[F].scales, Scales::SuperHalf) };
     let mut group = groups.start;
     while group < groups.end {
         let count = if groups.end - group >= wide { wide } else { 1 };
@@ -33,8 +35,8 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
                 (2, 3) => integer_block::<F, 2, 3>(operands, group, token),
                 (2, 2) => integer_block::<F, 2, 2>(operands, group, token),
                 (2, _) => integer_block::<F, 2, 1>(operands, group, token),
-                (_, 8..) => integer_block::<F, 1, 8>(operands, group, token),
-                (_, 4..8) => integer_block::<F, 1, 4>(operands, group, token),
+                (_, 8..) if !halves => integer_block::<F, 1, 8>(operands, group, token),
+                (_, 4..) => integer_block::<F, 1, 4>(operands, group, token),
                 (_, 2..4) => integer_block::<F, 1, 2>(operands, group, token),
                 _ => integer_block::<F, 1, 1>(operands, group, token),
             };

@@ -26,8 +26,11 @@ use layout::{GROUP, Geometry, Layout};
 use puna_quant::DType;
 use std::ops::Range;
 
-/// From this number of tokens on, decoding the rows to BF16 for the matrix unit pays.
-const AMX_TOKENS: usize = 16;
+/// From this number of tokens on, decoding integer codes to BF16 for the matrix unit is faster than integer dot
+/// products.
+const AMX_INTEGER: usize = 28;
+/// The same for floating-point numbers and for rows that must be decoded anyway.
+const AMX_FLOAT: usize = 4;
 
 /// Why a matrix cannot be packed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -208,8 +211,9 @@ impl PackedMatrix {
         match self.geometry.layout {
             // True f32 multiplication.
             Layout::Single => ActivationFormat::F32,
-            _ if features.amx && tokens >= AMX_TOKENS => ActivationFormat::Bf16,
+            Layout::Integer(_) if features.amx && tokens >= AMX_INTEGER => ActivationFormat::Bf16,
             Layout::Integer(_) => ActivationFormat::Q8,
+            _ if features.amx && tokens >= AMX_FLOAT => ActivationFormat::Bf16,
             Layout::Half | Layout::Brain | Layout::Rows => ActivationFormat::F32,
         }
     }

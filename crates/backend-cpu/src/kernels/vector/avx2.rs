@@ -93,6 +93,26 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn store_i16(self, pointer: *mut i16) {
+        unsafe {
+            let wide = _mm256_cvtps_epi32(self.0);
+            let (low, high) = (_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide));
+            _mm_storeu_si128(pointer.cast(), _mm_packs_epi32(low, high));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot32(a: *const i16, b: *const i8) -> Self {
+        unsafe {
+            let (a, b) = (a.cast::<__m256i>(), b.cast::<__m128i>());
+            let low = _mm256_madd_epi16(_mm256_loadu_si256(a), _mm256_cvtepi8_epi16(_mm_loadu_si128(b)));
+            let b = _mm256_cvtepi8_epi16(_mm_loadu_si128(b.add(1)));
+            let high = _mm256_madd_epi16(_mm256_loadu_si256(a.add(1)), b);
+            Self(_mm256_cvtepi32_ps(_mm256_add_epi32(low, high)))
+        }
+    }
+
+    #[inline(always)]
     fn add(self, other: Self) -> Self {
         Self(unsafe { _mm256_add_ps(self.0, other.0) })
     }

@@ -83,6 +83,23 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn store_i16(self, pointer: *mut i16) {
+        unsafe {
+            let words = _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(self.0));
+            _mm256_storeu_si256(pointer.cast(), words);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot32(a: *const i16, b: *const i8) -> Self {
+        unsafe {
+            let b = _mm512_cvtepi8_epi16(_mm256_loadu_si256(b.cast()));
+            let products = _mm512_madd_epi16(_mm512_loadu_si512(a.cast()), b);
+            Self(_mm512_cvtepi32_ps(products))
+        }
+    }
+
+    #[inline(always)]
     fn add(self, other: Self) -> Self {
         Self(unsafe { _mm512_add_ps(self.0, other.0) })
     }

@@ -34,6 +34,10 @@ pub trait Vector: Copy {
     unsafe fn store_f16(self, pointer: *mut u16);
     /// Rounds to the nearest integer, ties to even, and saturates.
     unsafe fn store_i8(self, pointer: *mut i8);
+    /// Rounds to the nearest integer, ties to even, and saturates.
+    unsafe fn store_i16(self, pointer: *mut i16);
+    /// Lane sums of the products of 32 integers each; exact if the first are at most 32766 in size.
+    unsafe fn dot32(a: *const i16, b: *const i8) -> Self;
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;

@@ -70,6 +70,22 @@ impl Vector for Scalar {
     }
 
     #[inline(always)]
+    unsafe fn store_i16(self, pointer: *mut i16) {
+        // SAFETY: promised by the caller.
+        unsafe { pointer.write(self.0.round_ties_even() as i16) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot32(a: *const i16, b: *const i8) -> Self {
+        let mut sum = 0;
+        for i in 0..32 {
+            // SAFETY: promised by the caller.
+            sum += unsafe { i32::from(*a.add(i)) * i32::from(*b.add(i)) };
+        }
+        Self(sum as f32)
+    }
+
+    #[inline(always)]
     fn add(self, other: Self) -> Self {
         Self(self.0 + other.0)
     }

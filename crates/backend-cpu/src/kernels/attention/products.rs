@@ -1,0 +1,348 @@
+//! Products of queries with keys, and sums of weighted values.
+//!
+//! Each comes in two forms that do the same additions in the same order, hence agree to the bit: on rows as they
+//! lie in the cache, converted in registers (few query rows), and on a tile converted to f32 once (many).
+
+use puna_quant::DType;
+
+use super::TILE;
+use crate::kernels::vector::Vector;
+
+/// Rows of the cache at hand: the cells of a tile.
+pub(super) type RowPointers = [*const u8; TILE];
+
+/// How a whole vector is read from a row of the cache.
+trait Loader {
+    /// # Safety
+    /// Numbers `d..d + V::LANES` of the row exist; `d` is a multiple of the lanes.
+    unsafe fn load<V: Vector>(row: *const u8, d: usize) -> V;
+}
+
+struct F32;
+struct F16;
+struct BF16;
+struct Q8;
+
+impl Loader for F32 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(row: *const u8, d: usize) -> V {
+        // SAFETY: promised by the caller.
+        unsafe { V::load(row.cast::<f32>().add(d)) }
+    }
+}
+
+impl Loader for F16 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(row: *const u8, d: usize) -> V {
+        // SAFETY: promised by the caller.
+        unsafe { V::load_f16(row.cast::<u16>().add(d)) }
+    }
+}
+
+impl Loader for BF16 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(row: *const u8, d: usize) -> V {
+        // SAFETY: promised by the caller.
+        unsafe { V::load_bf16(row.cast::<u16>().add(d)) }
+    }
+}
+
+/// Numbers and bytes of a block of Q8_0: a scale in f16 and 32 integers.
+const Q8_BLOCK: usize = 32;
+const Q8_BYTES: usize = 34;
+
+impl Loader for Q8 {
+    #[inline(always)]
+    unsafe fn load<V: Vector>(row: *const u8, d: usize) -> V {
+        // SAFETY: promised by the caller; a vector never reaches over its block.
+        unsafe {
+            let block = row.add(d / Q8_BLOCK * Q8_BYTES);
+            let scale = V::f16_value(block.cast::<u16>().read_unaligned());
+            V::load_i8(block.add(2 + d % Q8_BLOCK).cast()).mul(V::splat(scale))
+        }
+    }
+}
+
+/// Whether rows of `dim` numbers in this format can be read in whole vectors straight from the cache.
+#[inline(always)]
+pub(super) fn is_direct<V: Vector>(dtype: DType, dim: usize) -> bool {
+    dim.is_multiple_of(V::LANES) && matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::Q8_0)
+}
+
+/// Calls `$function::<V, loader, rows>` for blocks of up to four rows.
+macro_rules! each_block {
+    ($V:ident, $dtype:expr, $rows:expr, $function:ident, |$row:ident| ($($argument:expr),*)) => {
+        match $dtype {
+            DType::F32 => each_block!(@ $V, F32, $rows, $function, $row, ($($argument),*)),
+            DType::F16 => each_block!(@ $V, F16, $rows, $function, $row, ($($argument),*)),
+            DType::BF16 => each_block!(@ $V, BF16, $rows, $function, $row, ($($argument),*)),
+            _ => each_block!(@ $V, Q8, $rows, $function, $row, ($($argument),*)),
+        }
+    };
+    (@ $V:ident, $loader:ident, $rows:expr, $function:ident, $row:ident, ($($argument:expr),*)) => {{
+        let mut $row = 0;
+        while $row < $rows {
+            match $rows - $row {
+                1 => $function::<$V, $loader, 1>($($argument),*),
+                2 => $function::<$V, $loader, 2>($($argument),*),
+                3 => $function::<$V, $loader, 3>($($argument),*),
+                _ => $function::<$V, $loader, 4>($($argument),*),
+            }
+            $row += 4;
+        }
+    }};
+}
+
+/// Products of `rows` query rows with `count` keys as they lie in the cache, to `scores` (`[rows, TILE]`); up to
+/// a whole vector of products is written.
+///
+/// # Safety
+/// [`is_direct`] holds for the keys; `queries` is `[rows, dim]` with `stride` numbers from row to row; `keys` are
+/// valid up to `count` rounded up to the lanes.
+#[inline(always)]
+pub(super) unsafe fn score_direct<V: Vector>(
+    dtype: DType,
+    queries: *const f32,
+    keys: &RowPointers,
+    (rows, dim, stride): (usize, usize, usize),
+    count: usize,
+    scores: *mut f32,
+) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        each_block!(V, dtype, rows, score_block, |row| (
+            queries.add(row * stride),
+            keys,
+            (dim, stride),
+            count,
+            scores.add(row * TILE)
+        ));
+    }
+}
+
+/// # Safety
+/// As [`score_direct`] with `ROWS` rows.
+#[inline(always)]
+unsafe fn score_block<V: Vector, L: Loader, const ROWS: usize>(
+    queries: *const f32,
+    keys: &RowPointers,
+    (dim, stride): (usize, usize),
+    count: usize,
+    scores: *mut f32,
+) {
+    for first in (0..count).step_by(V::LANES) {
+        let mut sums = [[V::splat(0.0); 16]; ROWS];
+        // SAFETY: promised by the caller.
+        unsafe {
+            for lane in 0..V::LANES {
+                let key = keys[first + lane];
+                let mut sum = [V::splat(0.0); ROWS];
+                for d in (0..dim).step_by(V::LANES) {
+                    let key = L::load::<V>(key, d);
+                    for row in 0..ROWS {
+                        sum[row] = key.fma(V::load(queries.add(row * stride + d)), sum[row]);
+                    }
+                }
+                for row in 0..ROWS {
+                    sums[row][lane] = sum[row];
+                }
+            }
+            for row in 0..ROWS {
+                V::sums(&sums[row][..V::LANES]).store(scores.add(row * TILE + first));
+            }
+        }
+    }
+}
+
+/// Products of 16-bit integer queries with `count` keys in Q8_0, to `scores`, without the queries' own scales.
+///
+/// # Safety
+/// As [`score_direct`], with whole blocks and `queries` in integers.
+#[inline(always)]
+pub(super) unsafe fn score_integers<V: Vector>(
+    queries: *const i16,
+    keys: &RowPointers,
+    (rows, dim, stride): (usize, usize, usize),
+    count: usize,
+    scores: *mut f32,
+) {
+    let mut row = 0;
+    // SAFETY: promised by the caller.
+    unsafe {
+        while row < rows {
+            let (queries, scores) = (queries.add(row * stride), scores.add(row * TILE));
+            match rows - row {
+                1 => score_integers_block::<V, 1>(queries, keys, (dim, stride), count, scores),
+                2 => score_integers_block::<V, 2>(queries, keys, (dim, stride), count, scores),
+                3 => score_integers_block::<V, 3>(queries, keys, (dim, stride), count, scores),
+                _ => score_integers_block::<V, 4>(queries, keys, (dim, stride), count, scores),
+            }
+            row += 4;
+        }
+    }
+}
+
+/// # Safety
+/// As [`score_integers`] with `ROWS` rows.
+#[inline(always)]
+unsafe fn score_integers_block<V: Vector, const ROWS: usize>(
+    queries: *const i16,
+    keys: &RowPointers,
+    (dim, stride): (usize, usize),
+    count: usize,
+    scores: *mut f32,
+) {
+    for first in (0..count).step_by(V::LANES) {
+        let mut sums = [[V::splat(0.0); 16]; ROWS];
+        // SAFETY: promised by the caller.
+        unsafe {
+            for lane in 0..V::LANES {
+                let key = keys[first + lane];
+                let mut sum = [V::splat(0.0); ROWS];
+                for block in 0..dim / Q8_BLOCK {
+                    let key = key.add(block * Q8_BYTES);
+                    let scale = V::splat(V::f16_value(key.cast::<u16>().read_unaligned()));
+                    for row in 0..ROWS {
+                        let query = queries.add(row * stride + block * Q8_BLOCK);
+                        sum[row] = V::dot32(query, key.add(2).cast()).fma(scale, sum[row]);
+                    }
+                }
+                for row in 0..ROWS {
+                    sums[row][lane] = sum[row];
+                }
+            }
+            for row in 0..ROWS {
+                V::sums(&sums[row][..V::LANES]).store(scores.add(row * TILE + first));
+            }
+        }
+    }
+}
+
+/// Products of `rows` query rows with `count` keys of a tile, to `scores` (`[rows, TILE]`).
+///
+/// # Safety
+/// `queries` and `keys` are rows of `stride` numbers, a whole number of vectors, padded with zeros; `keys` are
+/// valid up to `count` rounded up to the lanes.
+#[inline(always)]
+pub(super) unsafe fn score_tile<V: Vector>(
+    queries: *const f32,
+    keys: *const f32,
+    stride: usize,
+    rows: usize,
+    count: usize,
+    scores: *mut f32,
+) {
+    for row in 0..rows {
+        for cell in (0..count).step_by(V::LANES) {
+            // SAFETY: promised by the caller.
+            unsafe {
+                let query = queries.add(row * stride);
+                let key = keys.add(cell * stride);
+                let mut sums = [V::splat(0.0); 16];
+                for d in (0..stride).step_by(V::LANES) {
+                    let query = V::load(query.add(d));
+                    for lane in 0..V::LANES {
+                        sums[lane] = V::load(key.add(lane * stride + d)).fma(query, sums[lane]);
+                    }
+                }
+                V::sums(&sums[..V::LANES]).store(scores.add(row * TILE + cell));
+            }
+        }
+    }
+}
+
+/// Adds `weights[row][cell] * values[cell]` for all cells, in their order, to each row of `sums`.
+///
+/// # Safety
+/// [`is_direct`] holds for the values; `weights` is `[rows, TILE]`, `sums` `[rows, dim]` with `stride` numbers from
+/// row to row.
+#[inline(always)]
+pub(super) unsafe fn add_values<V: Vector>(
+    dtype: DType,
+    weights: *const f32,
+    values: &RowPointers,
+    (rows, dim, stride): (usize, usize, usize),
+    count: usize,
+    sums: *mut f32,
+) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        each_block!(V, dtype, rows, add_values_rows, |row| (
+            weights.add(row * TILE),
+            values,
+            (dim, stride),
+            count,
+            sums.add(row * stride)
+        ));
+    }
+}
+
+/// # Safety
+/// As [`add_values`] with `ROWS` rows.
+#[inline(always)]
+unsafe fn add_values_rows<V: Vector, L: Loader, const ROWS: usize>(
+    weights: *const f32,
+    values: &RowPointers,
+    (dim, stride): (usize, usize),
+    count: usize,
+    sums: *mut f32,
+) {
+    let mut d = 0;
+    // SAFETY: promised by the caller; blocks of columns never reach over the row.
+    unsafe {
+        // Four vectors side by side fill the 32 registers of AVX-512, two the 16 of AVX2.
+        if V::LANES == 16 {
+            while d + 4 * V::LANES <= dim {
+                add_values_block::<V, L, ROWS, 4>(weights, values, d, stride, count, sums.add(d));
+                d += 4 * V::LANES;
+            }
+        }
+        while d + 2 * V::LANES <= dim {
+            add_values_block::<V, L, ROWS, 2>(weights, values, d, stride, count, sums.add(d));
+            d += 2 * V::LANES;
+        }
+        while d < dim {
+            add_values_block::<V, L, ROWS, 1>(weights, values, d, stride, count, sums.add(d));
+            d += V::LANES;
+        }
+    }
+}
+
+/// # Safety
+/// As [`add_values`] with `ROWS` rows and `COLUMNS` vectors from number `d` of each value on.
+#[inline(always)]
+unsafe fn add_values_block<V: Vector, L: Loader, const ROWS: usize, const COLUMNS: usize>(
+    weights: *const f32,
+    values: &RowPointers,
+    d: usize,
+    stride: usize,
+    count: usize,
+    sums: *mut f32,
+) {
+    let mut total = [[V::splat(0.0); COLUMNS]; ROWS];
+    // SAFETY: promised by the caller.
+    unsafe {
+        for row in 0..ROWS {
+            for column in 0..COLUMNS {
+                total[row][column] = V::load(sums.add(row * stride + column * V::LANES));
+            }
+        }
+        for cell in 0..count {
+            let mut value = [V::splat(0.0); COLUMNS];
+            for column in 0..COLUMNS {
+                value[column] = L::load::<V>(*values.get_unchecked(cell), d + column * V::LANES);
+            }
+            for row in 0..ROWS {
+                let weight = V::splat(*weights.add(row * TILE + cell));
+                for column in 0..COLUMNS {
+                    total[row][column] = value[column].fma(weight, total[row][column]);
+                }
+            }
+        }
+        for row in 0..ROWS {
+            for column in 0..COLUMNS {
+                total[row][column].store(sums.add(row * stride + column * V::LANES));
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Every zoo model of a known architecture, loaded from its file and run on the evaluator.
+
+mod support;
+
+use std::sync::Arc;
+
+use puna_conformance::zoo::{self, ZooModel};
+use puna_models::ARCHITECTURES;
+use puna_quant::DType;
+use puna_runtime::{Model, ModelOptions, OutputRows, Placement, estimate};
+use support::*;
+
+fn models() -> Vec<ZooModel> {
+    let known = |model: &ZooModel| ARCHITECTURES.iter().any(|row| row.name == model.architecture());
+    let models: Vec<ZooModel> = zoo::models().into_iter().filter(known).collect();
+    for row in ARCHITECTURES {
+        assert!(models.iter().any(|model| model.architecture() == row.name), "no zoo model of {}", row.name);
+    }
+    models
+}
+
+fn load(model: &ZooModel, options: &ModelOptions) -> Model {
+    let file = Arc::new(model.open());
+    Model::load(file, &reference(), &Placement::default(), options, &mut |_| true).expect("loads")
+}
+
+/// Options with the context and formats of the recorded logits.
+fn recorded(sequences: u32, micro_batch: u32) -> ModelOptions {
+    ModelOptions { keys: DType::F32, values: DType::F32, ..options(256, sequences, micro_batch) }
+}
+
+#[track_caller]
+fn assert_golden(model: &ZooModel, found: &[f32], from: usize) {
+    let width = model.logits.len() / model.tokens.len();
+    let error = normalised_squared_error(found, &model.logits[from * width..]);
+    assert!(error <= model.tolerance(), "{}: normalised squared error {error:.2e}", model.name);
+}
+
+fn greedy(logits: &[f32]) -> u32 {
+    let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
+    best.expect("has logits") as u32
+}
+
+#[test]
+fn logits_equal_the_recorded_ones_however_the_prompt_is_cut() {
+    for zoo_model in models() {
+        for micro_batch in [1, 7, 512] {
+            let mut model = load(&zoo_model, &recorded(1, micro_batch));
+            assert_golden(&zoo_model, &all_rows(&mut model, 0, &zoo_model.tokens), 0);
+        }
+    }
+}
+
+#[test]
+fn logits_equal_the_recorded_ones_among_other_sequences() {
+    for zoo_model in models() {
+        let mut model = load(&zoo_model, &recorded(4, 10));
+        let tokens = &zoo_model.tokens;
+        let batch = vec![
+            work(0, &tokens[12..], OutputRows::None),
+            work(1, &tokens[..20], OutputRows::None),
+            work(2, tokens, OutputRows::All),
+        ];
+        assert_golden(&zoo_model, &run(&mut model, batch).logits, 0);
+        // A copy goes on as the original would, and so does a saved one, after the original was changed.
+        model.copy(1, 3);
+        let saved = model.save(1, &tokens[..20]).expect("saves");
+        all_rows(&mut model, 1, &tokens[..3]);
+        assert_golden(&zoo_model, &all_rows(&mut model, 3, &tokens[20..]), 20);
+        assert_eq!(model.restore(1, &saved).expect("restores"), tokens[..20]);
+        assert_golden(&zoo_model, &all_rows(&mut model, 1, &tokens[20..]), 20);
+        // One token back and again, as for a prompt that is already there.
+        model.truncate(1, 23).expect("the window has what is needed");
+        assert_golden(&zoo_model, &all_rows(&mut model, 1, &tokens[23..]), 23);
+    }
+}
+
+#[test]
+fn greedy_continuations_equal_the_recorded_ones() {
+    for zoo_model in models() {
+        let mut model = load(&zoo_model, &recorded(1, 512));
+        let mut next = zoo_model.tokens.clone();
+        let mut found = Vec::new();
+        while found.len() < zoo_model.greedy.len() {
+            let outputs = run(&mut model, vec![work(0, &next, OutputRows::Last)]);
+            let token = greedy(outputs.last(0).expect("has a row"));
+            found.push(token);
+            next = vec![token];
+        }
+        assert_eq!(found, zoo_model.greedy, "{}", zoo_model.name);
+    }
+}
+
+#[test]
+fn facts_and_memory_are_those_of_the_file() {
+    for zoo_model in models() {
+        let file = zoo_model.open();
+        let options = recorded(2, 16);
+        let estimated = estimate(&file.metadata, &file.tensors, &options).expect("can be estimated");
+        let model = load(&zoo_model, &options);
+        let information = model.information();
+        assert_eq!(information.architecture, zoo_model.architecture());
+        assert_eq!((information.context, information.vocabulary), (256, 128));
+        assert!(information.layers > 0 && information.embedding > 0 && information.context_train > 0);
+        assert_eq!(4 * information.parameters, information.file_bytes);
+        let caches: u64 = model.memory().iter().map(|memory| memory.caches).sum();
+        assert_eq!(estimated.caches, caches, "{}", zoo_model.name);
+        let unused = puna_models::unused_tensors(model.graph(), &file.tensors);
+        let unused = unused.iter().filter_map(|name| file.tensors.get(name)).map(|tensor| tensor.byte_len());
+        assert_eq!(estimated.weights, information.file_bytes - unused.sum::<u64>());
+        // At least one residual stream and one set of logits.
+        assert!(estimated.work >= 16 * 4 * (information.embedding as u64).max(128));
+        assert_eq!(estimated.total(), estimated.weights + estimated.caches + estimated.work);
+
+        let trained = ModelOptions { context: 0, ..options };
+        assert_eq!(load(&zoo_model, &trained).options().context, information.context_train);
+    }
+}

@@ -1,0 +1,83 @@
+//! What the tests of the program share.
+#![allow(dead_code)] // each test file uses a part
+
+use puna_gguf::{Array, Metadata, TensorSpec, Value};
+use puna_quant::DType;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The program with these arguments, without the caller's environment.
+pub fn llama(arguments: &[&str]) -> Command {
+    program(Path::new(env!("CARGO_BIN_EXE_llama")), arguments)
+}
+
+pub fn program(path: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(path);
+    command.args(arguments).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.env("LLAMA_CACHE", "no-such-cache").stdin(Stdio::null());
+    command
+}
+
+pub struct Run {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+pub fn run(command: &mut Command) -> Run {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    Run { code: status.code().unwrap_or(-1), out: text(&stdout), err: text(&stderr) }
+}
+
+/// Runs and expects success and silence on the standard error; returns the output.
+pub fn output(arguments: &[&str]) -> String {
+    let run = run(&mut llama(arguments));
+    assert_eq!((run.code, run.err.as_str()), (0, ""), "{arguments:?}: {}", run.out);
+    run.out
+}
+
+/// Runs and expects this exit code and nothing on the standard output; returns the first line of the error.
+pub fn failure(code: i32, arguments: &[&str]) -> String {
+    let run = run(&mut llama(arguments));
+    assert_eq!((run.code, run.out.as_str()), (code, ""), "{arguments:?}: {}", run.err);
+    assert_eq!(run.err.lines().count(), if code == 2 { 2 } else { 1 }, "{arguments:?}: {}", run.err);
+    run.err.lines().next().unwrap_or("").to_owned()
+}
+
+/// A model file with a sentencepiece vocabulary that knows "hi", and one matrix.
+pub fn tiny_model(folder: &Path) -> PathBuf {
+    let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
+    tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+    tokens.extend(["\u{2581}", "h", "i", "hi", "\u{2581}hi"].map(str::to_owned));
+    let mut kinds = vec![6; tokens.len()];
+    kinds[..3].copy_from_slice(&[2, 3, 3]);
+    kinds[259..].fill(1);
+    let mut scores = vec![0.0; tokens.len()];
+    scores[259..].copy_from_slice(&[-3.0, -4.0, -5.0, -1.0, -2.0]);
+    let mut metadata = Metadata::new();
+    for (key, value) in [
+        ("general.architecture", Value::String("llama".into())),
+        ("general.name", Value::String("tiny \u{1b}[31m model".into())),
+        ("llama.block_count", Value::U32(2)),
+        ("llama.embedding_length", Value::U32(64)),
+        ("llama.feed_forward_length", Value::U32(128)),
+        ("llama.context_length", Value::U32(1000)),
+        ("llama.attention.head_count", Value::U32(4)),
+        ("llama.attention.head_count_kv", Value::U32(2)),
+        ("tokenizer.ggml.model", Value::String("llama".into())),
+        ("tokenizer.ggml.tokens", Value::Array(Array::String(tokens))),
+        ("tokenizer.ggml.scores", Value::Array(Array::F32(scores))),
+        ("tokenizer.ggml.token_type", Value::Array(Array::I32(kinds))),
+        ("tokenizer.ggml.bos_token_id", Value::U32(1)),
+        ("tokenizer.ggml.eos_token_id", Value::U32(2)),
+        ("tokenizer.ggml.unknown_token_id", Value::U32(0)),
+        ("tokenizer.ggml.add_bos_token", Value::Bool(true)),
+    ] {
+        metadata.set(key, value);
+    }
+    let path = folder.join("tiny.gguf");
+    let spec = TensorSpec { name: "token_embd.weight".into(), dtype: DType::F32, shape: vec![264, 64] };
+    puna_gguf::write(&path, &metadata, &[(spec, &[0; 264 * 64 * 4])]).unwrap();
+    path
+}
