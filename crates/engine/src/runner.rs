@@ -1,8 +1,8 @@
 //! What the engine needs of a model; tests inject failures here.
 
-use puna_runtime::{Batch, Outputs, RuntimeError};
+use puna_runtime::{Batch, Model, Outputs, RuntimeError};
 
-/// A model that evaluates batches of sequences. [`puna_runtime::Model`] is the one that counts.
+/// A model that evaluates batches of sequences. [`Model`] is the one that counts.
 pub trait Runner: Send {
     /// Number of tokens that exist.
     fn vocabulary(&self) -> u32;
@@ -12,16 +12,65 @@ pub trait Runner: Send {
     fn sequences(&self) -> u32;
     /// Cells that no sequence holds.
     fn free_cells(&self) -> u32;
-    /// Evaluates a batch. On error nothing of it stays in any sequence.
+    /// Positions that the sequence holds.
+    fn length(&self, sequence: u32) -> u32;
+    /// Evaluates a batch. On error nothing of it stays in any sequence, or a sequence is emptied.
     fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError>;
     /// Drops the positions from `position` on. An error leaves the sequence as it was.
     fn truncate(&mut self, sequence: u32, position: u32) -> Result<(), RuntimeError>;
     /// Drops everything of the sequence.
     fn clear(&mut self, sequence: u32);
-    /// Drops `discard` positions after the first `keep` and moves the later ones down.
+    /// Drops `discard` positions after the first `keep` and moves the later ones down. An error leaves the
+    /// sequence as it was, or empties it.
     fn shift(&mut self, sequence: u32, keep: u32, discard: u32) -> Result<(), RuntimeError>;
     /// The sequence as bytes; `tokens` are those it holds.
     fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError>;
     /// Replaces the sequence by a saved one and returns its tokens. An error leaves it as it was.
     fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, RuntimeError>;
+}
+
+impl Runner for Model {
+    fn vocabulary(&self) -> u32 {
+        self.information().vocabulary
+    }
+
+    fn context(&self) -> u32 {
+        self.information().context
+    }
+
+    fn sequences(&self) -> u32 {
+        self.options().sequences
+    }
+
+    fn free_cells(&self) -> u32 {
+        Model::free_cells(self)
+    }
+
+    fn length(&self, sequence: u32) -> u32 {
+        Model::length(self, sequence)
+    }
+
+    fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError> {
+        Model::run(self, batch)
+    }
+
+    fn truncate(&mut self, sequence: u32, position: u32) -> Result<(), RuntimeError> {
+        Model::truncate(self, sequence, position)
+    }
+
+    fn clear(&mut self, sequence: u32) {
+        Model::clear(self, sequence);
+    }
+
+    fn shift(&mut self, sequence: u32, keep: u32, discard: u32) -> Result<(), RuntimeError> {
+        Model::shift(self, sequence, keep, discard)
+    }
+
+    fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError> {
+        Model::save(self, sequence, tokens)
+    }
+
+    fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, RuntimeError> {
+        Model::restore(self, sequence, bytes)
+    }
 }

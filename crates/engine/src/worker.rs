@@ -284,7 +284,15 @@ impl Worker {
                 job.tokens.drain(keep..keep + discard);
             }
         } else {
+            self.synchronise(index);
             self.finish(index, FinishReason::Length);
+        }
+    }
+
+    /// After a failure of the model: a sequence that it had to empty is empty here, too.
+    fn synchronise(&mut self, index: usize) {
+        if self.model.length(index as u32) as usize != self.slots[index].held.len() {
+            self.clear(index);
         }
     }
 
@@ -368,6 +376,9 @@ impl Worker {
                     job.alone = true;
                 }
             }
+        }
+        for share in shares {
+            self.synchronise(share.slot);
         }
         if panicked {
             // Nothing that the model holds can be trusted; requests start over from their tokens.

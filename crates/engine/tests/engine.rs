@@ -1,10 +1,12 @@
 //! The engine on a model by arithmetic.
 
+mod arithmetic;
 mod common;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arithmetic::*;
 use common::*;
 use puna_engine::{Engine, EngineError, EngineOptions, Event, FinishReason, Request, UNLIMITED, UNTIL_FULL};
 use puna_sampling::Parameters;

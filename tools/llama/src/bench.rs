@@ -4,6 +4,7 @@ use crate::bench_output::{Machine, ModelFacts, Printer, Row};
 use crate::console::{Console, INFORMATION};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
+use crate::measure::Measuring;
 use crate::{console, devices, source};
 use puna_flags::bench::{Bench, SPEC, Settings, Test};
 use puna_flags::{Log, Model};
@@ -39,8 +40,8 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         build_commit: option_env!("PUNA_BUILD_COMMIT").unwrap_or("unknown").to_owned(),
         build_number: option_env!("PUNA_BUILD_NUMBER").and_then(|number| number.parse().ok()).unwrap_or(0),
     };
-    let mut measure =
-        |_: &Test, _: &dyn Fn(&str)| Err(Failure::Failed("measuring is not built yet".to_owned()));
+    let mut measuring = Measuring::new(&tests, bench.repetitions, !bench.no_warmup, &console);
+    let mut measure = |test: &Test, say: &dyn Fn(&str)| measuring.measure(test, say);
     let (out, err) = (&mut std::io::stdout(), &mut std::io::stderr());
     run_tests(&bench, &defaults, &machine, &tests, out, err, &mut measure)
 }

@@ -5,17 +5,29 @@
 
 mod bench;
 mod bench_output;
+mod chat;
+mod cli;
+mod completion;
 mod console;
 mod devices;
 mod failure;
+mod file_types;
+mod files;
 mod info;
 mod interrupt;
 mod invocation;
+mod load;
+mod logits;
+mod measure;
 mod memory;
-mod not_built;
 mod pages;
+mod prompt;
 mod pull;
+mod run;
+mod session;
+mod simple;
 mod source;
+mod stops;
 mod tokenize;
 mod tools;
 

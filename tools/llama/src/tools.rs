@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{bench, devices, info, not_built, pages, pull, tokenize};
+use crate::{bench, cli, completion, devices, info, logits, pages, pull, run, simple, tokenize};
 use puna_flags::{Command, closest};
 
 /// One tool.
@@ -25,29 +25,29 @@ pub static TOOLS: &[Tool] = &[
         name: "cli",
         aliases: &["chat", "client"],
         summary: "Chat with a model",
-        command: |program| not_built::CLI.command(program),
-        run: |invocation| not_built::run(invocation, &not_built::CLI),
+        command: |program| cli::SPEC.command(program),
+        run: cli::run,
     },
     Tool {
         name: "run",
         aliases: &[],
         summary: "Run a model by its name, once or as a chat",
-        command: |program| not_built::RUN.command(program),
-        run: |invocation| not_built::run(invocation, &not_built::RUN),
+        command: |program| run::SPEC.command(program),
+        run: run::run,
     },
     Tool {
         name: "completion",
         aliases: &["complete"],
         summary: "Continue a text",
-        command: |program| not_built::COMPLETION.command(program),
-        run: |invocation| not_built::run(invocation, &not_built::COMPLETION),
+        command: |program| completion::SPEC.command(program),
+        run: completion::run,
     },
     Tool {
         name: "simple",
         aliases: &[],
         summary: "Continue a text greedily, with few flags",
-        command: |program| not_built::SIMPLE.command(program),
-        run: |invocation| not_built::run(invocation, &not_built::SIMPLE),
+        command: |program| simple::SPEC.command(program),
+        run: simple::run,
     },
     Tool {
         name: "serve",
@@ -67,8 +67,8 @@ pub static TOOLS: &[Tool] = &[
         name: "logits",
         aliases: &[],
         summary: "Write a model's logits for given tokens",
-        command: |program| not_built::LOGITS.command(program),
-        run: |invocation| not_built::run(invocation, &not_built::LOGITS),
+        command: |program| logits::SPEC.command(program),
+        run: logits::run,
     },
     Tool {
         name: "tokenize",

@@ -81,3 +81,25 @@ pub fn tiny_model(folder: &Path) -> PathBuf {
     puna_gguf::write(&path, &metadata, &[(spec, &[0; 264 * 64 * 4])]).unwrap();
     path
 }
+
+/// Something in the material that may lie beside the project.
+pub fn shared(path: &str) -> Option<PathBuf> {
+    beside(&format!("shared/{path}"))
+}
+
+/// A real model: beside the project or in the caller's cache folder.
+pub fn real_model(file: &str) -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    let cache = variable("LLAMA_CACHE").or_else(|| {
+        let folder = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
+        folder.map(|folder| folder.join("puna"))
+    });
+    let cached = cache.map(|folder| folder.join("starter").join(file)).filter(|path| path.exists());
+    beside(&format!("models/{file}")).or(cached)
+}
+
+/// The path in the project's folder or in one of those around it.
+fn beside(path: &str) -> Option<PathBuf> {
+    let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    folders.map(|folder| folder.join(path)).find(|path| path.exists())
+}

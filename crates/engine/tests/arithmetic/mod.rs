@@ -1,0 +1,144 @@
+//! A model by arithmetic: its logits depend on every token that a sequence holds and on their order, so any
+//! mistake in what the cache holds changes what is generated. Some tokens make steps fail.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use puna_engine::Runner;
+use puna_runtime::{Batch, OutputRow, OutputRows, Outputs, RuntimeError};
+
+pub const VOCABULARY: u32 = 50;
+/// A step with this token is refused.
+pub const REFUSED: u32 = 40;
+/// A step with this token panics.
+pub const PANICS: u32 = 41;
+/// Logits after this token are not numbers.
+pub const NOT_A_NUMBER: u32 = 42;
+/// Logits after this token are all minus infinity.
+pub const NOTHING: u32 = 43;
+/// Tokens below this are generated.
+const GENERATED: u64 = 40;
+
+/// What the model was asked to do: sequence and number of tokens of every work of every batch.
+pub type Log = Arc<Mutex<Vec<Vec<(u32, usize)>>>>;
+
+pub struct Arithmetic {
+    pub context: u32,
+    pub cells: u32,
+    pub held: Vec<Vec<u32>>,
+    pub shifts: bool,
+    pub truncates: bool,
+    pub delay: Duration,
+    pub log: Log,
+}
+
+impl Arithmetic {
+    pub fn new(context: u32, sequences: usize) -> Self {
+        Self {
+            context,
+            cells: context * sequences as u32,
+            held: vec![Vec::new(); sequences],
+            shifts: true,
+            truncates: true,
+            delay: Duration::ZERO,
+            log: Log::default(),
+        }
+    }
+}
+
+/// The token that follows `held`.
+pub fn following(held: &[u32]) -> u32 {
+    let hash = held.iter().fold(7u64, |hash, token| (hash * 31 + u64::from(*token) + 1) % 1_000_003);
+    (hash % GENERATED) as u32
+}
+
+/// What greedy generation gives after a prompt, without any cache.
+pub fn expected(prompt: &[u32], count: usize) -> Vec<u32> {
+    let mut held = prompt.to_vec();
+    for _ in 0..count {
+        held.push(following(&held));
+    }
+    held.split_off(prompt.len())
+}
+
+impl Runner for Arithmetic {
+    fn vocabulary(&self) -> u32 {
+        VOCABULARY
+    }
+    fn context(&self) -> u32 {
+        self.context
+    }
+    fn sequences(&self) -> u32 {
+        self.held.len() as u32
+    }
+    fn free_cells(&self) -> u32 {
+        self.cells - self.held.iter().map(|held| held.len() as u32).sum::<u32>()
+    }
+    fn length(&self, sequence: u32) -> u32 {
+        self.held[sequence as usize].len() as u32
+    }
+    fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError> {
+        std::thread::sleep(self.delay);
+        let sizes = batch.work.iter().map(|work| (work.sequence, work.tokens.len()));
+        self.log.lock().unwrap().push(sizes.collect());
+        let needed = batch.work.iter().map(|work| work.tokens.len() as u32).sum::<u32>();
+        if needed > self.free_cells() {
+            return Err(RuntimeError::ContextFull { needed, free: self.free_cells(), context: self.cells });
+        }
+        let tokens = || batch.work.iter().flat_map(|work| &work.tokens);
+        if tokens().any(|token| *token == REFUSED) {
+            return Err(RuntimeError::TokenOutOfRange { token: REFUSED, vocabulary: REFUSED });
+        }
+        if tokens().any(|token| *token == PANICS) {
+            // As a real fault would: after half of the work is done.
+            self.held[batch.work[0].sequence as usize].push(0);
+            panic!("the evaluation of token {PANICS} went wrong");
+        }
+        let mut outputs = Outputs { width: VOCABULARY as usize, rows: Vec::new(), logits: Vec::new() };
+        for work in &batch.work {
+            let held = &mut self.held[work.sequence as usize];
+            held.extend(&work.tokens);
+            assert!(held.len() <= self.context as usize, "sequence {} is too long", work.sequence);
+            if work.outputs == OutputRows::Last {
+                let mut row = vec![0.0; VOCABULARY as usize];
+                row[following(held) as usize] = 8.0;
+                match held.last() {
+                    Some(&NOT_A_NUMBER) => row[3] = f32::NAN,
+                    Some(&NOTHING) => row.fill(f32::NEG_INFINITY),
+                    _ => {}
+                }
+                outputs.rows.push(OutputRow { sequence: work.sequence, position: held.len() as u32 - 1 });
+                outputs.logits.extend(row);
+            }
+        }
+        Ok(outputs)
+    }
+    fn truncate(&mut self, sequence: u32, position: u32) -> Result<(), RuntimeError> {
+        if !self.truncates {
+            return Err(RuntimeError::ContextFull { needed: 0, free: 0, context: 0 });
+        }
+        self.held[sequence as usize].truncate(position as usize);
+        Ok(())
+    }
+    fn clear(&mut self, sequence: u32) {
+        self.held[sequence as usize].clear();
+    }
+    fn shift(&mut self, sequence: u32, keep: u32, discard: u32) -> Result<(), RuntimeError> {
+        if !self.shifts {
+            return Err(RuntimeError::ContextFull { needed: 0, free: 0, context: 0 });
+        }
+        self.held[sequence as usize].drain(keep as usize..(keep + discard) as usize);
+        Ok(())
+    }
+    fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError> {
+        assert_eq!(self.held[sequence as usize], tokens);
+        Ok(tokens.iter().map(|token| *token as u8).collect())
+    }
+    fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, RuntimeError> {
+        if bytes.iter().any(|byte| u32::from(*byte) >= VOCABULARY) {
+            return Err(RuntimeError::TokenOutOfRange { token: 255, vocabulary: VOCABULARY });
+        }
+        self.held[sequence as usize] = bytes.iter().map(|byte| u32::from(*byte)).collect();
+        Ok(self.held[sequence as usize].clone())
+    }
+}

@@ -1,0 +1,169 @@
+//! The measuring loop of `bench`: tokens through a model, and how long they take.
+
+use crate::bench::Samples;
+use crate::bench_output::ModelFacts;
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::{file_types, interrupt, load};
+use puna_flags::bench::{Settings, Test};
+use puna_gguf::{File, OpenOptions};
+use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Work};
+use puna_sampling::Random;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Measures tests one after another; the model stays loaded while only the lengths change.
+pub struct Measuring<'a> {
+    tests: &'a [Test],
+    repetitions: u32,
+    warmup: bool,
+    console: &'a Console,
+    loaded: Option<Loaded>,
+}
+
+struct Loaded {
+    /// The settings it was loaded with, lengths aside.
+    settings: Settings,
+    model: Model,
+    facts: ModelFacts,
+    vocabulary: u32,
+}
+
+impl<'a> Measuring<'a> {
+    /// For these tests.
+    pub fn new(tests: &'a [Test], repetitions: u32, warmup: bool, console: &'a Console) -> Self {
+        interrupt::install();
+        Self { tests, repetitions, warmup, console, loaded: None }
+    }
+
+    /// Runs one test; `say` hears what is going on.
+    pub fn measure(&mut self, test: &Test, say: &dyn Fn(&str)) -> Result<Samples, Failure> {
+        let settings = without_lengths(&test.settings);
+        if self.loaded.as_ref().is_none_or(|loaded| loaded.settings != settings) {
+            // The old model makes room first.
+            self.loaded = None;
+            self.loaded = Some(self.load(settings)?);
+        }
+        let Some(loaded) = &mut self.loaded else { return Err(Failure::Failed("no model".into())) };
+        let mut run = Run { loaded, test, random: Random::new(0, 0) };
+        if self.warmup {
+            say("warmup");
+            run.warm_up()?;
+        }
+        let mut nanoseconds = Vec::new();
+        for repetition in 1..=self.repetitions {
+            say(&format!("run {repetition}/{}", self.repetitions));
+            run.fill_to_depth()?;
+            let start = Instant::now();
+            run.prompt(test.n_prompt)?;
+            run.generate(test.n_gen)?;
+            nanoseconds.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        }
+        Ok(Samples { model: loaded.facts.clone(), nanoseconds })
+    }
+
+    fn load(&self, settings: Settings) -> Result<Loaded, Failure> {
+        let mode = settings.load_mode;
+        let options = OpenOptions {
+            mmap: !matches!(mode, "none" | "mlock" | "dio"),
+            mlock: matches!(mode, "mlock" | "mmap+mlock"),
+            ..OpenOptions::default()
+        };
+        let file = Arc::new(File::open(Path::new(&settings.model), &options)?);
+        let names: Vec<String> =
+            settings.devices.split('/').filter(|name| *name != "auto").map(str::to_owned).collect();
+        let backend = load::backend(settings.n_threads as usize, &names)?;
+        let options = ModelOptions {
+            context: self.context(&settings),
+            sequences: 1,
+            batch: settings.n_batch,
+            micro_batch: settings.n_ubatch.min(settings.n_batch),
+            outputs: 1,
+            keys: load::cache_format(settings.type_k)?,
+            values: load::cache_format(settings.type_v)?,
+            full_window_cache: false,
+        };
+        let model = load::load(&file, &backend, &options, self.console)?;
+        let facts = ModelFacts {
+            description: file_types::description(&file),
+            size: model.information().file_bytes,
+            n_params: model.information().parameters,
+        };
+        let vocabulary = model.information().vocabulary;
+        Ok(Loaded { settings, model, facts, vocabulary })
+    }
+
+    /// Cells for the longest of the tests with these settings.
+    fn context(&self, settings: &Settings) -> u32 {
+        let alike = self.tests.iter().filter(|test| without_lengths(&test.settings) == *settings);
+        let lengths = alike.map(|test| {
+            test.settings.n_depth.saturating_add(test.n_prompt).saturating_add(test.n_gen).max(1)
+        });
+        lengths.max().unwrap_or(1)
+    }
+}
+
+fn without_lengths(settings: &Settings) -> Settings {
+    Settings { n_depth: 0, ..settings.clone() }
+}
+
+/// One test on its model.
+struct Run<'a> {
+    loaded: &'a mut Loaded,
+    test: &'a Test,
+    random: Random,
+}
+
+impl Run<'_> {
+    /// A token by chance: the speed must not depend on which.
+    fn token(&mut self) -> u32 {
+        self.random.next_u32() % self.loaded.vocabulary.max(1)
+    }
+
+    fn step(&mut self, tokens: Vec<u32>) -> Result<(), Failure> {
+        if interrupt::take() {
+            return Err(Failure::Interrupted);
+        }
+        let work = vec![Work { sequence: 0, tokens, outputs: OutputRows::Last }];
+        self.loaded.model.run(&Batch { work })?;
+        Ok(())
+    }
+
+    fn prompt(&mut self, count: u32) -> Result<(), Failure> {
+        let mut left = count;
+        while left > 0 {
+            let part = left.min(self.test.settings.n_batch.max(1));
+            let tokens = (0..part).map(|_| self.token()).collect();
+            self.step(tokens)?;
+            left -= part;
+        }
+        Ok(())
+    }
+
+    fn generate(&mut self, count: u32) -> Result<(), Failure> {
+        for _ in 0..count {
+            let token = self.token();
+            self.step(vec![token])?;
+        }
+        Ok(())
+    }
+
+    /// Whatever happens only once happens here.
+    fn warm_up(&mut self) -> Result<(), Failure> {
+        self.loaded.model.clear(0);
+        self.prompt(self.test.n_prompt)?;
+        self.generate(self.test.n_gen.min(1))
+    }
+
+    /// Leaves exactly the tokens that the test starts from, evaluating them only if they are not there.
+    fn fill_to_depth(&mut self) -> Result<(), Failure> {
+        let depth = self.test.settings.n_depth;
+        let model = &mut self.loaded.model;
+        if depth > 0 && model.length(0) >= depth && model.truncate(0, depth).is_ok() {
+            return Ok(());
+        }
+        model.clear(0);
+        self.prompt(depth)
+    }
+}

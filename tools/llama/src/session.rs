@@ -1,0 +1,223 @@
+//! An engine with a tokenizer: prompts in, text out as it comes.
+
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::stops::Stops;
+use crate::{interrupt, load};
+use puna_engine::{Engine, EngineOptions, Event, FinishReason, Request, Timings};
+use puna_flags::{Config, Sampling};
+use puna_gguf::Metadata;
+use puna_runtime::ModelInformation;
+use puna_sampling::{Parameters, SAMPLERS, random_seed};
+use puna_tokenizer::{Decoder, Tokenizer};
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+/// How often to look for Ctrl-C while nothing comes.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// A model that answers.
+pub struct Session {
+    /// The engine, with one sequence.
+    pub engine: Engine,
+    /// The tokenizer of the model.
+    pub tokenizer: Tokenizer,
+    /// Facts about the model.
+    pub information: ModelInformation,
+    /// Metadata of the file.
+    pub metadata: Metadata,
+    /// Bytes of the caches.
+    pub cache_bytes: u64,
+    sampling: Parameters,
+    end_of_generation: Arc<[u32]>,
+    ignore_end: bool,
+    predict: i32,
+    keep: i32,
+    stops: Vec<String>,
+    special: bool,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The model or a stop text ended it.
+    Complete,
+    /// The limit of tokens or the context.
+    Length,
+    /// Ctrl-C.
+    Interrupted,
+}
+
+/// A finished answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// What was shown.
+    pub text: String,
+    /// The tokens, up to the one that ended the text.
+    pub tokens: Vec<u32>,
+    /// Why it ended.
+    pub end: End,
+    /// What it took.
+    pub timings: Timings,
+}
+
+impl Session {
+    /// Loads the model that the flags name. `predict` is the tool's own limit of tokens.
+    pub fn start(
+        invocation: &Invocation,
+        config: &Config,
+        console: &Console,
+        predict: i32,
+    ) -> Result<Self, Failure> {
+        interrupt::install();
+        let opened = load::open(invocation, config, console, true)?;
+        let tokenizer = Tokenizer::from_metadata(&opened.file.metadata)?
+            .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
+        tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
+        let model = load::model(&opened, config, console, 1)?;
+        let information = model.information().clone();
+        let cache_bytes = model.memory().iter().map(|memory| memory.caches).sum();
+        if tokenizer.vocabulary().len() > information.vocabulary as usize {
+            console.warn(&format!(
+                "the tokenizer has {} tokens, the model knows {}",
+                tokenizer.vocabulary().len(),
+                information.vocabulary
+            ));
+        }
+        let step_tokens = model.options().micro_batch;
+        let options = EngineOptions { step_tokens, context_shift: config.context.shift };
+        let within = |token: &u32| *token < information.vocabulary;
+        let mut sampling = parameters(&config.sampling);
+        sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
+        // The beginning token does not count among the tokens that a context shift keeps.
+        let begin = i32::from(config.context.keep > 0 && tokenizer.vocabulary().add_bos());
+        Ok(Self {
+            end_of_generation: tokenizer.vocabulary().end_of_generation_tokens().collect(),
+            engine: Engine::start(model, options),
+            tokenizer,
+            information,
+            metadata: opened.file.metadata.clone(),
+            cache_bytes,
+            sampling,
+            ignore_end: config.sampling.ignore_eos,
+            predict: config.prompt.predict.unwrap_or(predict),
+            keep: config.context.keep.saturating_add(begin),
+            stops: config.prompt.reverse.clone(),
+            special: config.prompt.special,
+        })
+    }
+
+    /// A request as the flags describe it.
+    pub fn request(&self, prompt: Vec<u32>) -> Request {
+        Request {
+            predict: self.predict,
+            sampling: self.sampling.clone(),
+            end_of_generation: self.end_of_generation.clone(),
+            ignore_end: self.ignore_end,
+            sequence: Some(0),
+            keep: self.keep,
+            ..Request::new(prompt)
+        }
+    }
+
+    /// The seed of the draws.
+    pub fn seed(&self) -> u32 {
+        self.sampling.seed
+    }
+
+    /// Runs a request and hands over its text as it comes: complete characters, stop texts found and cut off.
+    /// Ctrl-C ends the answer, not the program.
+    pub fn generate(
+        &self,
+        request: Request,
+        show: &mut dyn FnMut(&str) -> Result<(), Failure>,
+    ) -> Result<Answer, Failure> {
+        // One that came before belongs to something else.
+        interrupt::take();
+        let mut decoder = Decoder::new(&self.tokenizer, self.special);
+        let mut stops = Stops::new(&self.stops);
+        let mut text = String::new();
+        let mut say = |part: String| -> Result<(), Failure> {
+            text.push_str(&part);
+            if part.is_empty() { Ok(()) } else { show(&part) }
+        };
+        let (id, events) = self.engine.submit(request);
+        let mut interrupted = false;
+        let mut tokens = Vec::new();
+        let (reason, timings) = loop {
+            match events.recv_timeout(PATIENCE) {
+                Ok(Event::Token { id: token, .. }) if !interrupted && !stops.stopped() => {
+                    tokens.push(token);
+                    say(stops.push(&decoder.push(token)))?;
+                    if stops.stopped() {
+                        self.engine.cancel(id);
+                    }
+                }
+                Ok(Event::Token { .. } | Event::Progress { .. }) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Finished { reason, timings }) => break (reason, timings),
+                Ok(Event::Failed(error)) => return Err(Failure::Failed(error.to_string())),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::Failed("the engine has stopped".into()));
+                }
+            }
+            if interrupt::take() {
+                interrupted = true;
+                self.engine.cancel(id);
+            }
+        };
+        say(stops.push(&decoder.finish()))?;
+        say(stops.finish())?;
+        let end = match reason {
+            _ if interrupted => End::Interrupted,
+            _ if stops.stopped() => End::Complete,
+            FinishReason::EndOfGeneration { .. } => End::Complete,
+            FinishReason::Length => End::Length,
+            FinishReason::Cancelled => End::Interrupted,
+        };
+        Ok(Answer { text, tokens, end, timings })
+    }
+}
+
+/// The sampling settings of the flags. Samplers that do not exist are left out: their flags accept only the
+/// values that switch them off.
+pub fn parameters(sampling: &Sampling) -> Parameters {
+    let defaults = Parameters::default();
+    let samplers = match &sampling.samplers {
+        None => defaults.samplers.clone(),
+        Some(names) => {
+            names.iter().filter_map(|name| SAMPLERS.iter().find(|spec| spec.name == name)).collect()
+        }
+    };
+    Parameters {
+        seed: sampling.seed.unwrap_or_else(random_seed),
+        temperature: sampling.temperature,
+        top_k: sampling.top_k,
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+        typical_p: sampling.typical_p,
+        penalty_last_n: sampling.repeat_last_n,
+        repeat_penalty: sampling.repeat_penalty,
+        presence_penalty: sampling.presence_penalty,
+        frequency_penalty: sampling.frequency_penalty,
+        logit_bias: sampling.logit_bias.clone(),
+        samplers,
+        ..defaults
+    }
+}
+
+/// One line about speed.
+pub fn summary(timings: &Timings) -> String {
+    let cached = match timings.cached_tokens {
+        0 => String::new(),
+        cached => format!(" (+{cached} reused)"),
+    };
+    format!(
+        "[ prompt: {} tokens{cached}, {:.1} t/s | generation: {} tokens, {:.1} t/s ]",
+        timings.prompt_tokens,
+        timings.prompt_per_second(),
+        timings.generated_tokens,
+        timings.generated_per_second()
+    )
+}

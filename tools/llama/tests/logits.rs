@@ -1,0 +1,143 @@
+//! `logits` on zoo models and on real ones.
+
+mod common;
+
+use common::{Run, failure, llama, real_model, run, shared};
+use puna_conformance::normalised_squared_error;
+use puna_conformance::zoo::{self, ZooModel};
+use std::path::{Path, PathBuf};
+
+struct Written {
+    folder: tempfile::TempDir,
+    model: PathBuf,
+}
+
+impl Written {
+    fn new(zoo: &ZooModel) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().join("model.gguf");
+        std::fs::write(&model, zoo.bytes()).unwrap();
+        Self { folder, model }
+    }
+
+    fn out(&self) -> PathBuf {
+        self.folder.path().join("out.f32")
+    }
+
+    fn run(&self, tokens: &str, more: &[&str]) -> Run {
+        let (model, out) = (self.model.to_str().unwrap(), self.out());
+        let first = ["logits", "-m", model, "--tokens", tokens, "-o", out.to_str().unwrap(), "--log-disable"];
+        run(&mut llama(&[&first, more].concat()))
+    }
+}
+
+fn list(tokens: &[u32]) -> String {
+    tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn floats(path: &Path) -> Vec<f32> {
+    let bytes = std::fs::read(path).unwrap();
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+fn chosen() -> Vec<ZooModel> {
+    let known = ["llama-dense", "qwen2-dense", "qwen3-dense", "gemma3-dense"];
+    let models: Vec<_> = zoo::models().into_iter().filter(|zoo| known.contains(&zoo.name.as_str())).collect();
+    assert_eq!(models.len(), known.len());
+    models
+}
+
+#[test]
+fn zoo_models_give_the_recorded_logits() {
+    for zoo in chosen() {
+        let written = Written::new(&zoo);
+        let f32_cache: &[&str] = &["--greedy", "12", "-ctk", "f32", "-ctv", "f32"];
+        for more in [&[][..], &["--step", "1"], &["--step", "7", "-t", "1"], &["-dev", "reference"]] {
+            let found = written.run(&list(&zoo.tokens), &[f32_cache, more].concat());
+            assert_eq!((found.code, found.err.as_str()), (0, ""), "{} {more:?}", zoo.name);
+            let greedy: Vec<u32> = serde_json::from_str(&found.out).unwrap();
+            assert_eq!(greedy, zoo.greedy, "{} {more:?}", zoo.name);
+            let error = normalised_squared_error(&floats(&written.out()), &zoo.logits);
+            assert!(error <= zoo.tolerance(), "{} {more:?}: {error:e}", zoo.name);
+        }
+    }
+}
+
+#[test]
+fn without_a_continuation_the_list_is_empty() {
+    let zoo = &chosen()[0];
+    let found = Written::new(zoo).run(&list(&zoo.tokens), &[]);
+    assert_eq!((found.code, found.out.as_str()), (0, "[]\n"));
+}
+
+#[test]
+fn failures_are_one_line_and_leave_no_file() {
+    let zoo = &chosen()[0];
+    let written = Written::new(zoo);
+    let long = list(&[1; 300]);
+    for (tokens, more, text) in [
+        (long.as_str(), &[][..], "300 tokens and 0 to generate do not fit into a context of 256"),
+        ("1,2", &["--greedy", "400"][..], "400 to generate do not fit"),
+        ("1,99999", &[][..], "token 99999"),
+        ("1", &["-dev", "nonsense"][..], "unknown device 'nonsense'; known are CPU, reference"),
+    ] {
+        let found = written.run(tokens, more);
+        assert_eq!((found.code, found.out.as_str()), (1, ""), "{}", found.err);
+        assert_eq!(found.err.lines().count(), 1, "{}", found.err);
+        assert!(found.err.contains(text), "{}", found.err);
+        assert_eq!(std::fs::read_dir(written.folder.path()).unwrap().count(), 1, "only the model is there");
+    }
+    let model = written.model.to_str().unwrap();
+    assert!(failure(2, &["logits", "-m", model]).contains("--tokens"));
+    assert!(failure(2, &["logits", "-m", model, "--tokens", "1,x"]).contains("--tokens"));
+    assert!(failure(1, &["logits", "-m", "no/such/file", "--tokens", "1"]).contains("no/such/file"));
+}
+
+/// Where the peer's two best tokens are well apart, ours is the same; prompt log-probabilities are close.
+#[test]
+fn real_models_agree_with_the_recorded_answers() {
+    for name in ["SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-q4_k_m"] {
+        let (Some(model), Some(recorded)) =
+            (real_model(&format!("{name}.gguf")), shared(&format!("fixtures/real/{name}.json")))
+        else {
+            println!("skipped: {name} is not here");
+            continue;
+        };
+        let cases: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(recorded).unwrap()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out.f32");
+        let ids = |value: &serde_json::Value| value.as_u64().unwrap() as u32;
+        let (mut sum, mut count) = (0.0, 0);
+        for case in cases.as_array().unwrap() {
+            let prompt: Vec<u32> = case["tokens"].as_array().unwrap().iter().map(ids).collect();
+            let answer = case["greedy"].as_array().unwrap();
+            let all: Vec<u32> = prompt.iter().copied().chain(answer.iter().map(|step| ids(&step["id"]))).collect();
+            let arguments = ["logits", "-m", model.to_str().unwrap(), "-c", "512", "--tokens", &list(&all)];
+            let found = run(&mut llama(&[&arguments[..], &["-o", out.to_str().unwrap(), "--log-disable"]].concat()));
+            assert_eq!((found.code, found.err.as_str()), (0, ""));
+            let logits = floats(&out);
+            let width = logits.len() / all.len();
+            let rows: Vec<&[f32]> = logits.chunks_exact(width).collect();
+            for (index, step) in answer.iter().enumerate() {
+                let row = rows[prompt.len() - 1 + index];
+                let best = (0..width).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap() as u32;
+                let probability = |rank: usize| step["top"][rank][1].as_f64().unwrap();
+                if probability(0) - probability(1) > 0.15 {
+                    assert_eq!(best, ids(&step["id"]), "{name}: {}, token {index}", case["prompt"]);
+                }
+            }
+            for (index, right) in case["prompt_logprobs"].as_array().unwrap().iter().enumerate() {
+                let chosen = prompt[index + 1];
+                let found = puna_sampling::log_probabilities(rows[index], chosen, 0).unwrap().chosen;
+                let error = (f64::from(found) - right.as_f64().unwrap()).abs();
+                assert!(error <= 0.15, "{name}: {}, token {index}: {error}", case["prompt"]);
+                sum += error;
+                count += 1;
+            }
+        }
+        let mean = sum / f64::from(count);
+        println!("{name}: mean error of {count} log-probabilities {mean:.4}");
+        assert!(mean <= 0.02, "{name}: {mean}");
+    }
+}
