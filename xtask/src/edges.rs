@@ -28,7 +28,7 @@ pub const EDGES: &[Edges] = &[
     row("puna-sampling", &[]),
     row("puna-chat", &[]),
     row("puna-hub", &[]),
-    row("puna-flags", &[]),
+    row("puna-flags", &["puna-gguf"]),
     // What is computed. Models and back ends meet here.
     row("puna-graph", &["puna-quant"]),
     row("puna-backend", &["puna-graph", "puna-quant"]),

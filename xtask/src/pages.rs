@@ -18,7 +18,7 @@ pub struct Page {
 }
 
 /// Every page with one line for each row of a table.
-pub fn pages() -> Vec<Page> {
+pub fn pages(files: &[TextFile]) -> Vec<Page> {
     let names = |names: &mut dyn Iterator<Item = &'static str>| names.map(str::to_owned).collect();
     vec![
         Page {
@@ -41,8 +41,25 @@ pub fn pages() -> Vec<Page> {
             what: "sampler",
             rows: names(&mut puna_sampling::SAMPLERS.iter().map(|row| row.name)),
         },
-        Page { path: "docs/tools.md", what: "tool", rows: names(&mut TOOLS.iter().map(|(name, _)| *name)) },
+        Page {
+            path: "docs/tools.md",
+            what: "tool",
+            rows: files
+                .iter()
+                .find(|file| file.path == TOOLS_TABLE)
+                .map_or_else(Vec::new, |file| tool_names(&file.text)),
+        },
     ]
+}
+
+/// The source of the table of tools. The program is no library, so its text is read.
+const TOOLS_TABLE: &str = "tools/llama/src/tools.rs";
+
+/// Names in the table of tools.
+fn tool_names(source: &str) -> Vec<String> {
+    let table = source.split("static TOOLS").nth(1).and_then(|rest| rest.split("\n];").next()).unwrap_or("");
+    let values = table.lines().filter_map(|line| line.trim().strip_prefix("name: \""));
+    values.filter_map(|value| value.split('"').next()).map(str::to_owned).collect()
 }
 
 /// The tools as members of the sets in the flag table.
@@ -160,7 +177,25 @@ mod tests {
 
     #[test]
     fn every_row_has_its_line() {
-        crate::assert_clean(check_rows(&pages(), &all()));
+        let files = all();
+        crate::assert_clean(check_rows(&pages(&files), &files));
+    }
+
+    #[test]
+    fn tools_of_flags_exist() {
+        let files = all();
+        let pages = pages(&files);
+        let known = &pages.iter().find(|page| page.what == "tool").expect("there is a page of tools").rows;
+        for (name, _) in TOOLS {
+            assert!(known.iter().any(|tool| tool == name), "{TOOLS_TABLE} has no {name}: {known:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_tools_are_read() {
+        let source =
+            "pub static TOOLS: &[Tool] = &[\n    Tool {\n        name: \"cli\",\n    },\n];\nname: \"no\"";
+        assert_eq!(tool_names(source), ["cli"]);
     }
 
     #[test]

@@ -184,7 +184,8 @@ mod tests {
 
     #[test]
     fn words_have_ends() {
-        assert_eq!(find_word("eprintln!(); println!()", "println!"), [13..21]);
-        assert_eq!(find_word("target_feature = 1, feature = 2", "feature"), [20..27]);
+        let starts = |code, word| find_word(code, word).iter().map(|range| range.start).collect::<Vec<_>>();
+        assert_eq!(starts("eprintln!(); println!()", "println!"), [13]);
+        assert_eq!(starts("target_feature = 1, feature = 2", "feature"), [20]);
     }
 }

@@ -14,6 +14,7 @@ pub fn check(files: &[TextFile]) -> Vec<String> {
     for file in files.iter().filter(|file| file.is_rust()) {
         let allowed = file.crate_folder().is_some_and(|folder| ALLOWED.contains(&folder));
         let text = RustText::new(&file.text);
+        let stated_once = has_reason_for_all(&text);
         if !allowed && is_crate_root(&file.path) && !text.code.contains(FORBID) {
             faults.push(format!("{}: {FORBID} is missing", file.path));
         }
@@ -21,7 +22,7 @@ pub fn check(files: &[TextFile]) -> Vec<String> {
             let line = line_number(&text.code, word.start);
             if !allowed {
                 faults.push(format!("{}:{line}: `unsafe` outside of {}", file.path, ALLOWED.join(", ")));
-            } else if needs_reason(&text.code[word.end..]) && !has_reason(&text, line) {
+            } else if needs_reason(&text.code[word.end..]) && !stated_once && !has_reason(&text, line) {
                 faults.push(format!("{}:{line}: `unsafe` without a SAFETY comment above it", file.path));
             }
         }
@@ -38,6 +39,12 @@ pub fn is_crate_root(path: &str) -> bool {
 fn needs_reason(after: &str) -> bool {
     let after = after.trim_start();
     after.starts_with('{') || after.starts_with("impl")
+}
+
+/// Whether the file states one reason for all its blocks: in its description, with the lint switched off.
+fn has_reason_for_all(text: &RustText) -> bool {
+    let lint_is_off = text.code.contains("#![allow(clippy::undocumented_unsafe_blocks)]");
+    lint_is_off && text.comments.lines().any(|line| line.starts_with("//! SAFETY"))
 }
 
 /// Whether a SAFETY comment stands on the line of the use or above the statement it is part of.
@@ -95,5 +102,11 @@ mod tests {
         assert_eq!(faults(path, "// SAFETY: a.\nlet a = 1;\nlet b = unsafe { g() };"), 1);
         assert_eq!(faults(path, "unsafe impl Send for A {}"), 1);
         assert_eq!(faults(path, "unsafe fn f() {}"), 0);
+        let allow = "#![allow(clippy::undocumented_unsafe_blocks)]\nfn f() { unsafe { g() } }";
+        assert_eq!(
+            faults(path, &format!("//! Vectors.\n//!\n//! SAFETY of all blocks here: a.\n{allow}")),
+            0
+        );
+        assert_eq!(faults(path, &format!("//! Vectors.\n{allow}")), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! Speed of attention: `cargo bench -p puna-backend-cpu --bench attention`.
 //!
-//! Prefill reports billions of multiply-adds per second (of the cells that are seen), decode the bytes of the cache
-//! read per second.
+//! Reports billions of multiply-adds per second (of the cells that are seen), which is what counts in prefill, and
+//! the bytes of the cache per second, which is what counts in decode.
 #![allow(clippy::print_stdout)] // a benchmark reports on the terminal
 
 use std::time::Instant;
@@ -117,22 +117,23 @@ fn main() {
         for &(level, features) in levels.iter().filter(|(name, _)| ["avx2", "avx512", "amx"].contains(name)) {
             for (name, heads) in shapes {
                 for format in [DType::F32, DType::F16, DType::Q8_0] {
-                    let line = format!("{threads} threads {level:7} {name:13} {format:5}");
-                    if !words.iter().all(|word| line.contains(word.as_str())) {
-                        continue;
-                    }
-                    let time = measure(heads, format, 512, 512, features, &pool);
-                    let pairs = 512 * 513 / 2 * heads.heads;
-                    let gigas = (pairs * (heads.key_dim + heads.value_dim)) as f64 / time * 1e-9;
-                    print!("{line} prefill 512: {:8.1} us {gigas:6.1} GMAC/s", time * 1e6);
-                    for cells in [512, 4096, 16384] {
-                        let time = measure(heads, format, 1, cells, features, &pool);
-                        let dims = (heads.key_dim + heads.value_dim) as u64;
-                        let bytes = format.bytes_for(dims).unwrap_or(0) as usize * cells * heads.kv_heads;
+                    let start = format!("{threads} threads {level:7} {name:13} {format:5}");
+                    let dims = heads.key_dim + heads.value_dim;
+                    for (kind, tokens, cells) in
+                        [("prefill", 512, 512), ("decode", 1, 512), ("decode", 1, 4096), ("decode", 1, 16384)]
+                    {
+                        let line = format!("{start} {kind} {cells}");
+                        if !words.iter().all(|word| line.contains(word.as_str())) {
+                            continue;
+                        }
+                        let time = measure(heads, format, tokens, cells, features, &pool);
+                        let seen = tokens * (2 * cells - tokens + 1) / 2;
+                        let products = (seen * heads.heads * dims) as f64 / time * 1e-9;
+                        let bytes =
+                            format.bytes_for(dims as u64).unwrap_or(0) as usize * cells * heads.kv_heads;
                         let rate = bytes as f64 / time * 1e-9;
-                        print!("  decode {cells}: {:7.1} us {rate:5.1} GB/s", time * 1e6);
+                        println!("{line}: {:8.1} us {products:6.1} GMAC/s {rate:5.1} GB/s", time * 1e6);
                     }
-                    println!();
                 }
             }
         }

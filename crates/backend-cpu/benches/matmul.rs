@@ -46,6 +46,7 @@ fn main() {
     }
     for (level, features) in levels {
         println!("level {level}");
+        prepare(features);
         for &dtype in &formats {
             for (rows, columns) in SHAPES {
                 if columns % dtype.block() == 0 && shapes.contains(&format!("{rows}x{columns}")) {
@@ -56,6 +57,26 @@ fn main() {
             }
         }
     }
+}
+
+/// Prints nanoseconds per 1000 numbers for the preparation of activations.
+fn prepare(features: Features) {
+    let (tokens, columns) = (64, 2048);
+    let x: Vec<f32> = (0..tokens * columns).map(|index| (index % 23) as f32 - 11.0).collect();
+    print!("prepare");
+    use ActivationFormat::*;
+    for format in [F32, Q8, Bf16, Bf16Split] {
+        let memory = AlignedBuffer::new(format.bytes(tokens, columns)).expect("memory");
+        let best = (0..50).map(|_| {
+            let start = processor_time();
+            // SAFETY: the buffer has the activation's size.
+            unsafe { format.prepare(features, &x, columns, 0..tokens, memory.as_pointer()) };
+            processor_time() - start
+        });
+        let nanoseconds = best.min().unwrap_or_default().as_secs_f64() * 1e9;
+        print!("  {format:?} {:.0} ns", nanoseconds * 1e3 / x.len() as f64);
+    }
+    println!();
 }
 
 /// Prints GB/s (1 token) or TOP/s with 1 and 2 threads.
@@ -70,7 +91,9 @@ fn bench(dtype: DType, features: Features, rows: usize, columns: usize, batches:
     while matrices.len() < copies {
         matrices.push(PackedMatrix::pack(dtype, rows, columns, &source).expect("a valid shape"));
     }
-    let bytes: usize = matrices.iter().map(PackedMatrix::bytes).sum();
+    // A pass takes long compared with the start of its threads.
+    let matrices: Vec<&PackedMatrix> = matrices.iter().cycle().take(matrices.len().max(32)).collect();
+    let bytes: usize = matrices.iter().map(|matrix| matrix.bytes()).sum();
     let shape = format!("{rows}x{columns}");
     print!("{dtype:6} {shape:>9} pack {:5.2} ms", pack.as_secs_f64() * 1e3);
     for &tokens in batches {
@@ -107,7 +130,7 @@ fn source(dtype: DType, rows: usize, columns: usize) -> Vec<u8> {
 }
 
 /// Shortest processor time of one pass over all matrices (of the slower thread).
-fn measure(matrices: &[PackedMatrix], features: Features, tokens: usize, threads: usize) -> Duration {
+fn measure(matrices: &[&PackedMatrix], features: Features, tokens: usize, threads: usize) -> Duration {
     let (rows, columns) = (matrices[0].rows(), matrices[0].columns());
     let format: ActivationFormat = matrices[0].activation(features, tokens);
     let memory = |bytes| AlignedBuffer::new(bytes).expect("memory");

@@ -78,6 +78,13 @@ fn prepared_values(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f
     match format {
         ActivationFormat::F32 => x.iter().map(|x| f64::from(*x)).collect(),
         ActivationFormat::Bf16 => x.iter().map(|x| f64::from(half::bf16::from_f32(*x).to_f32())).collect(),
+        ActivationFormat::Bf16Split => x
+            .iter()
+            .map(|x| {
+                let high = half::bf16::from_f32(*x).to_f32();
+                f64::from(high) + f64::from(half::bf16::from_f32(*x - high).to_f32())
+            })
+            .collect(),
         ActivationFormat::Q8 => x
             .chunks(columns)
             .flat_map(|row| row.chunks(32))
@@ -168,11 +175,12 @@ impl Case {
 }
 
 /// By how much each prepared number may differ from the number given: Q8 rounds to multiples of 1/127 of the largest
-/// of 32, BF16 to 8 significant bits.
+/// of 32, BF16 to 8 significant bits, and the sum of two BF16 to 17.
 fn doubts(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f64> {
     match format {
         ActivationFormat::F32 => vec![0.0; x.len()],
         ActivationFormat::Bf16 => x.iter().map(|x| f64::from(x.abs()) / 512.0).collect(),
+        ActivationFormat::Bf16Split => x.iter().map(|x| f64::from(x.abs()) / 512.0 / 512.0).collect(),
         ActivationFormat::Q8 => x
             .chunks(columns)
             .flat_map(|row| row.chunks(32))
@@ -185,12 +193,14 @@ fn doubts(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f64> {
 }
 
 /// What a kernel may add to the error of the prepared activation, relative to `sum of |w x|`: integer sums are exact,
-/// so only f32 rounding remains; with BF16 the weights are rounded too, to 8 significant bits.
+/// so only f32 rounding remains; with BF16 the weights are rounded too, to 8 significant bits, and of split numbers the
+/// product of the low parts (each 1/512 of the number at most) is left out.
 fn tolerance(format: ActivationFormat) -> f64 {
     match format {
         ActivationFormat::F32 => 1e-6,
         ActivationFormat::Q8 => 1e-5,
         ActivationFormat::Bf16 => 1.0 / 511.0,
+        ActivationFormat::Bf16Split => 1.0 / 512.0 / 512.0 + 1e-6,
     }
 }
 
@@ -258,6 +268,7 @@ fn packing_in_parts_equals_packing_at_once() {
 #[test]
 fn shapes_that_formats_cannot_have_are_errors() {
     assert!(Plan::new(DType::Q4_K, 16, 128).is_err());
+    assert!(Plan::new(DType::Q4_K, 16, 0).is_err());
     assert!(Plan::new(DType::F32, usize::MAX / 8, 64).is_err());
     assert!(PackedMatrix::pack(DType::Q8_0, 2, 32, &[0; 67]).is_err());
 }
@@ -326,6 +337,28 @@ fn results_do_not_depend_on_other_tokens() {
                     assert_eq!(alone, all[token * 72..][..72], "{dtype} {level} {format:?} token {token}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn prepared_activations_are_the_same_at_every_level() {
+    let (tokens, columns) = (19, 112);
+    let mut random = Random(8);
+    let mut x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
+    x[32..64].fill(0.0);
+    x[70] = 1e30;
+    use ActivationFormat::*;
+    for format in [F32, Q8, Bf16, Bf16Split] {
+        let prepared = |features| {
+            let mut bytes = AlignedBuffer::new(format.bytes(tokens, columns)).expect("memory");
+            // SAFETY: the buffer has the activation's size and nobody else uses it.
+            unsafe { format.prepare(features, &x, columns, 0..tokens, bytes.as_pointer()) };
+            bytes.as_mut_slice().to_vec()
+        };
+        let scalar = prepared(Features::SCALAR);
+        for (level, features) in Features::detect().levels() {
+            assert_eq!(prepared(features), scalar, "{format:?} at {level}");
         }
     }
 }

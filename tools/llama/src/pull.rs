@@ -12,7 +12,7 @@ pub const PULL: Spec<Config> = Spec {
     about: "Download a model into the cache folder and print the paths of its files; without a name the starter model",
     groups: FLAGS,
     positional: Some(Positional {
-        placeholder: "USER/MODEL[:QUANT]",
+        placeholder: "USER/MODEL:QUANT",
         help: "Model of the hub, like -hf",
         set: |config, value| config.positional.push(value.to_owned()),
     }),

@@ -27,16 +27,16 @@ fn command(arguments: &[&str]) -> Option<std::process::Command> {
 
 fn with_input(arguments: &[&str], input: &str) -> Option<Run> {
     let mut command = command(arguments)?;
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    Some(Run { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) })
+    Some(Run {
+        code: output.status.code().unwrap_or(-1),
+        out: text(&output.stdout),
+        err: text(&output.stderr),
+    })
 }
 
 fn ok(run: &Run) -> &str {
@@ -45,8 +45,7 @@ fn ok(run: &Run) -> &str {
 }
 
 /// What the reference program writes.
-const PARIS: &str =
-    "The capital of France is Paris.\n\nThe United States has a population of approximately";
+const PARIS: &str = "The capital of France is Paris.\n\nThe United States has a population of approximately";
 
 #[test]
 fn greedy_text_is_the_reference_programs() {
@@ -83,9 +82,11 @@ fn on_a_pipe_there_is_only_the_answer() {
     assert_eq!((quiet.out.as_str(), quiet.err.as_str()), (answer, ""));
     // The same answer by the other ways to ask.
     let path = ["-n", "20", "--temp", "0", "--log-disable"];
-    let named = with_model(&[&["run", "MODEL", "What is the capital of France?"][..], &path].concat()).unwrap();
+    let named =
+        with_model(&[&["run", "MODEL", "What is the capital of France?"][..], &path].concat()).unwrap();
     assert_eq!(ok(&named), answer);
-    let conversation = with_model(&[&["completion", "-st", "--log-disable"][..], &question].concat()).unwrap();
+    let conversation =
+        with_model(&[&["completion", "-st", "--log-disable"][..], &question].concat()).unwrap();
     assert_eq!(ok(&conversation), answer);
 }
 
@@ -140,10 +141,22 @@ fn a_saved_prompt_is_not_evaluated_again() {
     }
     let before = std::fs::read(cache).unwrap();
     // Without a prompt the saved one goes on, and all of the text is saved if asked for.
-    let more = with_model(&["completion", "-m", "MODEL", "-n", "10", "--temp", "0", "--prompt-cache", cache, "--prompt-cache-all"]);
+    let more = with_model(&[
+        "completion",
+        "-m",
+        "MODEL",
+        "-n",
+        "10",
+        "--temp",
+        "0",
+        "--prompt-cache",
+        cache,
+        "--prompt-cache-all",
+    ]);
     assert_eq!(ok(&more.unwrap()), plain.out);
     assert_ne!(std::fs::read(cache).unwrap(), before);
-    let longer = with_model(&["completion", "-m", "MODEL", "-n", "5", "--temp", "0", "--prompt-cache", cache]);
+    let longer =
+        with_model(&["completion", "-m", "MODEL", "-n", "5", "--temp", "0", "--prompt-cache", cache]);
     assert!(ok(&longer.unwrap()).len() > plain.out.len());
     // A damaged file is refused and not overwritten.
     let mut damaged = before;
@@ -160,7 +173,8 @@ fn a_saved_prompt_is_not_evaluated_again() {
 fn too_long_prompts_are_refused_with_their_numbers() {
     let text = "word ".repeat(200);
     for tool in ["cli", "completion"] {
-        let arguments = [tool, "-m", "MODEL", "-c", "64", "-p", &text, "--no-display-prompt", "--log-disable"];
+        let arguments =
+            [tool, "-m", "MODEL", "-c", "64", "-p", &text, "--no-display-prompt", "--log-disable"];
         let Some(found) = with_model(&arguments) else { return };
         assert_eq!((found.code, found.out.as_str()), (1, ""), "{tool}");
         assert_eq!(found.err.lines().count(), 1, "{}", found.err);
@@ -181,7 +195,8 @@ fn generation_beyond_the_context() {
 
 #[test]
 fn bench_measures() {
-    let arguments = ["bench", "-m", "MODEL", "-p", "8", "-n", "2", "-pg", "4,2", "-d", "0,4", "-r", "2", "-o", "jsonl"];
+    let arguments =
+        ["bench", "-m", "MODEL", "-p", "8", "-n", "2", "-pg", "4,2", "-d", "0,4", "-r", "2", "-o", "jsonl"];
     let Some(found) = with_model(&arguments) else { return };
     let rows: Vec<serde_json::Value> =
         ok(&found).lines().map(|line| serde_json::from_str(line).unwrap()).collect();

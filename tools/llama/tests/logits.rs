@@ -112,9 +112,11 @@ fn real_models_agree_with_the_recorded_answers() {
         for case in cases.as_array().unwrap() {
             let prompt: Vec<u32> = case["tokens"].as_array().unwrap().iter().map(ids).collect();
             let answer = case["greedy"].as_array().unwrap();
-            let all: Vec<u32> = prompt.iter().copied().chain(answer.iter().map(|step| ids(&step["id"]))).collect();
+            let all: Vec<u32> =
+                prompt.iter().copied().chain(answer.iter().map(|step| ids(&step["id"]))).collect();
             let arguments = ["logits", "-m", model.to_str().unwrap(), "-c", "512", "--tokens", &list(&all)];
-            let found = run(&mut llama(&[&arguments[..], &["-o", out.to_str().unwrap(), "--log-disable"]].concat()));
+            let found =
+                run(&mut llama(&[&arguments[..], &["-o", out.to_str().unwrap(), "--log-disable"]].concat()));
             assert_eq!((found.code, found.err.as_str()), (0, ""));
             let logits = floats(&out);
             let width = logits.len() / all.len();

@@ -1,4 +1,5 @@
 //! `tokenize` and `info` on a small model and on bad files.
+#![allow(clippy::print_stdout)] // tests say what they skip
 
 mod common;
 
@@ -50,7 +51,8 @@ fn escapes_files_and_the_standard_input() {
     assert_eq!(child.wait_with_output().unwrap().stdout, escaped.as_bytes());
     let environment = run(llama(&["tokenize", "--ids", "-p", "hi"]).env("LLAMA_ARG_MODEL", &model.path));
     assert_eq!(environment.out, "[1, 263]\n");
-    let overridden = tokens(&model, &["-p", "hi", "--override-kv", "tokenizer.ggml.add_bos_token=bool:false"]);
+    let overridden =
+        tokens(&model, &["-p", "hi", "--override-kv", "tokenizer.ggml.add_bos_token=bool:false"]);
     assert_eq!(overridden, "[263]\n");
 }
 
@@ -61,13 +63,25 @@ fn vocabularies_give_the_expected_ids() {
     for name in ["llama-spm", "gpt-2", "qwen2"] {
         let path = folder.join(format!("ggml-vocab-{name}.gguf"));
         let path = path.to_str().unwrap();
-        let (Ok(inputs), Ok(expected)) = (std::fs::read_to_string(format!("{path}.inp")), std::fs::read_to_string(format!("{path}.out"))) else {
+        let (Ok(inputs), Ok(expected)) =
+            (std::fs::read_to_string(format!("{path}.inp")), std::fs::read_to_string(format!("{path}.out")))
+        else {
             println!("skipped: no {path}");
             continue;
         };
         for (input, expected) in inputs.split("\n__ggml_vocab_test__\n").zip(expected.lines()).take(12) {
             let text = format!("--prompt={input}");
-            let ids = output(&["tokenize", "-m", path, "--ids", "--no-bos", "--no-escape", "--no-parse-special", "--log-disable", &text]);
+            let ids = output(&[
+                "tokenize",
+                "-m",
+                path,
+                "--ids",
+                "--no-bos",
+                "--no-escape",
+                "--no-parse-special",
+                "--log-disable",
+                &text,
+            ]);
             let expected: Vec<&str> = expected.split_whitespace().collect();
             assert_eq!(ids, format!("[{}]\n", expected.join(", ")), "{name}: {input:?}");
         }
@@ -95,8 +109,17 @@ fn bad_files_give_one_line() {
     std::fs::write(&file, &bytes[..bytes.len() - 100]).unwrap();
     assert!(failure(1, &["info", &path]).contains("token_embd.weight"));
     assert!(failure(1, &["info", "no-such-file.gguf"]).contains("no-such-file.gguf"));
-    assert!(failure(1, &["tokenize", "-m", &model.path, "-f", "no-such-text"]).starts_with("error: no-such-text: "));
-    assert!(failure(1, &["tokenize", "-m", &model.path, "-p", "x", "--override-kv", "tokenizer.ggml.model=str:none"]).ends_with("has no tokenizer"));
+    assert!(
+        failure(1, &["tokenize", "-m", &model.path, "-f", "no-such-text"])
+            .starts_with("error: no-such-text: ")
+    );
+    assert!(
+        failure(
+            1,
+            &["tokenize", "-m", &model.path, "-p", "x", "--override-kv", "tokenizer.ggml.model=str:none"]
+        )
+        .ends_with("has no tokenizer")
+    );
 }
 
 #[test]
@@ -116,7 +139,8 @@ fn info_describes_the_file() {
     }
     assert!(text.contains("token_embd.weight") && text.contains("264 x 64"));
     assert!(!text.contains('\u{1b}'), "escape sequences of a file never reach the terminal");
-    let json: serde_json::Value = serde_json::from_str(&output(&["info", "--json", "-m", &model.path, "-ctk", "q8_0"])).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&output(&["info", "--json", "-m", &model.path, "-ctk", "q8_0"])).unwrap();
     assert_eq!(json["parameters"], 16896);
     assert_eq!(json["memory"]["weights"], 16896 * 4);
     // 1000 tokens x 2 layers x (32 keys as one q8_0 block + 32 values as f16).
@@ -131,14 +155,19 @@ fn without_network_and_cache_the_message_says_so() {
     let offline = |arguments: &[&str]| -> Run { run(llama(arguments).env("LLAMA_CACHE", folder.path())) };
     let pull = offline(&["pull", "--offline", "-hf", "user/model:Q8_0"]);
     assert_eq!(pull.code, 1);
-    assert_eq!(pull.err, "error: user/model:Q8_0 is not in the cache folder and the network may not be used (--offline)\n");
+    assert_eq!(
+        pull.err,
+        "error: user/model:Q8_0 is not in the cache folder and the network may not be used (--offline)\n"
+    );
     let starter = offline(&["bench", "--offline"]);
     assert_eq!(starter.code, 1);
     assert!(starter.err.contains("using SmolLM2-135M-Instruct (93.8 MiB)"), "{}", starter.err);
     assert_eq!(offline(&["pull", "--offline", "../../x"]).code, 2);
     assert_eq!(offline(&["list"]).out, "number of models in cache: 0\n");
     assert_eq!(offline(&["list", "--json"]).out, "[]\n");
-    let refused = run(llama(&["pull", "a/b"]).env("LLAMA_CACHE", folder.path()).env("HF_ENDPOINT", "http://127.0.0.1:1"));
+    let refused = run(llama(&["pull", "a/b"])
+        .env("LLAMA_CACHE", folder.path())
+        .env("HF_ENDPOINT", "http://127.0.0.1:1"));
     assert_eq!(refused.code, 1);
     assert!(refused.err.starts_with("error: cannot reach 127.0.0.1: "), "{}", refused.err);
 }

@@ -38,21 +38,34 @@ fn wrong_command_lines_end_with_two() {
     assert_eq!(failure(2, &["cli", "--tmep", "1"]), "error: unknown flag --tmep; did you mean --temp?");
     assert_eq!(failure(2, &["cli", "-c", "x"]), "error: --ctx-size cannot be \"x\": expected a whole number");
     assert_eq!(failure(2, &["tokenize", "--temp", "1"]), "error: llama tokenize has no flag --temp");
-    assert_eq!(failure(2, &["bench", "-p", "x"]), "error: --n-prompt cannot be \"x\": expected numbers or ranges FIRST-LAST[+STEP|*FACTOR]");
-    assert_eq!(failure(2, &["tokenize", "-p", "x"]), "error: no model: give -m FILE, -hf USER/MODEL or -mu URL");
+    assert_eq!(
+        failure(2, &["bench", "-p", "x"]),
+        "error: --n-prompt cannot be \"x\": expected numbers or ranges FIRST-LAST[+STEP|*FACTOR]"
+    );
+    assert_eq!(
+        failure(2, &["tokenize", "-p", "x"]),
+        "error: no model: give -m FILE, -hf USER/MODEL or -mu URL"
+    );
     let run = run(llama(&["cli"]).env("LLAMA_ARG_CTX_SIZE", "many"));
     assert_eq!(run.code, 2);
-    assert!(run.err.starts_with("error: environment variable LLAMA_ARG_CTX_SIZE (--ctx-size) cannot be \"many\""));
+    assert!(
+        run.err.starts_with("error: environment variable LLAMA_ARG_CTX_SIZE (--ctx-size) cannot be \"many\"")
+    );
 }
 
 #[test]
 fn completions_and_manual_pages() {
-    for (shell, expected) in [("bash", "complete -F"), ("zsh", "#compdef llama"), ("fish", "complete -c llama")] {
+    for (shell, expected) in
+        [("bash", "complete -F"), ("zsh", "#compdef llama"), ("fish", "complete -c llama")]
+    {
         assert!(output(&["completions", shell]).contains(expected), "{shell}");
     }
     assert!(output(&["--completion-bash"]).contains("--show-count"));
     assert!(output(&["cli", "--completion-bash"]).contains("--show-count"));
-    assert_eq!(failure(2, &["completions", "tcsh"]), "error: \"tcsh\" is no known shell: expected one of bash, elvish, fish, powershell, zsh");
+    assert_eq!(
+        failure(2, &["completions", "tcsh"]),
+        "error: \"tcsh\" is no known shell: expected one of bash, elvish, fish, powershell, zsh"
+    );
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man");
     output(&["man", pages.to_str().unwrap()]);
@@ -75,7 +88,10 @@ fn a_link_is_a_tool() {
     let script = run(&mut program(&link("llama-bench"), &["--completion-bash"]));
     assert!(script.out.contains("llama-bench") && script.out.contains("--n-depth"));
     let wrong = run(&mut program(&link("llama-tokenise"), &[]));
-    assert_eq!((wrong.code, wrong.err.lines().next()), (2, Some("error: unknown command \"tokenise\"; did you mean tokenize?")));
+    assert_eq!(
+        (wrong.code, wrong.err.lines().next()),
+        (2, Some("error: unknown command \"tokenise\"; did you mean tokenize?"))
+    );
     let devices = run(&mut program(&link("llama"), &["devices"]));
     assert!(devices.out.contains("CPU: "), "{}", devices.out);
 }
@@ -83,7 +99,8 @@ fn a_link_is_a_tool() {
 #[cfg(unix)]
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
-    let mut child = llama(&["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        llama(&["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let ended = child.wait_with_output().unwrap();
     assert_eq!((ended.status.code(), String::from_utf8_lossy(&ended.stderr).as_ref()), (Some(0), ""));

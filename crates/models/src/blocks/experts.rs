@@ -43,7 +43,7 @@ impl Builder<'_> {
             vec![logits.into(), chosen.into()],
             "expert_shares",
         )?;
-        let mut project =
+        let project =
             |b: &mut Self, name: &'static str, file_name: &str, x: ValueId, rows: u32, columns: u32| {
                 let weight = b.weight(file_name, &[experts, rows, columns])?;
                 b.push(MatMulExperts, vec![weight, x.into(), chosen.into()], name)

@@ -83,8 +83,7 @@ impl Ledger {
             let before = largest.start.checked_sub(1);
             let grows = before.is_some() && self.sequences.iter().any(|held| held.newest == before);
             let offset = if grows { (largest.len() as u32 - count) / 2 } else { 0 };
-            let start = largest.start + offset;
-            return Vec::from([start..start + count]);
+            return std::iter::once(largest.start + offset..largest.start + offset + count).collect();
         }
         let mut missing = count;
         let mut runs = Vec::new();

@@ -199,7 +199,8 @@ impl Plan {
 
     fn scratch_for(heads: Heads, rows: usize) -> usize {
         let (key, value) = (padded(heads.key_dim), padded(heads.value_dim));
-        rows * (key + key / 2 + 2 * value + TILE + 5) + TILE * (key + value) + TILE
+        let small = 5 * rows.next_multiple_of(16) + (rows * key / 2).next_multiple_of(16);
+        rows * (key + 2 * value + TILE) + small + TILE * (key + value) + key + TILE
     }
 
     pub(super) fn heads(&self) -> Heads {

@@ -11,6 +11,32 @@ use crate::kernels::vector::Vector;
 /// Rows of the cache at hand: the cells of a tile.
 pub(super) type RowPointers = [*const u8; TILE];
 
+/// Rows that are needed soon: while the kernel works on cell `i`, it asks for row `i` of these.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead<'a> {
+    pub(super) rows: &'a RowPointers,
+    /// Bytes to add to the pointers.
+    pub(super) offset: usize,
+    /// Bytes of a row.
+    pub(super) bytes: usize,
+}
+
+impl Ahead<'_> {
+    #[inline(always)]
+    fn ask<V: Vector>(&self, cell: usize) {
+        let row = self.rows[cell].wrapping_add(self.offset);
+        for line in (0..self.bytes).step_by(64) {
+            V::prefetch(row.wrapping_add(line));
+        }
+    }
+
+    /// The first block of query rows asks for all.
+    #[inline(always)]
+    fn once(self, row: usize) -> Self {
+        Self { bytes: if row == 0 { self.bytes } else { 0 }, ..self }
+    }
+}
+
 /// How a whole vector is read from a row of the cache.
 trait Loader {
     /// # Safety
@@ -107,6 +133,7 @@ pub(super) unsafe fn score_direct<V: Vector>(
     (rows, dim, stride): (usize, usize, usize),
     count: usize,
     scores: *mut f32,
+    ahead: Ahead<'_>,
 ) {
     // SAFETY: promised by the caller.
     unsafe {
@@ -115,7 +142,8 @@ pub(super) unsafe fn score_direct<V: Vector>(
             keys,
             (dim, stride),
             count,
-            scores.add(row * TILE)
+            scores.add(row * TILE),
+            ahead.once(row)
         ));
     }
 }
@@ -129,12 +157,14 @@ unsafe fn score_block<V: Vector, L: Loader, const ROWS: usize>(
     (dim, stride): (usize, usize),
     count: usize,
     scores: *mut f32,
+    ahead: Ahead<'_>,
 ) {
     for first in (0..count).step_by(V::LANES) {
         let mut sums = [[V::splat(0.0); 16]; ROWS];
         // SAFETY: promised by the caller.
         unsafe {
             for lane in 0..V::LANES {
+                ahead.ask::<V>(first + lane);
                 let key = keys[first + lane];
                 let mut sum = [V::splat(0.0); ROWS];
                 for d in (0..dim).step_by(V::LANES) {
@@ -165,17 +195,19 @@ pub(super) unsafe fn score_integers<V: Vector>(
     (rows, dim, stride): (usize, usize, usize),
     count: usize,
     scores: *mut f32,
+    ahead: Ahead<'_>,
 ) {
     let mut row = 0;
     // SAFETY: promised by the caller.
     unsafe {
         while row < rows {
-            let (queries, scores) = (queries.add(row * stride), scores.add(row * TILE));
+            let (queries, scores, ahead) =
+                (queries.add(row * stride), scores.add(row * TILE), ahead.once(row));
             match rows - row {
-                1 => score_integers_block::<V, 1>(queries, keys, (dim, stride), count, scores),
-                2 => score_integers_block::<V, 2>(queries, keys, (dim, stride), count, scores),
-                3 => score_integers_block::<V, 3>(queries, keys, (dim, stride), count, scores),
-                _ => score_integers_block::<V, 4>(queries, keys, (dim, stride), count, scores),
+                1 => score_integers_block::<V, 1>(queries, keys, (dim, stride), count, scores, ahead),
+                2 => score_integers_block::<V, 2>(queries, keys, (dim, stride), count, scores, ahead),
+                3 => score_integers_block::<V, 3>(queries, keys, (dim, stride), count, scores, ahead),
+                _ => score_integers_block::<V, 4>(queries, keys, (dim, stride), count, scores, ahead),
             }
             row += 4;
         }
@@ -191,12 +223,14 @@ unsafe fn score_integers_block<V: Vector, const ROWS: usize>(
     (dim, stride): (usize, usize),
     count: usize,
     scores: *mut f32,
+    ahead: Ahead<'_>,
 ) {
     for first in (0..count).step_by(V::LANES) {
         let mut sums = [[V::splat(0.0); 16]; ROWS];
         // SAFETY: promised by the caller.
         unsafe {
             for lane in 0..V::LANES {
+                ahead.ask::<V>(first + lane);
                 let key = keys[first + lane];
                 let mut sum = [V::splat(0.0); ROWS];
                 for block in 0..dim / Q8_BLOCK {
@@ -218,11 +252,32 @@ unsafe fn score_integers_block<V: Vector, const ROWS: usize>(
     }
 }
 
-/// Products of `rows` query rows with `count` keys of a tile, to `scores` (`[rows, TILE]`).
+/// Keys that [`score_tile`] multiplies with one or two rows at a time: half a vector of products for each of two.
+const fn keys_at_once(lanes: usize) -> usize {
+    if lanes == 1 { 1 } else { lanes / 2 }
+}
+
+/// Puts a key, `stride` numbers and a whole number of vectors, to place `index` of a tile as [`score_tile`] reads
+/// it: vector `d` of the keys that are multiplied at once lie side by side.
 ///
 /// # Safety
-/// `queries` and `keys` are rows of `stride` numbers, a whole number of vectors, padded with zeros; `keys` are
-/// valid up to `count` rounded up to the lanes.
+/// `key` has `stride` numbers, the tile room for [`TILE`] such rows, and `index` is below that.
+#[inline(always)]
+pub(super) unsafe fn place_key<V: Vector>(key: *const f32, stride: usize, index: usize, tile: *mut f32) {
+    let group = keys_at_once(V::LANES);
+    let (first, lane) = (index / group * group, index % group);
+    for d in (0..stride).step_by(V::LANES) {
+        // SAFETY: promised by the caller.
+        unsafe { V::load(key.add(d)).store(tile.add(first * stride + d * group + lane * V::LANES)) }
+    }
+}
+
+/// Products of `rows` query rows with `count` keys of a tile, to `scores` (`[rows, TILE]`); up to a whole vector of
+/// products is written.
+///
+/// # Safety
+/// `queries` is rows of `stride` numbers, a whole number of vectors, padded with zeros; `keys` is a tile filled by
+/// [`place_key`].
 #[inline(always)]
 pub(super) unsafe fn score_tile<V: Vector>(
     queries: *const f32,
@@ -232,20 +287,36 @@ pub(super) unsafe fn score_tile<V: Vector>(
     count: usize,
     scores: *mut f32,
 ) {
-    for row in 0..rows {
-        for cell in (0..count).step_by(V::LANES) {
+    let group = keys_at_once(V::LANES);
+    for row in (0..rows).step_by(2) {
+        // The last of an odd number of rows is computed twice.
+        let other = (row + 1).min(rows - 1);
+        for first in (0..count).step_by(group) {
             // SAFETY: promised by the caller.
             unsafe {
-                let query = queries.add(row * stride);
-                let key = keys.add(cell * stride);
+                let (query, other_query) = (queries.add(row * stride), queries.add(other * stride));
+                let mut keys = keys.add(first * stride);
                 let mut sums = [V::splat(0.0); 16];
                 for d in (0..stride).step_by(V::LANES) {
-                    let query = V::load(query.add(d));
-                    for lane in 0..V::LANES {
-                        sums[lane] = V::load(key.add(lane * stride + d)).fma(query, sums[lane]);
+                    let (query, other_query) = (V::load(query.add(d)), V::load(other_query.add(d)));
+                    for lane in 0..group {
+                        let key = V::load(keys.add(lane * V::LANES));
+                        sums[lane] = key.fma(query, sums[lane]);
+                        sums[group + lane] = key.fma(other_query, sums[group + lane]);
                     }
+                    keys = keys.add(group * V::LANES);
                 }
-                V::sums(&sums[..V::LANES]).store(scores.add(row * TILE + cell));
+                // Numbers of the first row, then of the other.
+                let mut products = [0.0; 16];
+                if V::LANES == 1 {
+                    (products[0], products[1]) = (sums[0].sum(), sums[1].sum());
+                } else {
+                    V::sums(&sums[..V::LANES]).store(products.as_mut_ptr());
+                }
+                for (row, products) in [(row, &products[..group]), (other, &products[group..2 * group])] {
+                    let target = scores.add(row * TILE + first);
+                    std::ptr::copy_nonoverlapping(products.as_ptr(), target, group);
+                }
             }
         }
     }
@@ -264,6 +335,7 @@ pub(super) unsafe fn add_values<V: Vector>(
     (rows, dim, stride): (usize, usize, usize),
     count: usize,
     sums: *mut f32,
+    ahead: Ahead<'_>,
 ) {
     // SAFETY: promised by the caller.
     unsafe {
@@ -272,7 +344,8 @@ pub(super) unsafe fn add_values<V: Vector>(
             values,
             (dim, stride),
             count,
-            sums.add(row * stride)
+            sums.add(row * stride),
+            ahead.once(row)
         ));
     }
 }
@@ -286,6 +359,7 @@ unsafe fn add_values_rows<V: Vector, L: Loader, const ROWS: usize>(
     (dim, stride): (usize, usize),
     count: usize,
     sums: *mut f32,
+    mut ahead: Ahead<'_>,
 ) {
     let mut d = 0;
     // SAFETY: promised by the caller; blocks of columns never reach over the row.
@@ -293,16 +367,19 @@ unsafe fn add_values_rows<V: Vector, L: Loader, const ROWS: usize>(
         // Four vectors side by side fill the 32 registers of AVX-512, two the 16 of AVX2.
         if V::LANES == 16 {
             while d + 4 * V::LANES <= dim {
-                add_values_block::<V, L, ROWS, 4>(weights, values, d, stride, count, sums.add(d));
+                add_values_block::<V, L, ROWS, 4>(weights, values, d, stride, count, sums.add(d), ahead);
+                ahead.bytes = 0;
                 d += 4 * V::LANES;
             }
         }
         while d + 2 * V::LANES <= dim {
-            add_values_block::<V, L, ROWS, 2>(weights, values, d, stride, count, sums.add(d));
+            add_values_block::<V, L, ROWS, 2>(weights, values, d, stride, count, sums.add(d), ahead);
+            ahead.bytes = 0;
             d += 2 * V::LANES;
         }
         while d < dim {
-            add_values_block::<V, L, ROWS, 1>(weights, values, d, stride, count, sums.add(d));
+            add_values_block::<V, L, ROWS, 1>(weights, values, d, stride, count, sums.add(d), ahead);
+            ahead.bytes = 0;
             d += V::LANES;
         }
     }
@@ -318,6 +395,7 @@ unsafe fn add_values_block<V: Vector, L: Loader, const ROWS: usize, const COLUMN
     stride: usize,
     count: usize,
     sums: *mut f32,
+    ahead: Ahead<'_>,
 ) {
     let mut total = [[V::splat(0.0); COLUMNS]; ROWS];
     // SAFETY: promised by the caller.
@@ -328,6 +406,7 @@ unsafe fn add_values_block<V: Vector, L: Loader, const ROWS: usize, const COLUMN
             }
         }
         for cell in 0..count {
+            ahead.ask::<V>(cell);
             let mut value = [V::splat(0.0); COLUMNS];
             for column in 0..COLUMNS {
                 value[column] = L::load::<V>(*values.get_unchecked(cell), d + column * V::LANES);

@@ -3,7 +3,9 @@
 use puna_quant::DType;
 
 use super::plan::{Block, Work, padded};
-use super::products::{RowPointers, add_values, is_direct, score_direct, score_integers, score_tile};
+use super::products::{
+    Ahead, RowPointers, add_values, is_direct, place_key, score_direct, score_integers, score_tile,
+};
 use super::{Attention, Heads, Inputs, Partials, Plan, SPLIT, TILE};
 use crate::kernels::rows::RowsMut;
 use crate::kernels::vector::math::{exp, tanh};
@@ -37,11 +39,11 @@ struct State<'a> {
     stride: usize,
 }
 
-/// Cuts `count` numbers off the front of `rest`.
+/// Cuts `count` numbers off the front of `rest`, which stays on the boundaries of cache lines.
 fn take<'a>(rest: &mut &'a mut [f32], count: usize) -> &'a mut [f32] {
-    let (front, back) = std::mem::take(rest).split_at_mut(count);
+    let (front, back) = std::mem::take(rest).split_at_mut(count.next_multiple_of(16));
     *rest = back;
-    front
+    &mut front[..count]
 }
 
 impl<'a> State<'a> {
@@ -175,6 +177,7 @@ impl Kernel for Run<'_> {
             queries: take(&mut scratch, rows * key_stride),
             integers: bytemuck::cast_slice_mut(take(&mut scratch, rows * key_stride / 2)),
             factors: take(&mut scratch, rows),
+            key: take(&mut scratch, key_stride),
             keys: take(&mut scratch, TILE * key_stride),
             values: take(&mut scratch, TILE * value_stride),
             scores: take(&mut scratch, rows * TILE),
@@ -198,7 +201,7 @@ impl Kernel for Run<'_> {
             tile.factors[row] = attention.scale;
         }
         if inputs.keys.format().dtype() == DType::Q8_0 {
-            tile.to_integers::<V>(key_stride, attention.scale);
+            tile.round_queries::<V>(key_stride, attention.scale);
         }
 
         let splits = block.cells.div_ceil(SPLIT);
@@ -253,6 +256,8 @@ struct Tile<'a> {
     integers: &'a mut [i16],
     /// What each row's products with the keys are multiplied by.
     factors: &'a mut [f32],
+    /// A key, and the tile of keys in the order that the products want.
+    key: &'a mut [f32],
     keys: &'a mut [f32],
     values: &'a mut [f32],
     /// `[rows, TILE]`: scores, then weights.
@@ -271,7 +276,7 @@ impl Tile<'_> {
     fn clear_padding(&mut self, heads: Heads) {
         for (rows, dim) in [
             (&mut *self.queries, heads.key_dim),
-            (&mut *self.keys, heads.key_dim),
+            (&mut *self.key, heads.key_dim),
             (&mut *self.values, heads.value_dim),
         ] {
             for row in rows.chunks_mut(padded(dim)) {
@@ -283,7 +288,7 @@ impl Tile<'_> {
     /// Rounds the queries to 16-bit integers with one scale for each row: 1.5e-5 of its largest number, far
     /// finer than the 8-bit keys they meet.
     #[inline(always)]
-    fn to_integers<V: Vector>(&mut self, stride: usize, scale: f32) {
+    fn round_queries<V: Vector>(&mut self, stride: usize, scale: f32) {
         for (row, query) in self.queries.chunks(stride).enumerate() {
             let integers = self.integers[row * stride..][..stride].as_mut_ptr();
             // SAFETY: the row is a whole number of vectors.
@@ -346,15 +351,19 @@ impl Tile<'_> {
         let rows = self.factors.len();
         let extents = (rows, heads.key_dim, stride);
         let (queries, scores) = (self.queries.as_ptr(), self.scores.as_mut_ptr());
+        // The values of the tile come next.
+        let ahead = Ahead { rows: &self.value_rows, offset: 0, bytes: inputs.values.format().bytes() };
         // SAFETY: the tile has `rows` padded queries and `TILE` keys, all of which are rows of the cache.
         unsafe {
             if format.dtype() == DType::Q8_0 {
-                score_integers::<V>(self.integers.as_ptr(), &self.key_rows, extents, count, scores);
+                score_integers::<V>(self.integers.as_ptr(), &self.key_rows, extents, count, scores, ahead);
             } else if self.few_rows && is_direct::<V>(format.dtype(), heads.key_dim) {
-                score_direct::<V>(format.dtype(), queries, &self.key_rows, extents, count, scores);
+                score_direct::<V>(format.dtype(), queries, &self.key_rows, extents, count, scores, ahead);
             } else {
+                let key = self.key.as_mut_ptr();
                 for (i, &row) in self.key_rows[..count].iter().enumerate() {
-                    format.decode_with::<V>(row, self.keys[i * stride..][..heads.key_dim].as_mut_ptr());
+                    format.decode_with::<V>(row, key);
+                    place_key::<V>(key, stride, i, self.keys.as_mut_ptr());
                 }
                 score_tile::<V>(queries, self.keys.as_ptr(), stride, rows, count, scores);
             }
@@ -374,12 +383,15 @@ impl Tile<'_> {
         let (dim, stride) = (heads.value_dim, state.stride);
         let rows = self.factors.len();
         let (weights, sums) = (self.scores.as_ptr(), state.sums.as_mut_ptr());
+        // Then come the keys of the next tile, most likely in the cells that follow.
+        let offset = TILE * inputs.keys.row_stride();
+        let ahead = Ahead { rows: &self.key_rows, offset, bytes: inputs.keys.format().bytes() };
         // SAFETY: the tile has `rows` rows of weights and sums, and `count` values, rows of the cache.
         unsafe {
             let is_ready = self.few_rows || format.dtype() == DType::F32;
             if is_ready && is_direct::<V>(format.dtype(), dim) {
                 let extents = (rows, dim, stride);
-                add_values::<V>(format.dtype(), weights, &self.value_rows, extents, count, sums);
+                add_values::<V>(format.dtype(), weights, &self.value_rows, extents, count, sums, ahead);
             } else {
                 for (i, row) in self.value_rows[..count].iter_mut().enumerate() {
                     let value = self.values[i * stride..][..dim].as_mut_ptr();
@@ -387,7 +399,7 @@ impl Tile<'_> {
                     *row = value.cast_const().cast();
                 }
                 let extents = (rows, stride, stride);
-                add_values::<V>(DType::F32, weights, &self.value_rows, extents, count, sums);
+                add_values::<V>(DType::F32, weights, &self.value_rows, extents, count, sums, ahead);
             }
         }
     }

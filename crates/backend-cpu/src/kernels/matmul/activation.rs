@@ -2,6 +2,8 @@
 //!
 //! An activation is prepared once and shared by every matrix that wants the same [`ActivationFormat`].
 
+#[cfg(target_arch = "x86_64")]
+use super::avx512;
 use super::layout::BLOCK;
 use crate::isa::Features;
 use std::ops::Range;
@@ -16,12 +18,17 @@ pub enum ActivationFormat {
     Q8,
     /// BF16 in blocks of 16 tokens by 32 columns (one matrix tile, 1 KiB), blocks of a token group side by side.
     Bf16,
+    /// Each number as the sum of two BF16, for weights of more than 8 significant bits: per 16 tokens by 32 columns
+    /// the tiles high, low, high, to be multiplied by high, high, low of the weights.
+    Bf16Split,
 }
 
 /// Bytes of 32 columns in [`ActivationFormat::Q8`].
 pub(super) const Q8_BYTES: usize = 44;
 /// Tokens in one BF16 tile.
 pub(super) const TILE_TOKENS: usize = 16;
+/// Tiles of [`ActivationFormat::Bf16Split`] for each of [`ActivationFormat::Bf16`].
+pub(super) const SPLIT_TILES: usize = 3;
 /// Bytes of one BF16 tile.
 pub(super) const TILE_BYTES: usize = 1024;
 
@@ -30,7 +37,9 @@ impl ActivationFormat {
     pub fn bytes(self, tokens: usize, columns: usize) -> usize {
         match self {
             Self::F32 | Self::Q8 => tokens * self.token_bytes(columns),
-            Self::Bf16 => tokens.next_multiple_of(2 * TILE_TOKENS) * self.token_bytes(columns),
+            Self::Bf16 | Self::Bf16Split => {
+                tokens.next_multiple_of(2 * TILE_TOKENS) * self.token_bytes(columns)
+            }
         }
     }
 
@@ -41,6 +50,7 @@ impl ActivationFormat {
             Self::F32 => blocks * BLOCK * 4,
             Self::Q8 => blocks * Q8_BYTES,
             Self::Bf16 => blocks * BLOCK * 2,
+            Self::Bf16Split => blocks * BLOCK * 2 * SPLIT_TILES,
         }
     }
 
@@ -71,17 +81,15 @@ impl ActivationFormat {
                 return prepare_avx2(self, x, columns, tokens, destination);
             }
             let _ = features;
-            prepare_rows(self, x, columns, tokens, destination);
+            prepare_rows(self, x, columns, tokens, destination, quantize, round);
         }
     }
 }
 
-/// The loops of [`prepare_rows`], vectorised by the compiler.
-///
 /// # Safety
 /// As for [`ActivationFormat::prepare`].
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn prepare_avx512(
     format: ActivationFormat,
     x: &[f32],
@@ -90,7 +98,11 @@ unsafe fn prepare_avx512(
     destination: *mut u8,
 ) {
     // SAFETY: forwarded from the caller.
-    unsafe { prepare_rows(format, x, columns, tokens, destination) }
+    unsafe {
+        let quantize = |values: &_| avx512::quantize(values);
+        let round = |values: &_| avx512::round_to_bf16(values);
+        prepare_rows(format, x, columns, tokens, destination, quantize, round)
+    }
 }
 
 /// The loops of [`prepare_rows`], vectorised by the compiler.
@@ -107,7 +119,7 @@ unsafe fn prepare_avx2(
     destination: *mut u8,
 ) {
     // SAFETY: forwarded from the caller.
-    unsafe { prepare_rows(format, x, columns, tokens, destination) }
+    unsafe { prepare_rows(format, x, columns, tokens, destination, quantize, round) }
 }
 
 /// # Safety
@@ -119,6 +131,8 @@ unsafe fn prepare_rows(
     columns: usize,
     tokens: Range<usize>,
     destination: *mut u8,
+    quantize: impl Fn(&[f32; BLOCK]) -> [u8; Q8_BYTES],
+    round: impl Fn(&[f32; BLOCK]) -> [u16; BLOCK],
 ) {
     let token_bytes = format.token_bytes(columns);
     for (token, row) in tokens.zip(x.chunks_exact(columns.max(1))) {
@@ -126,9 +140,10 @@ unsafe fn prepare_rows(
         let (start, step) = match format {
             ActivationFormat::F32 => (token * token_bytes, BLOCK * 4),
             ActivationFormat::Q8 => (token * token_bytes, Q8_BYTES),
-            ActivationFormat::Bf16 => {
+            ActivationFormat::Bf16 | ActivationFormat::Bf16Split => {
                 let tile_row = token / TILE_TOKENS * TILE_TOKENS * token_bytes;
-                (tile_row + token % TILE_TOKENS * (BLOCK * 2), TILE_BYTES)
+                let tiles = token_bytes / (row.len().div_ceil(BLOCK) * BLOCK * 2);
+                (tile_row + token % TILE_TOKENS * (BLOCK * 2), tiles * TILE_BYTES)
             }
         };
         for (block, values) in row.chunks(BLOCK).enumerate() {
@@ -147,14 +162,23 @@ unsafe fn prepare_rows(
                 match format {
                     ActivationFormat::F32 => place.cast::<[f32; BLOCK]>().write(*values),
                     ActivationFormat::Q8 => place.cast::<[u8; Q8_BYTES]>().write(quantize(values)),
-                    ActivationFormat::Bf16 => place.cast::<[u16; BLOCK]>().write(values.map(round_to_bf16)),
+                    ActivationFormat::Bf16 => place.cast::<[u16; BLOCK]>().write(round(values)),
+                    ActivationFormat::Bf16Split => {
+                        let high = round(values);
+                        let low = round(&std::array::from_fn(|column| {
+                            values[column] - f32::from_bits(u32::from(high[column]) << 16)
+                        }));
+                        for (tile, part) in [high, low, high].into_iter().enumerate() {
+                            place.add(tile * TILE_BYTES).cast::<[u16; BLOCK]>().write(part);
+                        }
+                    }
                 }
             }
         }
     }
 }
 
-/// One block of [`ActivationFormat::Q8`]. Not-a-number becomes zero.
+/// One block of [`ActivationFormat::Q8`]. What becomes of not-a-number and infinities is unspecified.
 #[inline(always)]
 fn quantize(values: &[f32; BLOCK]) -> [u8; Q8_BYTES] {
     let mut largest = [0.0f32; 16];
@@ -171,12 +195,14 @@ fn quantize(values: &[f32; BLOCK]) -> [u8; Q8_BYTES] {
         }
     }
     let scale = largest[0] / 127.0;
-    let inverse = if largest[0] > 0.0 { 127.0 / largest[0] } else { 0.0 };
+    // The reciprocal of a subnormal number could overflow; such blocks become zeros.
+    let inverse = if largest[0] >= f32::MIN_POSITIVE { 127.0 / largest[0] } else { 0.0 };
     let mut codes = [0i32; BLOCK];
     for (code, value) in codes.iter_mut().zip(values) {
         // Adding 1.5 * 2^23 rounds to the nearest integer, half to even; the low bits of the sum are the integer.
         const ROUND: f32 = 12_582_912.0;
-        *code = ((value * inverse + ROUND).to_bits() as i32 - ROUND.to_bits() as i32).clamp(-127, 127);
+        let bits = (value * inverse + ROUND).to_bits() as i32;
+        *code = bits.wrapping_sub(ROUND.to_bits() as i32).clamp(-127, 127);
     }
     let sums: [i32; 2] = [codes[..16].iter().sum(), codes[16..].iter().sum()];
     let mut block = [0; Q8_BYTES];
@@ -190,9 +216,15 @@ fn quantize(values: &[f32; BLOCK]) -> [u8; Q8_BYTES] {
     block
 }
 
+/// 32 numbers as BF16.
+#[inline(always)]
+fn round(values: &[f32; BLOCK]) -> [u16; BLOCK] {
+    values.map(round_to_bf16)
+}
+
 /// Rounds to the nearest BF16, half to even; not-a-number stays that.
 #[inline(always)]
-pub(super) fn round_to_bf16(value: f32) -> u16 {
+fn round_to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     let quiet = bits >> 16 | 0x40;

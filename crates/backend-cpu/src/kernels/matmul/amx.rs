@@ -4,9 +4,9 @@
 //! columns. Four tiles of sums (32 tokens by 32 rows) are in flight, so each tile loaded is used twice.
 
 use super::Operands;
-use super::activation::{TILE_BYTES, TILE_TOKENS};
+use super::activation::{SPLIT_TILES, TILE_BYTES, TILE_TOKENS};
 use super::avx512::{block_scales, quad_codes, super_scales};
-use super::layout::{GROUP, Geometry, INTEGERS, Layout, Scales, with_format};
+use super::layout::{BLOCK, GROUP, Geometry, INTEGERS, Layout, Scales, with_format};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -18,28 +18,35 @@ const SUM_BYTES: usize = 4 * TILE_BYTES;
 /// Tiles across the columns that are multiplied for the whole panel before the next ones, so that the activations of
 /// 32 tokens (here 16 KiB) stay in the first-level cache while the panel passes by.
 const STEPS: usize = 8;
+/// Matrices of no more tiles across the columns are multiplied at once: their activations nearly fit.
+const FEW_STEPS: usize = 20;
+
+/// Bytes of the tiles of one group.
+fn group_bytes(geometry: &Geometry) -> usize {
+    let tiles = if geometry.layout == Layout::Half { SPLIT_TILES } else { 1 };
+    geometry.blocks() * tiles * TILE_BYTES
+}
 
 /// Groups of rows decoded together.
 fn panel_groups(geometry: &Geometry) -> usize {
-    let group = geometry.padded_columns() * GROUP * 2;
-    (PANEL_BYTES / group.max(1)).clamp(2, 32) & !1
+    (PANEL_BYTES / group_bytes(geometry)).clamp(2, 32) & !1
 }
 
 /// Bytes of scratch memory that [`multiply`] needs.
 pub(super) fn scratch_bytes(geometry: &Geometry) -> usize {
     let columns = geometry.padded_columns();
     let groups = panel_groups(geometry);
-    let panel = groups * columns * GROUP * 2;
+    let panel = groups * group_bytes(geometry);
     // Formats without a packed layout are decoded through f32.
     let decoded = if geometry.layout == Layout::Rows { columns * (GROUP + 1) * 4 } else { 0 };
     groups / 2 * SUM_BYTES + panel + decoded + 64
 }
 
-/// Every layout by [`super::ActivationFormat::Bf16`] activations.
+/// Every layout by [`super::ActivationFormat::Bf16`] activations, F16 by [`super::ActivationFormat::Bf16Split`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn multiply(operands: &Operands<'_>, groups: Range<usize>, scratch: &mut [u8]) {
     let geometry = &operands.geometry;
-    let group_bytes = geometry.padded_columns() * GROUP * 2;
+    let group_bytes = group_bytes(geometry);
     let skip = scratch.as_ptr().align_offset(64);
     let (sums, scratch) = scratch[skip..].split_at_mut(panel_groups(geometry) / 2 * SUM_BYTES);
     let (panel, decoded) = scratch.split_at_mut(panel_groups(geometry) * group_bytes);
@@ -66,12 +73,13 @@ pub(super) fn multiply(operands: &Operands<'_>, groups: Range<usize>, scratch: &
 /// The groups from `first` on, whose tiles are `weights`, by 32 tokens.
 fn multiply_panel(operands: &Operands<'_>, first: usize, token: usize, weights: &[u8], sums: &mut [u8]) {
     let geometry = &operands.geometry;
-    let group_bytes = geometry.padded_columns() * GROUP * 2;
+    let group_bytes = group_bytes(geometry);
     let count = weights.len() / group_bytes;
     let x = &operands.activation[token * operands.token_bytes..][..2 * TILE_TOKENS * operands.token_bytes];
     let steps = group_bytes / TILE_BYTES;
-    for step in (0..steps).step_by(STEPS) {
-        let last = step + STEPS >= steps;
+    let span = if steps <= FEW_STEPS { FEW_STEPS } else { STEPS };
+    for step in (0..steps).step_by(span) {
+        let last = step + span >= steps;
         for index in (0..count).step_by(2) {
             let (pair, group) = ((count - index).min(2), first + index);
             let whole = token + 2 * TILE_TOKENS <= operands.tokens
@@ -86,7 +94,7 @@ fn multiply_panel(operands: &Operands<'_>, first: usize, token: usize, weights: 
                     next_x: TILE_TOKENS * operands.token_bytes,
                     weights: weights.as_ptr().add(index * group_bytes + step * TILE_BYTES),
                     next_weights: group_bytes,
-                    steps: (steps - step).min(STEPS),
+                    steps: (steps - step).min(span),
                     from: if step == 0 { std::ptr::null() } else { sums },
                 };
                 let (out, stride) = if last && whole {
@@ -94,7 +102,11 @@ fn multiply_panel(operands: &Operands<'_>, first: usize, token: usize, weights: 
                 } else {
                     (sums, 2 * GROUP)
                 };
-                if pair == 2 { tiles.multiply_two(out, stride) } else { tiles.multiply_one(out, stride) }
+                if pair == 2 {
+                    tiles.multiply_two(out, stride)
+                } else {
+                    tiles.multiply_one(out, stride)
+                }
                 if last && !whole {
                     copy_edge(operands, token, group, pair, sums);
                 }
@@ -276,9 +288,8 @@ fn decode(operands: &Operands<'_>, group: usize, tiles: &mut [u8], scratch: &mut
             let group = operands.group(group);
             with_format!(format, decode_integer(geometry, group, tiles));
         }
-        Layout::Single => decode_single(operands.group(group), tiles),
         Layout::Half => decode_half(operands.group(group), tiles),
-        Layout::Brain => tiles.copy_from_slice(operands.group(group)),
+        Layout::Single | Layout::Brain => unreachable!("multiplied without decoding"),
         Layout::Rows => {
             // SAFETY: any bytes are valid f32s; the middle part is aligned.
             let scratch = unsafe { scratch.align_to_mut::<f32>().1 };
@@ -357,14 +368,28 @@ fn decode_single(group: &[u8], tiles: &mut [u8]) {
     }
 }
 
+/// Decodes to the tiles high, high, low of [`super::ActivationFormat::Bf16Split`]; together they are exact, for F16
+/// has 11 significant bits.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn decode_half(group: &[u8], tiles: &mut [u8]) {
-    for (pair, tile) in group.chunks_exact(64).zip(tiles.chunks_exact_mut(64)) {
-        // SAFETY: the slices have 64 bytes each.
-        unsafe {
-            let even = _mm512_cvtph_ps(_mm256_loadu_si256(pair.as_ptr().cast()));
-            let odd = _mm512_cvtph_ps(_mm256_loadu_si256(pair.as_ptr().add(32).cast()));
-            _mm512_storeu_si512(tile.as_mut_ptr().cast(), bf16_pair(even, odd));
+    let blocks = group.chunks_exact(2 * GROUP * BLOCK).zip(tiles.chunks_exact_mut(SPLIT_TILES * TILE_BYTES));
+    for (block, tiles) in blocks {
+        for pair in 0..BLOCK / 2 {
+            // SAFETY: the block has 16 pairs of columns of 32 bytes each, and each tile 16 lines of 64 bytes.
+            unsafe {
+                let columns = block.as_ptr().add(pair * 64);
+                let even = _mm512_cvtph_ps(_mm256_loadu_si256(columns.cast()));
+                let odd = _mm512_cvtph_ps(_mm256_loadu_si256(columns.add(32).cast()));
+                let high = bf16_pair(even, odd);
+                let high_even = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(high));
+                let high_odd =
+                    _mm512_castsi512_ps(_mm512_and_si512(high, _mm512_set1_epi32(0xffff_0000_u32 as i32)));
+                let low = bf16_pair(_mm512_sub_ps(even, high_even), _mm512_sub_ps(odd, high_odd));
+                let line = tiles.as_mut_ptr().add(pair * 64);
+                _mm512_storeu_si512(line.cast(), high);
+                _mm512_storeu_si512(line.add(TILE_BYTES).cast(), high);
+                _mm512_storeu_si512(line.add(2 * TILE_BYTES).cast(), low);
+            }
         }
     }
 }

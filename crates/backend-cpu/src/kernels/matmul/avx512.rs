@@ -2,7 +2,7 @@
 
 use super::Operands;
 use super::activation::Q8_BYTES;
-use super::layout::{GROUP, INTEGERS, Layout, NONLINEAR, Scales, with_format};
+use super::layout::{BLOCK, GROUP, INTEGERS, Layout, NONLINEAR, Scales, with_format};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -61,7 +61,10 @@ fn integer_block<const F: usize, const R: usize, const T: usize>(
     for r in 0..R {
         (codes[r], records[r]) = operands.group(group + r).split_at(geometry.scale_offset);
     }
-    let x: [&[u8]; T] = std::array::from_fn(|t| operands.activation_row(token + t));
+    let mut x: [&[u8]; T] = [&[]; T];
+    for t in 0..T {
+        x[t] = operands.activation_row(token + t);
+    }
     let mut sums = [[_mm512_setzero_ps(); T]; R];
     for record in 0..geometry.blocks() / per_record {
         for r in 0..R {
@@ -75,8 +78,11 @@ fn integer_block<const F: usize, const R: usize, const T: usize>(
                 unsafe {
                     let scales = block_scales::<F>(scales, super_scales, part);
                     let plane = codes[r].as_ptr().add(block * code_bytes);
-                    let x = std::array::from_fn(|t| x[t].as_ptr().add(block * Q8_BYTES));
-                    add_block::<F, T>(plane, scales, x, &mut sums[r]);
+                    let mut blocks = [std::ptr::null(); T];
+                    for t in 0..T {
+                        blocks[t] = x[t].as_ptr().add(block * Q8_BYTES);
+                    }
+                    add_block::<F, T>(plane, scales, blocks, &mut sums[r]);
                 }
             }
         }
@@ -354,4 +360,54 @@ pub(super) unsafe fn float_pair<const L: u8>(weights: *const u8, pair: usize) ->
             ],
         }
     }
+}
+
+/// One block of [`super::ActivationFormat::Q8`], with the same result as the scalar form.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+#[inline]
+pub(super) fn quantize(values: &[f32; BLOCK]) -> [u8; Q8_BYTES] {
+    let mut block = [0; Q8_BYTES];
+    // SAFETY: both halves of the numbers are read, and the first 32 bytes of the block written.
+    unsafe {
+        let first = _mm512_loadu_ps(values.as_ptr());
+        let second = _mm512_loadu_ps(values.as_ptr().add(16));
+        let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second)));
+        let scale = largest / 127.0;
+        let inverse = if largest >= f32::MIN_POSITIVE { 127.0 / largest } else { 0.0 };
+        let inverse = _mm512_set1_ps(inverse);
+        let least = _mm512_set1_epi32(-127);
+        let first = _mm512_max_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(first, inverse)), least);
+        let second = _mm512_max_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(second, inverse)), least);
+        _mm_storeu_si128(block.as_mut_ptr().cast(), _mm512_cvtsepi32_epi8(first));
+        _mm_storeu_si128(block.as_mut_ptr().add(16).cast(), _mm512_cvtsepi32_epi8(second));
+        let sums = [_mm512_reduce_add_epi32(first), _mm512_reduce_add_epi32(second)];
+        block[32..36].copy_from_slice(&scale.to_le_bytes());
+        block[36..40].copy_from_slice(&(scale * (sums[0] + sums[1]) as f32).to_le_bytes());
+        block[40..42].copy_from_slice(&(sums[0] as i16).to_le_bytes());
+        block[42..44].copy_from_slice(&(sums[1] as i16).to_le_bytes());
+    }
+    block
+}
+
+/// 32 numbers as BF16, with the same result as the scalar form.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+#[inline]
+pub(super) fn round_to_bf16(values: &[f32; BLOCK]) -> [u16; BLOCK] {
+    let mut rounded = [0; BLOCK];
+    for half in 0..2 {
+        // SAFETY: each half has 16 numbers.
+        unsafe {
+            let values = _mm512_loadu_ps(values.as_ptr().add(half * 16));
+            let bits = _mm512_castps_si512(values);
+            let high = _mm512_srli_epi32::<16>(bits);
+            let odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+            let sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+            let quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+            let number = _mm512_cmp_ps_mask::<_CMP_ORD_Q>(values, values);
+            let result = _mm512_mask_srli_epi32::<16>(quiet, number, sum);
+            let place = rounded.as_mut_ptr().add(half * 16);
+            _mm256_storeu_si256(place.cast(), _mm512_cvtepi32_epi16(result));
+        }
+    }
+    rounded
 }

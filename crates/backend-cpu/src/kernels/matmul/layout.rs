@@ -139,6 +139,9 @@ pub(super) struct Geometry {
 
 impl Geometry {
     pub(super) fn new(dtype: DType, rows: usize, columns: usize) -> Option<Self> {
+        if columns == 0 {
+            return None;
+        }
         let row_bytes = usize::try_from(dtype.bytes_for(columns as u64)?).ok()?;
         let padded = columns.checked_next_multiple_of(BLOCK)?;
         let integer = INTEGERS.iter().position(|integer| integer.dtype == dtype);

@@ -28,14 +28,16 @@ use std::ops::Range;
 
 /// From this number of tokens on, decoding integer codes to BF16 for the matrix unit is faster than integer dot
 /// products.
-const AMX_INTEGER: usize = 28;
-/// The same for floating-point numbers and for rows that must be decoded anyway.
-const AMX_FLOAT: usize = 4;
+const AMX_INTEGER: usize = 24;
+/// The same for BF16 weights, and for rows that must be decoded anyway.
+const AMX_BRAIN: usize = 8;
+/// The same for F16 weights, which take three products each.
+const AMX_HALF: usize = 24;
 
 /// Why a matrix cannot be packed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MatrixError {
-    /// The columns are no whole number of blocks, or the size does not fit the address space.
+    /// There are no columns or no whole number of blocks of them, or the size does not fit the address space.
     #[error("a matrix of {rows} rows by {columns} columns cannot have the format {dtype}")]
     Shape {
         /// Number format.
@@ -110,8 +112,8 @@ impl Plan {
         assert_eq!(source.len(), self.source(rows.clone()).len(), "source bytes of the rows");
         assert_eq!(destination.len(), self.destination(rows.clone()).len(), "packed bytes of the rows");
         let row_bytes = self.geometry.row_bytes();
-        let groups = destination.chunks_exact_mut(self.geometry.group_bytes.max(1));
-        for (source, destination) in source.chunks((row_bytes * GROUP).max(1)).zip(groups) {
+        let groups = destination.chunks_exact_mut(self.geometry.group_bytes);
+        for (source, destination) in source.chunks(row_bytes * GROUP).zip(groups) {
             pack::pack_group(&self.geometry, source, destination);
         }
     }
@@ -200,7 +202,8 @@ impl PackedMatrix {
         self.bytes.len()
     }
 
-    /// Row ranges given to [`PackedMatrix::multiply`] start at multiples of this.
+    /// Row ranges given to [`PackedMatrix::multiply`] start at multiples of this. With
+    /// [`ActivationFormat::Bf16`], multiples of twice as many rows use the matrix unit best.
     pub fn row_granularity(&self) -> usize {
         GROUP
     }
@@ -213,7 +216,8 @@ impl PackedMatrix {
             Layout::Single => ActivationFormat::F32,
             Layout::Integer(_) if features.amx && tokens >= AMX_INTEGER => ActivationFormat::Bf16,
             Layout::Integer(_) => ActivationFormat::Q8,
-            _ if features.amx && tokens >= AMX_FLOAT => ActivationFormat::Bf16,
+            Layout::Half if features.amx && tokens >= AMX_HALF => ActivationFormat::Bf16Split,
+            Layout::Brain | Layout::Rows if features.amx && tokens >= AMX_BRAIN => ActivationFormat::Bf16,
             Layout::Half | Layout::Brain | Layout::Rows => ActivationFormat::F32,
         }
     }
@@ -222,9 +226,9 @@ impl PackedMatrix {
     pub fn scratch_bytes(&self, format: ActivationFormat) -> usize {
         match format {
             #[cfg(target_arch = "x86_64")]
-            ActivationFormat::Bf16 => amx::scratch_bytes(&self.geometry),
+            ActivationFormat::Bf16 | ActivationFormat::Bf16Split => amx::scratch_bytes(&self.geometry),
             #[cfg(not(target_arch = "x86_64"))]
-            ActivationFormat::Bf16 => 0,
+            ActivationFormat::Bf16 | ActivationFormat::Bf16Split => 0,
             // One decoded group, and one decoded row.
             ActivationFormat::F32 => (self.geometry.padded_columns() * (GROUP + 1)) * 4 + 64,
             ActivationFormat::Q8 => 0,
@@ -271,7 +275,10 @@ impl PackedMatrix {
             (Layout::Integer(_), ActivationFormat::Q8) => integer(features, &operands, groups),
             (_, ActivationFormat::F32) => float(features, &operands, groups, scratch),
             #[cfg(target_arch = "x86_64")]
-            (_, ActivationFormat::Bf16) if features.amx => {
+            (Layout::Half, ActivationFormat::Bf16Split)
+            | (Layout::Integer(_) | Layout::Brain | Layout::Rows, ActivationFormat::Bf16)
+                if features.amx =>
+            {
                 // SAFETY: `features` proves that the processor has AVX-512 and AMX and the system's permission.
                 unsafe { amx::multiply(&operands, groups, scratch) }
             }
