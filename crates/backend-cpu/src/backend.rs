@@ -92,7 +92,7 @@ impl Backend for Cpu {
             Op::MatMul(_) => {
                 matches!((node.inputs[0], node.inputs[1]), (Operand::Weight(_), Operand::Value(_)))
             }
-            Op::MatMulExperts(_) => matches!(node.inputs[0], Operand::Weight(_)),
+            Op::MatMulExperts(_) | Op::MatMulHeads(_) => matches!(node.inputs[0], Operand::Weight(_)),
             _ => true,
         }
     }
@@ -117,7 +117,7 @@ impl Backend for Cpu {
                 (state, rotation)
             })
             .collect();
-        let caches = Caches::new(&graph, rotations, caches, self.features)?;
+        let caches = Caches::new(&graph, segment.nodes.clone(), rotations, caches, self.features)?;
         Ok(Box::new(CpuPartition {
             segment,
             features: self.features,

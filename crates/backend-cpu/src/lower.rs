@@ -182,19 +182,35 @@ impl Lowering<'_> {
             Op::RmsNorm(norm) => self.norm(node, NormKind::Rms, norm.epsilon, value, symbol),
             Op::LayerNorm(norm) => self.norm(node, NormKind::Layer, norm.epsilon, value, symbol),
             Op::Add(_) => self.binary(node, Binary::Add, value, symbol),
+            Op::Mul(_) if self.is_factor_per_row(node) => self.evaluate(index, node, value),
             Op::Mul(_) => self.binary(node, Binary::Multiply, value, symbol),
             Op::Scale(scale) => {
                 self.unary(node, Unary::Affine { factor: scale.factor, offset: 0.0 }, value, symbol);
             }
             Op::SoftCap(soft_cap) => self.unary(node, Unary::Softcap { cap: soft_cap.cap }, value, symbol),
-            Op::Unary(unary) => self.unary(node, unary_kernel(unary.function), value, symbol),
+            Op::Unary(unary) => match unary_kernel(unary.function) {
+                Some(kernel) => self.unary(node, kernel, value, symbol),
+                None => self.evaluate(index, node, value),
+            },
+            Op::MatMulHeads(_) => self.heads(node, value),
             Op::Glu(glu) => match gate_kernel(glu.function) {
                 Some(kernel) => self.binary(node, kernel, value, symbol),
                 None => self.evaluate(index, node, value),
             },
-            Op::RouteExperts(_) | Op::ExpertWeights(_) | Op::SumExperts(_) => {
-                self.evaluate(index, node, value)
-            }
+            Op::RouteExperts(_)
+            | Op::ExpertWeights(_)
+            | Op::SumExperts(_)
+            | Op::Slice(_)
+            | Op::Concat(_)
+            | Op::RepeatHeads(_)
+            | Op::SumElements(_)
+            | Op::Interpolate(_)
+            | Op::ShortConvolution(_)
+            | Op::TokenShift(_)
+            | Op::SelectiveScan(_)
+            | Op::GatedDeltaRule(_)
+            | Op::GatedLinearAttention(_)
+            | Op::Rwkv7(_) => self.evaluate(index, node, value),
         }
     }
 
@@ -395,7 +411,25 @@ impl Lowering<'_> {
         let chosen = self.read(node.inputs[2], task);
         let used = self.graph.operand_type(node.inputs[2]).width().unwrap_or(1) as usize;
         let out = self.output_at(value, task);
-        self.push_task(Task::Experts(ExpertsTask { weight, x, chosen, used, out }));
+        self.push_task(Task::Experts(ExpertsTask { weight, x, chosen: Some(chosen), used, out }));
+    }
+
+    /// A matrix per head: experts of which every row uses all, in order.
+    fn heads(&mut self, node: &Node, value: ValueId) {
+        let Operand::Weight(weight) = node.inputs[0] else {
+            unreachable!("`supports` refuses other operands")
+        };
+        let task = self.program.tasks.len();
+        let x = self.read(node.inputs[1], task);
+        let used = self.graph.weights[weight.index()].shape[0] as usize;
+        let out = self.output_at(value, task);
+        self.push_task(Task::Experts(ExpertsTask { weight, x, chosen: None, used, out }));
+    }
+
+    /// Whether the second value has one element for each row of the first.
+    fn is_factor_per_row(&self, node: &Node) -> bool {
+        let [a, b] = [0, 1].map(|index| self.graph.operand_type(node.inputs[index]));
+        a.shape.len() == b.shape.len() && a.width() != b.width()
     }
 
     fn attention(&mut self, node: &Node, attention: &ops::Attention, value: ValueId) {
@@ -406,7 +440,9 @@ impl Lowering<'_> {
         self.push_row_op(symbol, RowOp::CacheWrite { state: attention.state, keys, values });
 
         let declared = &self.graph.states[attention.state.index()];
-        let StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } = *declared;
+        let StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } = *declared else {
+            unreachable!("attention has keys and values")
+        };
         let groups = self.graph.groups();
         let group = groups.iter().position(|group| *group == declared.group()).unwrap_or(0);
         let heads = match self.graph.operand_type(node.inputs[0]).shape[..] {
@@ -465,14 +501,16 @@ impl Lowering<'_> {
     }
 }
 
-fn unary_kernel(function: Function) -> Unary {
+fn unary_kernel(function: Function) -> Option<Unary> {
     match function {
-        Function::Silu => Unary::Silu,
-        Function::Gelu => Unary::Gelu,
-        Function::Relu => Unary::Relu,
-        Function::ReluSquared => Unary::ReluSquared,
-        Function::Sigmoid => Unary::Sigmoid,
-        Function::Tanh => Unary::Tanh,
+        Function::Silu => Some(Unary::Silu),
+        Function::Gelu => Some(Unary::Gelu),
+        Function::Relu => Some(Unary::Relu),
+        Function::ReluSquared => Some(Unary::ReluSquared),
+        Function::Sigmoid => Some(Unary::Sigmoid),
+        Function::Tanh => Some(Unary::Tanh),
+        Function::Exp => Some(Unary::Exp),
+        Function::Softplus => None,
     }
 }
 
@@ -482,6 +520,6 @@ fn gate_kernel(function: Function) -> Option<Binary> {
         Function::Gelu => Some(Binary::GeluGate),
         Function::Relu => Some(Binary::ReluGate),
         Function::Sigmoid => Some(Binary::SigmoidGate),
-        Function::ReluSquared | Function::Tanh => None,
+        Function::ReluSquared | Function::Tanh | Function::Exp | Function::Softplus => None,
     }
 }

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use puna_graph::{Graph, Operand, ValueId};
+use puna_graph::ops::OpDef;
+use puna_graph::{Graph, Operand, StateId, ValueId};
 
 use crate::Segment;
 
@@ -36,9 +37,17 @@ pub fn partition(graph: &Arc<Graph>, device_of: impl Fn(usize) -> usize) -> Vec<
     segments
 }
 
+/// The states that the nodes of a segment read and write, in their order, each once.
+pub fn states(graph: &Graph, nodes: Range<usize>) -> Vec<StateId> {
+    let mut states: Vec<StateId> = graph.nodes[nodes].iter().filter_map(|node| node.op.state()).collect();
+    states.sort();
+    states.dedup();
+    states
+}
+
 /// For each state of a segment that carries rotary positions, the rotation of its keys: `(state, node of the
 /// Rope)`. Context shift needs it. Keys reach an `Attention` either straight from a `Rope` or without one.
-pub fn key_rotations(graph: &Graph, nodes: Range<usize>) -> Vec<(puna_graph::StateId, Option<usize>)> {
+pub fn key_rotations(graph: &Graph, nodes: Range<usize>) -> Vec<(StateId, Option<usize>)> {
     graph.nodes[nodes]
         .iter()
         .filter_map(|node| {

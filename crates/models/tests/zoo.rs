@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use puna_conformance::run::group_step;
 use puna_conformance::{normalised_squared_error, zoo};
 use puna_graph::evaluate::{Context, Memory, Weights, run};
-use puna_graph::{Array, CacheGroup, Graph, GroupStep, Output, Span, Step, WeightId};
+use puna_graph::{Array, Graph, Output, Step, WeightId};
 use puna_models::{ARCHITECTURES, BuildOptions, build};
 
 struct FileWeights<'a> {
@@ -28,16 +29,11 @@ fn logits(model: &zoo::ZooModel) -> Vec<f32> {
     let graph =
         build(&file.metadata, &file.tensors, &BuildOptions { context: 256 }).expect("the model builds");
     let rows = model.tokens.len() as u32;
-    let group = |_: &CacheGroup| GroupStep {
-        write_cells: (0..rows).collect(),
-        cell_positions: (0..rows as i32).collect(),
-        spans: vec![Span { tokens: 0..rows, cells: std::iter::once(0..rows).collect() }],
-    };
     let step = Step {
         tokens: model.tokens.clone(),
         positions: (0..rows as i32).collect(),
         output_rows: (0..rows).collect(),
-        groups: graph.groups().iter().map(group).collect(),
+        groups: graph.groups().into_iter().map(|group| group_step(group, 0, rows)).collect(),
     };
     let mut memory: Vec<Memory> =
         graph.states.iter().map(|state| Memory::new(state, rows as usize)).collect();

@@ -87,6 +87,10 @@ impl OpDef for Attention {
         Ok(Type::f32(vec![*rows, Dim::Fixed(width)]))
     }
 
+    fn state(&self) -> Option<StateId> {
+        Some(self.state)
+    }
+
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {
         let (queries, keys, values) = (inputs[0], inputs[1], inputs[2]);
         let sinks = inputs.get(3).map(|sinks| sinks.floats());

@@ -1,39 +1,67 @@
 //! Operations: one file each, with attributes, shape rule and evaluation.
 
-use crate::{Array, Dim, Element, GraphError, Type, evaluate::Context};
+use crate::{Array, Dim, Element, GraphError, StateId, Type, evaluate::Context};
 
 mod add;
 mod attention;
+mod concat;
 mod experts;
+mod gated_delta_rule;
+mod gated_linear_attention;
 mod gather_rows;
 mod glu;
+mod interpolate;
 mod matmul;
+mod matmul_heads;
 mod mul;
 mod norm;
+mod repeat_heads;
 mod reshape;
 mod rope;
+mod rwkv7;
 mod scale;
+mod selective_scan;
+mod short_convolution;
+mod slice;
 mod soft_cap;
+mod sum_elements;
+mod token_shift;
 mod unary;
 
 pub use add::Add;
 pub use attention::{Attention, MaskRule, alibi_slope};
+pub use concat::Concat;
 pub use experts::{ExpertWeights, Gating, MatMulExperts, RouteExperts, SumExperts};
+pub use gated_delta_rule::{GatedDeltaRule, KeyHeads};
+pub use gated_linear_attention::GatedLinearAttention;
 pub use gather_rows::GatherRows;
 pub use glu::Glu;
+pub use interpolate::Interpolate;
 pub use matmul::MatMul;
+pub use matmul_heads::MatMulHeads;
 pub use mul::Mul;
 pub use norm::{LayerNorm, RmsNorm};
+pub use repeat_heads::RepeatHeads;
 pub use reshape::Reshape;
 pub use rope::{Rope, RopeKind, Yarn};
+pub use rwkv7::Rwkv7;
 pub use scale::Scale;
+pub use selective_scan::SelectiveScan;
+pub use short_convolution::ShortConvolution;
+pub use slice::Slice;
 pub use soft_cap::SoftCap;
+pub use sum_elements::SumElements;
+pub use token_shift::TokenShift;
 pub use unary::{Function, Unary};
 
 /// What every operation defines: its shape rule and its meaning.
 pub trait OpDef {
     /// Type of the result for inputs of these types.
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError>;
+    /// What it keeps from step to step, if anything.
+    fn state(&self) -> Option<StateId> {
+        None
+    }
     /// The result itself, slow and obvious: sums in `f64`, results rounded once to `f32`.
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array;
 }
@@ -59,6 +87,9 @@ macro_rules! ops {
             fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
                 match self { $(Op::$name(op) => op.infer(inputs)),* }
             }
+            fn state(&self) -> Option<StateId> {
+                match self { $(Op::$name(op) => op.state()),* }
+            }
             fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {
                 match self { $(Op::$name(op) => op.evaluate(inputs, context)),* }
             }
@@ -68,7 +99,8 @@ macro_rules! ops {
 
 ops! {
     GatherRows, MatMul, Add, Mul, Scale, RmsNorm, LayerNorm, Rope, Attention, Glu, Unary, SoftCap, Reshape,
-    RouteExperts, ExpertWeights, MatMulExperts, SumExperts,
+    RouteExperts, ExpertWeights, MatMulExperts, SumExperts, Slice, Concat, RepeatHeads, SumElements, MatMulHeads,
+    Interpolate, ShortConvolution, TokenShift, SelectiveScan, GatedDeltaRule, GatedLinearAttention, Rwkv7,
 }
 
 /// Shape-rule helper: builds the error of operation `op`.
@@ -93,6 +125,14 @@ fn expect_inputs(
 /// Whether `vector` can be broadcast over the leading axes of `value`: its extents equal the last ones.
 fn is_suffix(vector: &Type, value: &Type) -> bool {
     vector.element == Element::F32 && value.shape.ends_with(&vector.shape)
+}
+
+/// Extents of a value of floats, those of the step as `None`; nothing for integers.
+fn extents(ty: &Type) -> Vec<Option<u32>> {
+    if ty.element != Element::F32 {
+        return Vec::new();
+    }
+    ty.shape.iter().map(|dim| fixed(Some(dim))).collect()
 }
 
 /// Whether this is a fixed extent.
