@@ -182,7 +182,6 @@ impl Lowering<'_> {
             Op::RmsNorm(norm) => self.norm(node, NormKind::Rms, norm.epsilon, value, symbol),
             Op::LayerNorm(norm) => self.norm(node, NormKind::Layer, norm.epsilon, value, symbol),
             Op::Add(_) => self.binary(node, Binary::Add, value, symbol),
-            Op::Mul(_) if self.is_factor_per_row(node) => self.evaluate(index, node, value),
             Op::Mul(_) => self.binary(node, Binary::Multiply, value, symbol),
             Op::Scale(scale) => {
                 self.unary(node, Unary::Affine { factor: scale.factor, offset: 0.0 }, value, symbol);
@@ -200,7 +199,6 @@ impl Lowering<'_> {
             Op::RouteExperts(_)
             | Op::ExpertWeights(_)
             | Op::SumExperts(_)
-            | Op::Slice(_)
             | Op::Concat(_)
             | Op::RepeatHeads(_)
             | Op::SumElements(_)
@@ -424,12 +422,6 @@ impl Lowering<'_> {
         let used = self.graph.weights[weight.index()].shape[0] as usize;
         let out = self.output_at(value, task);
         self.push_task(Task::Experts(ExpertsTask { weight, x, chosen: None, used, out }));
-    }
-
-    /// Whether the second value has one element for each row of the first.
-    fn is_factor_per_row(&self, node: &Node) -> bool {
-        let [a, b] = [0, 1].map(|index| self.graph.operand_type(node.inputs[index]));
-        a.shape.len() == b.shape.len() && a.width() != b.width()
     }
 
     fn attention(&mut self, node: &Node, attention: &ops::Attention, value: ValueId) {

@@ -22,7 +22,6 @@ mod rwkv7;
 mod scale;
 mod selective_scan;
 mod short_convolution;
-mod slice;
 mod soft_cap;
 mod sum_elements;
 mod token_shift;
@@ -48,7 +47,6 @@ pub use rwkv7::Rwkv7;
 pub use scale::Scale;
 pub use selective_scan::SelectiveScan;
 pub use short_convolution::ShortConvolution;
-pub use slice::Slice;
 pub use soft_cap::SoftCap;
 pub use sum_elements::SumElements;
 pub use token_shift::TokenShift;
@@ -99,7 +97,7 @@ macro_rules! ops {
 
 ops! {
     GatherRows, MatMul, Add, Mul, Scale, RmsNorm, LayerNorm, Rope, Attention, Glu, Unary, SoftCap, Reshape,
-    RouteExperts, ExpertWeights, MatMulExperts, SumExperts, Slice, Concat, RepeatHeads, SumElements, MatMulHeads,
+    RouteExperts, ExpertWeights, MatMulExperts, SumExperts, Concat, RepeatHeads, SumElements, MatMulHeads,
     Interpolate, ShortConvolution, TokenShift, SelectiveScan, GatedDeltaRule, GatedLinearAttention, Rwkv7,
 }
 
