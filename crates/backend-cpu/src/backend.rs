@@ -92,6 +92,7 @@ impl Backend for Cpu {
             Op::MatMul(_) => {
                 matches!((node.inputs[0], node.inputs[1]), (Operand::Weight(_), Operand::Value(_)))
             }
+            Op::AddExpertBias(_) => matches!(node.inputs[1], Operand::Weight(_)),
             Op::MatMulExperts(_) => matches!(node.inputs[0], Operand::Weight(_)),
             _ => true,
         }
