@@ -93,6 +93,7 @@ impl Backend for Cpu {
                 matches!((node.inputs[0], node.inputs[1]), (Operand::Weight(_), Operand::Value(_)))
             }
             Op::MatMulExperts(_) | Op::MatMulHeads(_) => matches!(node.inputs[0], Operand::Weight(_)),
+            Op::AddExpertBias(_) => matches!(node.inputs[1], Operand::Weight(_)),
             _ => true,
         }
     }

@@ -5,9 +5,10 @@ use crate::{Array, Dim, Element, GraphError, StateId, Type, evaluate::Context};
 mod add;
 mod attention;
 mod concat;
+mod clamp;
+mod clamped_glu;
+mod div;
 mod experts;
-mod gated_delta_rule;
-mod gated_linear_attention;
 mod gather_rows;
 mod glu;
 mod interpolate;
@@ -15,24 +16,26 @@ mod matmul;
 mod matmul_heads;
 mod mul;
 mod norm;
+mod recurrent;
 mod repeat_heads;
+mod position_scale;
 mod reshape;
 mod rope;
-mod rwkv7;
 mod scale;
-mod selective_scan;
-mod short_convolution;
+mod scale_rows;
+mod slice;
 mod soft_cap;
 mod sum_elements;
-mod token_shift;
 mod unary;
+mod xielu;
 
 pub use add::Add;
 pub use attention::{Attention, MaskRule, alibi_slope};
 pub use concat::Concat;
-pub use experts::{ExpertWeights, Gating, MatMulExperts, RouteExperts, SumExperts};
-pub use gated_delta_rule::{GatedDeltaRule, KeyHeads};
-pub use gated_linear_attention::GatedLinearAttention;
+pub use clamp::Clamp;
+pub use clamped_glu::{ClampedGlu, GateBound};
+pub use div::Div;
+pub use experts::{AddExpertBias, ExpertGroups, ExpertWeights, Gating, GroupOfExpert, MatMulExperts, RouteExperts, SumExperts};
 pub use gather_rows::GatherRows;
 pub use glu::Glu;
 pub use interpolate::Interpolate;
@@ -40,17 +43,20 @@ pub use matmul::MatMul;
 pub use matmul_heads::MatMulHeads;
 pub use mul::Mul;
 pub use norm::{LayerNorm, RmsNorm};
+pub use recurrent::{
+    GatedDeltaRule, GatedLinearAttention, KeyHeads, Rwkv7, SelectiveScan, ShortConvolution, TokenShift,
+};
 pub use repeat_heads::RepeatHeads;
+pub use position_scale::PositionScale;
 pub use reshape::Reshape;
 pub use rope::{Rope, RopeKind, Yarn};
-pub use rwkv7::Rwkv7;
 pub use scale::Scale;
-pub use selective_scan::SelectiveScan;
-pub use short_convolution::ShortConvolution;
+pub use scale_rows::ScaleRows;
+pub use slice::Slice;
 pub use soft_cap::SoftCap;
 pub use sum_elements::SumElements;
-pub use token_shift::TokenShift;
 pub use unary::{Function, Unary};
+pub use xielu::Xielu;
 
 /// What every operation defines: its shape rule and its meaning.
 pub trait OpDef {
@@ -97,7 +103,8 @@ macro_rules! ops {
 
 ops! {
     GatherRows, MatMul, Add, Mul, Scale, RmsNorm, LayerNorm, Rope, Attention, Glu, Unary, SoftCap, Reshape,
-    RouteExperts, ExpertWeights, MatMulExperts, SumExperts, Concat, RepeatHeads, SumElements, MatMulHeads,
+    RouteExperts, ExpertWeights, MatMulExperts, SumExperts, AddExpertBias, Slice, ScaleRows, Div, Clamp,
+    ClampedGlu, PositionScale, Xielu, GroupOfExpert, Concat, RepeatHeads, SumElements, MatMulHeads,
     Interpolate, ShortConvolution, TokenShift, SelectiveScan, GatedDeltaRule, GatedLinearAttention, Rwkv7,
 }
 
@@ -120,9 +127,11 @@ fn expect_inputs(
     }
 }
 
-/// Whether `vector` can be broadcast over the leading axes of `value`: its extents equal the last ones.
+/// Whether `vector` can be broadcast over the leading axes of `value`: its extents equal the last ones, or it
+/// is a single number.
 fn is_suffix(vector: &Type, value: &Type) -> bool {
-    vector.element == Element::F32 && value.shape.ends_with(&vector.shape)
+    let single = vector.shape[..] == [Dim::Fixed(1)];
+    vector.element == Element::F32 && (single || value.shape.ends_with(&vector.shape))
 }
 
 /// Extents of a value of floats, those of the step as `None`; nothing for integers.

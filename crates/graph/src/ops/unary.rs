@@ -20,7 +20,7 @@ pub enum Function {
     Tanh,
     /// `exp(x)`
     Exp,
-    /// `ln(1 + exp(x))` (Dugas et al., 2001)
+    /// `ln(1 + exp(x))`
     Softplus,
 }
 
