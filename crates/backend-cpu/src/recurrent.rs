@@ -30,10 +30,12 @@ impl RecurrentStates {
             let elements = elements as usize;
             declared[state.index()] = Some((layer, elements));
             let floats = &mut memory[state.index()].recurrent;
-            floats.try_reserve_exact(cells.saturating_mul(elements)).map_err(|_| BackendError::OutOfMemory {
-                device: "CPU".into(),
-                bytes: 4 * cells as u64 * elements as u64,
-                purpose: "recurrent states",
+            floats.try_reserve_exact(cells.saturating_mul(elements)).map_err(|_| {
+                BackendError::OutOfMemory {
+                    device: "CPU".into(),
+                    bytes: 4 * cells as u64 * elements as u64,
+                    purpose: "recurrent states",
+                }
             })?;
             floats.resize(cells * elements, 0.0);
         }

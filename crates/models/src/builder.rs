@@ -183,7 +183,9 @@ impl<'m> Builder<'m> {
     pub fn bool_array(&self, key: &str) -> Result<Option<Vec<bool>>> {
         let key = self.key(key);
         match self.metadata.get(&key) {
-            Some(puna_gguf::Value::Array(_)) => Ok(self.metadata.bool_per_layer(&key, self.layers as usize)?),
+            Some(puna_gguf::Value::Array(_)) => {
+                Ok(self.metadata.bool_per_layer(&key, self.layers as usize)?)
+            }
             _ => Ok(None),
         }
     }
@@ -205,10 +207,17 @@ impl<'m> Builder<'m> {
 
     // --------------------------------------------------------------- weights
 
+    /// The name in the file; some tensors are stored without `.weight`.
     fn tensor_name(&self, name: &str) -> String {
-        match self.layer {
+        let full = match self.layer {
             Some(layer) => format!("blk.{layer}.{name}"),
             None => name.to_string(),
+        };
+        match full.strip_suffix(".weight") {
+            Some(short) if self.tensors.get(&full).is_none() && self.tensors.get(short).is_some() => {
+                short.to_string()
+            }
+            _ => full,
         }
     }
 
@@ -278,9 +287,9 @@ impl<'m> Builder<'m> {
         let Some(tensor) = self.tensors.get(&name) else {
             return Err(ModelError::MissingTensor { name, architecture: self.architecture.to_string() });
         };
-        // Leading extents of 1 are not written to files.
+        // Leading extents of 1 are not written to files, and files have vectors as columns.
         let significant =
-            |shape: &[u64]| shape.iter().copied().skip_while(|extent| *extent == 1).collect::<Vec<_>>();
+            |shape: &[u64]| shape.iter().copied().filter(|extent| *extent != 1).collect::<Vec<_>>();
         let wanted: Vec<u64> = shape.iter().map(|extent| *extent as u64).collect();
         if significant(&tensor.shape) != significant(&wanted) {
             return Err(ModelError::TensorShape {

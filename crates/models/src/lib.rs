@@ -9,12 +9,22 @@ mod blocks;
 mod builder;
 mod error;
 
-mod gemma3;
-mod llama;
-mod qwen2;
-mod qwen3;
+mod bailing3;
+mod deepseek2;
+mod falcon_h1;
+mod granite_hybrid;
+mod jamba;
+mod kimi_linear;
+mod lfm2;
+mod mamba;
+mod minicpm3;
+mod minimax_01;
+mod nemotron_h;
+mod plamo2;
+mod plm;
+mod qwen_next;
 
-pub use builder::Builder;
+pub use builder::{Builder, Head, Norm};
 pub use error::ModelError;
 
 use puna_gguf::{Metadata, Tensors};
@@ -29,8 +39,31 @@ pub struct Architecture {
 }
 
 /// Every architecture this engine runs.
-pub const ARCHITECTURES: &[Architecture] =
-    &[llama::ARCHITECTURE, qwen2::ARCHITECTURE, qwen3::ARCHITECTURE, gemma3::ARCHITECTURE];
+pub const ARCHITECTURES: &[Architecture] = &[
+    // Recurrent, hybrid and latent attention.
+    mamba::MAMBA,
+    mamba::MAMBA2,
+    falcon_h1::ARCHITECTURE,
+    jamba::ARCHITECTURE,
+    granite_hybrid::ARCHITECTURE,
+    nemotron_h::DENSE,
+    nemotron_h::EXPERTS,
+    plamo2::ARCHITECTURE,
+    lfm2::DENSE,
+    lfm2::EXPERTS,
+    qwen_next::QWEN3_NEXT,
+    qwen_next::QWEN35,
+    qwen_next::QWEN35_MOE,
+    kimi_linear::ARCHITECTURE,
+    minimax_01::ARCHITECTURE,
+    bailing3::ARCHITECTURE,
+    deepseek2::DEEPSEEK2,
+    deepseek2::DEEPSEEK32,
+    deepseek2::GLM_DSA,
+    deepseek2::MISTRAL4,
+    minicpm3::ARCHITECTURE,
+    plm::ARCHITECTURE,
+];
 
 /// What a graph depends on besides the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

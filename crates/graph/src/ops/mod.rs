@@ -4,9 +4,9 @@ use crate::{Array, Dim, Element, GraphError, StateId, Type, evaluate::Context};
 
 mod add;
 mod attention;
-mod concat;
 mod clamp;
 mod clamped_glu;
+mod concat;
 mod div;
 mod experts;
 mod gather_rows;
@@ -16,9 +16,9 @@ mod matmul;
 mod matmul_heads;
 mod mul;
 mod norm;
+mod position_scale;
 mod recurrent;
 mod repeat_heads;
-mod position_scale;
 mod reshape;
 mod rope;
 mod scale;
@@ -31,11 +31,14 @@ mod xielu;
 
 pub use add::Add;
 pub use attention::{Attention, MaskRule, alibi_slope};
-pub use concat::Concat;
 pub use clamp::Clamp;
 pub use clamped_glu::{ClampedGlu, GateBound};
+pub use concat::Concat;
 pub use div::Div;
-pub use experts::{AddExpertBias, ExpertGroups, ExpertWeights, Gating, GroupOfExpert, MatMulExperts, RouteExperts, SumExperts};
+pub use experts::{
+    AddExpertBias, ExpertGroups, ExpertWeights, Gating, GroupOfExpert, MatMulExperts, RouteExperts,
+    SumExperts,
+};
 pub use gather_rows::GatherRows;
 pub use glu::Glu;
 pub use interpolate::Interpolate;
@@ -43,11 +46,11 @@ pub use matmul::MatMul;
 pub use matmul_heads::MatMulHeads;
 pub use mul::Mul;
 pub use norm::{LayerNorm, RmsNorm};
+pub use position_scale::PositionScale;
 pub use recurrent::{
     GatedDeltaRule, GatedLinearAttention, KeyHeads, Rwkv7, SelectiveScan, ShortConvolution, TokenShift,
 };
 pub use repeat_heads::RepeatHeads;
-pub use position_scale::PositionScale;
 pub use reshape::Reshape;
 pub use rope::{Rope, RopeKind, Yarn};
 pub use scale::Scale;

@@ -7,9 +7,17 @@ mod feed_forward;
 mod rope;
 mod windows;
 
+mod delta_net;
+mod mamba;
+mod mla;
+mod recurrent;
+
 pub use attention::{AttentionBlock, HeadNorms, HeadShape};
 pub use decoder::Residuals;
+pub use delta_net::ChannelDecay;
 pub use experts::{CHUNK_EXPERTS, EXPERTS, Experts, Routing};
 pub use feed_forward::{Activation, FeedForward, GateSource};
+pub use mamba::ScanInputs;
+pub use mla::LatentAttention;
 pub use rope::RopeSettings;
 pub use windows::{WindowDefaults, WindowRope, Windows};

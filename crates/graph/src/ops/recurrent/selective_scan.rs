@@ -3,7 +3,7 @@
 use super::{OpDef, expect_inputs, extents, shape_error};
 use crate::{Array, GraphError, StateId, Type, evaluate::Context};
 
-/// Inputs: `u` `[Tokens, heads, dim]`, time steps `[Tokens, heads]`, `a` `[heads, size]` or `[heads, 1]`, `b` and `c`
+/// Inputs: `u` `[Tokens, heads, dim]`, time steps `[Tokens, heads]`, `a` `[heads, size]` or `[heads]`, `b` and `c`
 /// `[Tokens, groups, size]`, skip `[heads]`. Head `h` reads group `h / (heads / groups)`.
 ///
 /// For each token in turn, with `d` its time step: `S ← S · exp(d · a) + d · u ⊗ b`, result `S · c + skip · u`, of the
@@ -25,7 +25,7 @@ impl OpDef for SelectiveScan {
             return Err(shape_error("SelectiveScan", inputs, "u, b and c must be split into heads"));
         };
         let fits = all[1][1..] == [*heads]
-            && (all[2][..] == [*heads, *size] || all[2][..] == [*heads, Some(1)])
+            && (all[2][..] == [*heads, *size] || all[2][..] == [*heads])
             && all[4] == all[3]
             && all[5][..] == [*heads]
             && *groups > 0
@@ -44,7 +44,7 @@ impl OpDef for SelectiveScan {
         let [u, steps, a, b, c, skip] = [0, 1, 2, 3, 4, 5].map(|index| inputs[index].floats());
         let (heads, dim) = (inputs[0].shape[1], inputs[0].shape[2]);
         let (groups, size) = (inputs[3].shape[1], inputs[3].shape[2]);
-        let rates = inputs[2].shape[1];
+        let rates = a.len() / heads;
         let mut out = vec![0.0; u.len()];
         context.each_span(self.state, heads * dim * size, |rows, state| {
             for row in rows {

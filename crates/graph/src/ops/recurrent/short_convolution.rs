@@ -32,7 +32,7 @@ impl OpDef for ShortConvolution {
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {
         let (x, weight, bias) = (inputs[0], inputs[1], inputs.get(2));
-        let (channels, kernel) = (weight.shape[0], weight.shape[1]);
+        let (channels, kernel) = (weight.shape[0], weight.width());
         let mut out = vec![0.0; x.floats().len()];
         context.each_span(self.state, (kernel - 1) * channels, |rows, history| {
             for row in rows {
