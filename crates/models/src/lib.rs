@@ -23,6 +23,8 @@ mod nemotron_h;
 mod plamo2;
 mod plm;
 mod qwen_next;
+mod rwkv6;
+mod rwkv7;
 
 pub use builder::{Builder, Head, Norm};
 pub use error::ModelError;
@@ -63,6 +65,10 @@ pub const ARCHITECTURES: &[Architecture] = &[
     deepseek2::MISTRAL4,
     minicpm3::ARCHITECTURE,
     plm::ARCHITECTURE,
+    rwkv6::RWKV6,
+    rwkv6::RWKV6_QWEN2,
+    rwkv7::RWKV7,
+    rwkv7::ARWKV7,
 ];
 
 /// What a graph depends on besides the file.

@@ -114,7 +114,7 @@ impl Builder<'_> {
             let both = self.linear("attn_kv_b", compressed, heads * (plain + value))?;
             let both = self.split_heads(both, plain + value)?;
             let v = self.slice(both, plain, value)?;
-            let k_rotary = self.push(RepeatHeads { heads }, vec![k_rotary.into()], "key_rotary")?;
+            let k_rotary = self.push(RepeatHeads { times: heads }, vec![k_rotary.into()], "key_rotary")?;
             let (q, k) = if plain > 0 {
                 let k_plain = self.slice(both, 0, plain)?;
                 (self.concat(q_plain, q_rotary)?, self.concat(Some(k_plain), k_rotary)?)
