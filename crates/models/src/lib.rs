@@ -9,12 +9,18 @@ mod blocks;
 mod builder;
 mod error;
 
-mod gemma3;
+mod falcon;
+mod gemma;
+mod glm;
+mod gpt2;
+mod gpt_oss;
+mod granite;
+mod hunyuan;
 mod llama;
-mod qwen2;
-mod qwen3;
+mod phi;
+mod qwen;
 
-pub use builder::Builder;
+pub use builder::{Builder, Head, Norm};
 pub use error::ModelError;
 
 use puna_gguf::{Metadata, Tensors};
@@ -29,8 +35,78 @@ pub struct Architecture {
 }
 
 /// Every architecture this engine runs.
-pub const ARCHITECTURES: &[Architecture] =
-    &[llama::ARCHITECTURE, qwen2::ARCHITECTURE, qwen3::ARCHITECTURE, gemma3::ARCHITECTURE];
+pub const ARCHITECTURES: &[Architecture] = &[
+    llama::LLAMA,
+    llama::INTERNLM2,
+    llama::XVERSE,
+    llama::MISTRAL3,
+    llama::ARCEE,
+    llama::SMOLLM3,
+    llama::BAICHUAN,
+    llama::MAINCODER,
+    llama::LLADA,
+    llama::ERNIE4_5,
+    llama::ERNIE4_5_MOE,
+    llama::DEEPSEEK,
+    llama::BAILINGMOE,
+    qwen::QWEN,
+    qwen::QWEN2,
+    qwen::QWEN2MOE,
+    qwen::QWEN2VL,
+    qwen::DREAM,
+    qwen::SEED_OSS,
+    qwen::PANGU_EMBEDDED,
+    qwen::ORION,
+    qwen::COGVLM,
+    qwen::PADDLEOCR,
+    qwen::BITNET,
+    qwen::EXAONE,
+    qwen::QWEN3,
+    qwen::QWEN3MOE,
+    qwen::QWEN3VL,
+    qwen::QWEN3VLMOE,
+    qwen::QWEN3TTS,
+    qwen::MELLUM,
+    qwen::LLADA_MOE,
+    qwen::RND1,
+    qwen::OPENELM,
+    qwen::DOTS1,
+    qwen::BAILINGMOE2,
+    qwen::HY_V3,
+    qwen::GLM4MOE,
+    qwen::OLMOE,
+    qwen::MINIMAX_M2,
+    qwen::MINIMAX_M3,
+    gemma::GEMMA,
+    gemma::GEMMA2,
+    gemma::GEMMA3,
+    phi::PHI2,
+    phi::PHI3,
+    phi::PHIMOE,
+    granite::GRANITE,
+    granite::GRANITEMOE,
+    granite::MINICPM,
+    granite::GRANITE_SWA,
+    gpt_oss::ARCHITECTURE,
+    glm::CHATGLM,
+    glm::GLM4,
+    hunyuan::HUNYUAN_DENSE,
+    hunyuan::HUNYUAN_MOE,
+    hunyuan::HUNYUAN_VL,
+    gpt2::GPT2,
+    gpt2::STARCODER,
+    gpt2::BLOOM,
+    gpt2::MPT,
+    gpt2::STARCODER2,
+    gpt2::CODESHELL,
+    gpt2::POCKETTTS,
+    gpt2::NEMOTRON,
+    gpt2::JAIS2,
+    gpt2::JAIS,
+    gpt2::REFACT,
+    gpt2::GPTNEOX,
+    falcon::FALCON,
+];
 
 /// What a graph depends on besides the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,31 +4,45 @@ use crate::{Array, Dim, Element, GraphError, Type, evaluate::Context};
 
 mod add;
 mod attention;
+mod clamp;
+mod clamped_glu;
+mod div;
 mod experts;
 mod gather_rows;
 mod glu;
 mod matmul;
 mod mul;
 mod norm;
+mod position_scale;
 mod reshape;
 mod rope;
 mod scale;
+mod scale_rows;
+mod slice;
 mod soft_cap;
 mod unary;
+mod xielu;
 
 pub use add::Add;
 pub use attention::{Attention, MaskRule, alibi_slope};
-pub use experts::{ExpertWeights, Gating, MatMulExperts, RouteExperts, SumExperts};
+pub use clamp::Clamp;
+pub use clamped_glu::{ClampedGlu, GateBound};
+pub use div::Div;
+pub use experts::{AddExpertBias, ExpertGroups, ExpertWeights, Gating, GroupOfExpert, MatMulExperts, RouteExperts, SumExperts};
 pub use gather_rows::GatherRows;
 pub use glu::Glu;
 pub use matmul::MatMul;
 pub use mul::Mul;
 pub use norm::{LayerNorm, RmsNorm};
+pub use position_scale::PositionScale;
 pub use reshape::Reshape;
 pub use rope::{Rope, RopeKind, Yarn};
 pub use scale::Scale;
+pub use scale_rows::ScaleRows;
+pub use slice::Slice;
 pub use soft_cap::SoftCap;
 pub use unary::{Function, Unary};
+pub use xielu::Xielu;
 
 /// What every operation defines: its shape rule and its meaning.
 pub trait OpDef {
@@ -68,7 +82,8 @@ macro_rules! ops {
 
 ops! {
     GatherRows, MatMul, Add, Mul, Scale, RmsNorm, LayerNorm, Rope, Attention, Glu, Unary, SoftCap, Reshape,
-    RouteExperts, ExpertWeights, MatMulExperts, SumExperts,
+    RouteExperts, ExpertWeights, MatMulExperts, SumExperts, AddExpertBias, Slice, ScaleRows, Div, Clamp,
+    ClampedGlu, PositionScale, Xielu, GroupOfExpert,
 }
 
 /// Shape-rule helper: builds the error of operation `op`.
@@ -90,9 +105,11 @@ fn expect_inputs(
     }
 }
 
-/// Whether `vector` can be broadcast over the leading axes of `value`: its extents equal the last ones.
+/// Whether `vector` can be broadcast over the leading axes of `value`: its extents equal the last ones, or it
+/// is a single number.
 fn is_suffix(vector: &Type, value: &Type) -> bool {
-    vector.element == Element::F32 && value.shape.ends_with(&vector.shape)
+    let single = vector.shape[..] == [Dim::Fixed(1)];
+    vector.element == Element::F32 && (single || value.shape.ends_with(&vector.shape))
 }
 
 /// Whether this is a fixed extent.

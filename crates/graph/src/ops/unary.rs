@@ -18,6 +18,8 @@ pub enum Function {
     Sigmoid,
     /// `tanh(x)`
     Tanh,
+    /// `ln(1 + exp(x))`
+    Softplus,
 }
 
 impl Function {
@@ -33,6 +35,7 @@ impl Function {
             Function::ReluSquared => x.max(0.0) * x.max(0.0),
             Function::Sigmoid => 0.5 * (1.0 + (0.5 * x).tanh()),
             Function::Tanh => x.tanh(),
+            Function::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
         }
     }
 }
