@@ -86,7 +86,7 @@ impl Backend for Cpu {
         match &node.op {
             Op::GatherRows(_) => matches!(
                 (node.inputs[0], node.inputs[1]),
-                (Operand::Weight(_), Operand::Input(Input::Tokens))
+                (Operand::Weight(_), Operand::Input(Input::Tokens | Input::Positions))
                     | (Operand::Value(_), Operand::Input(Input::OutputRows))
             ),
             Op::MatMul(_) => {

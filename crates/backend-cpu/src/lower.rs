@@ -332,6 +332,10 @@ impl Lowering<'_> {
                 let out = self.value_slot(value);
                 self.push_row_op(symbol, RowOp::Embed { table, out });
             }
+            (Operand::Weight(table), Operand::Input(Input::Positions)) => {
+                let out = self.value_slot(value);
+                self.push_row_op(symbol, RowOp::EmbedPositions { table, out });
+            }
             (x @ Operand::Value(_), Operand::Input(Input::OutputRows)) => {
                 // Rows of another axis are read, so they must be complete: a task of its own.
                 let task = self.task(symbol);

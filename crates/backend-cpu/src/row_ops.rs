@@ -18,8 +18,10 @@ use crate::kernels::rows::{Rows, RowsMut};
 /// One row-wise operation.
 #[derive(Clone, Debug)]
 pub enum RowOp {
-    /// Decodes the embedding rows of the step's tokens.
+    /// Decodes the rows of a table at the step's tokens.
     Embed { table: WeightId, out: SlotId },
+    /// Decodes the rows of a table at the step's positions; one past the end counts as the last.
+    EmbedPositions { table: WeightId, out: SlotId },
     /// Copies the rows that leave the model.
     OutputRows { x: SlotId, out: SlotId },
     /// Normalises groups of each row.
@@ -94,6 +96,16 @@ impl RowOp {
                     // SAFETY: the row is this chunk's own.
                     let out = unsafe { std::slice::from_raw_parts_mut(out.row(row), out.width()) };
                     frame.weights.decode_row(*table, frame.step.tokens[row] as usize, out);
+                }
+            }
+            RowOp::EmbedPositions { table, out } => {
+                let out = frame.rows_mut(*out);
+                let last = frame.weights.rows(*table).saturating_sub(1);
+                for row in range {
+                    // SAFETY: the row is this chunk's own.
+                    let out = unsafe { std::slice::from_raw_parts_mut(out.row(row), out.width()) };
+                    let position = usize::try_from(frame.step.positions[row]).unwrap_or(0);
+                    frame.weights.decode_row(*table, position.min(last), out);
                 }
             }
             RowOp::OutputRows { x, out } => {

@@ -365,6 +365,18 @@ impl<'m> Builder<'m> {
         self.push(GatherRows, vec![table, Operand::Input(Input::Tokens)], "embed")
     }
 
+    /// `x` plus the row of `position_embd` at each row's position.
+    pub fn add_positions(&mut self, x: ValueId) -> Result<ValueId> {
+        const NAME: &str = "position_embd.weight";
+        let rows = match self.file_shape(NAME) {
+            Some([rows, _]) if (1..=u64::from(MOST_WIDTH)).contains(rows) => *rows as u32,
+            _ => 0,
+        };
+        let table = self.global_weight(NAME, &[rows, self.width(x)])?;
+        let positions = self.push(GatherRows, vec![table, Operand::Input(Input::Positions)], "positions")?;
+        self.add(x, positions)
+    }
+
     /// `name.weight · x + name.bias`; the bias counts if the file has it.
     pub fn linear(&mut self, name: &'static str, x: ValueId, width: u32) -> Result<ValueId> {
         self.linear_with(name, x, width, true)

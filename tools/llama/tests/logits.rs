@@ -1,5 +1,7 @@
 //! `logits` on zoo models and on real ones.
 
+#![allow(clippy::print_stdout)] // says which tests are skipped, and why
+
 mod common;
 
 use common::{Run, failure, llama, real_model, run, shared};

@@ -5,6 +5,7 @@ mod decoder;
 mod experts;
 mod feed_forward;
 mod rope;
+mod standard;
 mod windows;
 
 mod delta_net;
@@ -20,4 +21,5 @@ pub use feed_forward::{Activation, FeedForward, GateSource};
 pub use mamba::ScanInputs;
 pub use mla::LatentAttention;
 pub use rope::RopeSettings;
+pub use standard::Decoder;
 pub use windows::{WindowDefaults, WindowRope, Windows};
