@@ -91,6 +91,10 @@ fn time_mix(
     let k = b.add(k, part)?;
     let k = b.add(k, replaced)?;
 
+    let bonus = b.weight("time_mix_r_k.weight", &[width])?;
+    let own = b.mul(r, k, "time_mix_r_k")?;
+    let own = b.mul(own, bonus, "time_mix_r_k")?;
+
     let split = |b: &mut Builder<'_>, x| b.split_heads(x, dim);
     let (r, w, k) = (split(b, r)?, split(b, w)?, split(b, k)?);
     let (v, a) = (split(b, v)?, split(b, a)?);
@@ -105,9 +109,7 @@ fn time_mix(
     if has_norm {
         y = b.wkv_norm_weights(y)?;
     }
-    let bonus = b.weight("time_mix_r_k.weight", &[heads, dim])?;
-    let own = b.mul(r, k, "time_mix_r_k")?;
-    let own = b.mul(own, bonus, "time_mix_r_k")?;
+    let own = b.split_heads(own, dim)?;
     let own = b.push(SumElements, vec![own.into()], "time_mix_r_k")?;
     let own = b.push(ScaleRows, vec![v.into(), own.into()], "time_mix_r_k")?;
     let own = b.join_heads(own)?;
