@@ -9,16 +9,28 @@ mod blocks;
 mod builder;
 mod error;
 
+mod apertus;
+mod cohere;
+mod deci;
+mod exaone;
 mod falcon;
+mod gated;
 mod gemma;
 mod glm;
 mod gpt2;
 mod gpt_oss;
 mod granite;
+mod grok;
 mod hunyuan;
 mod llama;
+mod llama4;
+mod looped;
+mod moe;
+mod olmo;
 mod phi;
 mod qwen;
+mod stablelm;
+mod talkie;
 
 pub use builder::{Builder, Head, Norm};
 pub use error::ModelError;
@@ -36,6 +48,46 @@ pub struct Architecture {
 
 /// Every architecture this engine runs.
 pub const ARCHITECTURES: &[Architecture] = &[
+    apertus::ARCHITECTURE,
+    cohere::COMMAND_R,
+    cohere::COHERE2,
+    cohere::COHERE2MOE,
+    deci::ARCHITECTURE,
+    exaone::EXAONE4,
+    exaone::EXAONE_MOE,
+    exaone::MAPLE,
+    falcon::FALCON,
+    gated::AFMOE,
+    gated::MUSE_GLIMMER,
+    gated::LAGUNA,
+    gated::SPARK2_5,
+    gated::STEP35,
+    gemma::GEMMA,
+    gemma::GEMMA2,
+    gemma::GEMMA3,
+    glm::CHATGLM,
+    glm::GLM4,
+    gpt2::GPT2,
+    gpt2::STARCODER,
+    gpt2::BLOOM,
+    gpt2::MPT,
+    gpt2::STARCODER2,
+    gpt2::CODESHELL,
+    gpt2::POCKETTTS,
+    gpt2::NEMOTRON,
+    gpt2::JAIS2,
+    gpt2::JAIS,
+    gpt2::REFACT,
+    gpt2::GPTNEOX,
+    gpt_oss::ARCHITECTURE,
+    granite::GRANITE,
+    granite::GRANITEMOE,
+    granite::MINICPM,
+    granite::GRANITE_SWA,
+    grok::ARCHITECTURE,
+    hunyuan::HUNYUAN_DENSE,
+    hunyuan::HUNYUAN_MOE,
+    hunyuan::HUNYUAN_VL,
     llama::LLAMA,
     llama::INTERNLM2,
     llama::XVERSE,
@@ -49,6 +101,20 @@ pub const ARCHITECTURES: &[Architecture] = &[
     llama::ERNIE4_5_MOE,
     llama::DEEPSEEK,
     llama::BAILINGMOE,
+    llama::PLAMO3,
+    llama4::ARCHITECTURE,
+    looped::NANBEIGE,
+    looped::HRM_TEXT,
+    moe::DBRX,
+    moe::ARCTIC,
+    moe::GROVEMOE,
+    moe::SMALLTHINKER,
+    moe::MIMO2,
+    olmo::OLMO,
+    olmo::OLMO2,
+    phi::PHI2,
+    phi::PHI3,
+    phi::PHIMOE,
     qwen::QWEN,
     qwen::QWEN2,
     qwen::QWEN2MOE,
@@ -77,35 +143,9 @@ pub const ARCHITECTURES: &[Architecture] = &[
     qwen::OLMOE,
     qwen::MINIMAX_M2,
     qwen::MINIMAX_M3,
-    gemma::GEMMA,
-    gemma::GEMMA2,
-    gemma::GEMMA3,
-    phi::PHI2,
-    phi::PHI3,
-    phi::PHIMOE,
-    granite::GRANITE,
-    granite::GRANITEMOE,
-    granite::MINICPM,
-    granite::GRANITE_SWA,
-    gpt_oss::ARCHITECTURE,
-    glm::CHATGLM,
-    glm::GLM4,
-    hunyuan::HUNYUAN_DENSE,
-    hunyuan::HUNYUAN_MOE,
-    hunyuan::HUNYUAN_VL,
-    gpt2::GPT2,
-    gpt2::STARCODER,
-    gpt2::BLOOM,
-    gpt2::MPT,
-    gpt2::STARCODER2,
-    gpt2::CODESHELL,
-    gpt2::POCKETTTS,
-    gpt2::NEMOTRON,
-    gpt2::JAIS2,
-    gpt2::JAIS,
-    gpt2::REFACT,
-    gpt2::GPTNEOX,
-    falcon::FALCON,
+    stablelm::STABLELM,
+    stablelm::PLAMO,
+    talkie::ARCHITECTURE,
 ];
 
 /// What a graph depends on besides the file.
