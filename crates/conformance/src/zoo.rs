@@ -77,8 +77,23 @@ impl ZooModel {
 
 /// Architectures with a GELU.
 const GELU: &[&str] = &[
-    "bloom", "codeshell", "falcon", "gemma", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt2", "gptneox", "grok",
-    "mpt", "phi2", "pockettts", "spark2_5", "starcoder", "starcoder2",
+    "bloom",
+    "codeshell",
+    "falcon",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3n",
+    "gemma4",
+    "gpt2",
+    "gptneox",
+    "grok",
+    "mpt",
+    "phi2",
+    "pockettts",
+    "spark2_5",
+    "starcoder",
+    "starcoder2",
 ];
 
 /// A model file from a header (a GGUF cut at its data section) and a seed. Element `i` of tensor `T` is made

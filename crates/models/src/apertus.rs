@@ -14,9 +14,7 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let x = b.decoder(
         x,
         Residuals::PRE,
-        |b, x| {
-            b.self_attention(x, &AttentionBlock { rope, norms: HeadNorms::PerHead, ..Default::default() })
-        },
+        |b, x| b.self_attention(x, &AttentionBlock { rope, norms: HeadNorms::PerHead, ..Default::default() }),
         |b, x| {
             let hidden = b.layer_u32("feed_forward_length")?.unwrap_or(0);
             let h = b.linear("ffn_up", x, hidden)?;

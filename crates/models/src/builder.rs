@@ -183,7 +183,9 @@ impl<'m> Builder<'m> {
     pub fn bool_array(&self, key: &str) -> Result<Option<Vec<bool>>> {
         let key = self.key(key);
         match self.metadata.get(&key) {
-            Some(puna_gguf::Value::Array(_)) => Ok(self.metadata.bool_per_layer(&key, self.layers as usize)?),
+            Some(puna_gguf::Value::Array(_)) => {
+                Ok(self.metadata.bool_per_layer(&key, self.layers as usize)?)
+            }
             _ => Ok(None),
         }
     }
@@ -301,6 +303,15 @@ impl<'m> Builder<'m> {
         self.declared.insert(name.clone(), id);
         self.graph.weights.push(WeightDecl { name, dtype: tensor.dtype, shape: shape.to_vec(), layer });
         Ok(Operand::Weight(id))
+    }
+
+    /// A tensor `[n, rows, columns]` that belongs to no layer as one matrix `[n · rows, columns]`.
+    pub fn stacked_weight(&mut self, name: &str, [count, rows, columns]: [u32; 3]) -> Result<Operand> {
+        let operand = self.global_weight(name, &[count, rows, columns])?;
+        if let Operand::Weight(weight) = operand {
+            self.graph.weights[weight.index()].shape = vec![count * rows, columns];
+        }
+        Ok(operand)
     }
 
     /// [`Builder::weight`] if the file has the tensor.

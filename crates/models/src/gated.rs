@@ -4,7 +4,8 @@ use puna_graph::Graph;
 use puna_graph::ops::{Function, GateBound, Gating, RmsNorm, RopeKind};
 
 use crate::blocks::{
-    Activation, AttentionBlock, Decoder, Experts, FeedForward, HeadNorms, Residuals, WindowDefaults, WindowRope,
+    Activation, AttentionBlock, Decoder, Experts, FeedForward, HeadNorms, Residuals, WindowDefaults,
+    WindowRope,
 };
 use crate::{Architecture, Builder, Head, ModelError};
 

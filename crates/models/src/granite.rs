@@ -9,7 +9,8 @@ use crate::{Architecture, Builder, Head, ModelError};
 /// Granite 3, dense. It rotates unless `rope.scaling.finetuned` says no.
 pub const GRANITE: Architecture = Architecture { name: "granite", build: granite };
 /// Granite 3 with experts.
-pub const GRANITEMOE: Architecture = Architecture { name: "granitemoe", build: |b| scaled(&b, true)?.build(b) };
+pub const GRANITEMOE: Architecture =
+    Architecture { name: "granitemoe", build: |b| scaled(&b, true)?.build(b) };
 /// MiniCPM 1 and 2 (arXiv 2404.06395); files may lack the factors.
 pub const MINICPM: Architecture = Architecture { name: "minicpm", build: minicpm };
 /// Granite with windows and attention sinks; some layers do not rotate.

@@ -16,6 +16,7 @@ mod exaone;
 mod falcon;
 mod gated;
 mod gemma;
+mod gemma_per_layer;
 mod glm;
 mod gpt2;
 mod gpt_oss;
@@ -65,6 +66,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
     gemma::GEMMA,
     gemma::GEMMA2,
     gemma::GEMMA3,
+    gemma_per_layer::GEMMA3N,
+    gemma_per_layer::GEMMA4,
     glm::CHATGLM,
     glm::GLM4,
     gpt2::GPT2,
@@ -120,6 +123,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     qwen::QWEN2MOE,
     qwen::QWEN2VL,
     qwen::DREAM,
+    qwen::DEEPSEEK2_OCR,
     qwen::SEED_OSS,
     qwen::PANGU_EMBEDDED,
     qwen::ORION,

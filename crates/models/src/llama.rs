@@ -4,9 +4,7 @@
 use puna_graph::Graph;
 use puna_graph::ops::{Function, MaskRule, PositionScale, RopeKind};
 
-use crate::blocks::{
-    AttentionBlock, Decoder, FeedForward, HeadNorms, Residuals, WindowDefaults, WindowRope,
-};
+use crate::blocks::{AttentionBlock, Decoder, FeedForward, HeadNorms, Residuals, WindowDefaults, WindowRope};
 use crate::{Architecture, Builder, ModelError};
 
 /// Llama and its kin.

@@ -53,9 +53,7 @@ fn grovemoe(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let x = b.decoder(
         x,
         Residuals::PRE,
-        |b, x| {
-            b.self_attention(x, &AttentionBlock { rope, norms: HeadNorms::PerHead, ..Default::default() })
-        },
+        |b, x| b.self_attention(x, &AttentionBlock { rope, norms: HeadNorms::PerHead, ..Default::default() }),
         |b, x| {
             let routing = b.route(x, &experts)?;
             let y = b.run_experts(x, routing, &experts, EXPERTS)?;
@@ -63,7 +61,8 @@ fn grovemoe(mut b: Builder<'_>) -> Result<Graph, ModelError> {
                 1 => routing.chosen,
                 size => b.push(GroupOfExpert { size }, vec![routing.chosen.into()], "chunk_choice")?,
             };
-            let chunks = b.run_experts(y, Routing { chosen, groups: size, ..routing }, &experts, CHUNK_EXPERTS)?;
+            let chunks =
+                b.run_experts(y, Routing { chosen, groups: size, ..routing }, &experts, CHUNK_EXPERTS)?;
             let chunks = b.scale(chunks, scale, "chunk_scale")?;
             b.add(y, chunks)
         },

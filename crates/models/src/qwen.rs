@@ -31,6 +31,10 @@ pub const QWEN2: Architecture = Architecture { name: "qwen2", build: |b| split()
 pub const QWEN2MOE: Architecture =
     Architecture { name: "qwen2moe", build: |b| split().with_experts(Gating::Softmax, false).build(b) };
 
+/// DeepSeek-OCR, the decoder (arXiv 2510.18234).
+pub const DEEPSEEK2_OCR: Architecture =
+    Architecture { name: "deepseek2-ocr", build: |b| split().with_experts(Gating::Softmax, false).build(b) };
+
 /// Qwen 2 VL and 2.5 VL, text (arXiv 2409.12191). A file without an epsilon means zero.
 pub const QWEN2VL: Architecture = Architecture { name: "qwen2vl", build: qwen2vl };
 
@@ -72,8 +76,7 @@ pub const PADDLEOCR: Architecture = Architecture { name: "paddleocr", build: |b|
 pub const BITNET: Architecture = Architecture { name: "bitnet", build: |b| split().build(b) };
 
 /// EXAONE 3 and 3.5 (arXiv 2412.04862).
-pub const EXAONE: Architecture =
-    Architecture { name: "exaone", build: |b| split().with_factors().build(b) };
+pub const EXAONE: Architecture = Architecture { name: "exaone", build: |b| split().with_factors().build(b) };
 
 /// Qwen 3 (arXiv 2505.09388): norms of queries and keys.
 pub const QWEN3: Architecture = Architecture { name: "qwen3", build: |b| split_with_head_norms().build(b) };
@@ -123,8 +126,10 @@ pub const DOTS1: Architecture =
     Architecture { name: "dots1", build: |b| split_with_head_norms().with_experts(None, false).build(b) };
 
 /// Ling 2 (arXiv 2510.22115): groups of experts.
-pub const BAILINGMOE2: Architecture =
-    Architecture { name: "bailingmoe2", build: |b| split_with_head_norms().with_experts(None, false).build(b) };
+pub const BAILINGMOE2: Architecture = Architecture {
+    name: "bailingmoe2",
+    build: |b| split_with_head_norms().with_experts(None, false).build(b),
+};
 
 /// Hunyuan 3.
 pub const HY_V3: Architecture = Architecture {

@@ -9,7 +9,9 @@ mod clamped_glu;
 mod div;
 mod experts;
 mod gather_rows;
+mod gaussian_cut;
 mod glu;
+mod match_norm;
 mod matmul;
 mod mul;
 mod norm;
@@ -21,6 +23,7 @@ mod scale_rows;
 mod slice;
 mod soft_cap;
 mod unary;
+mod weighted_sum;
 mod xielu;
 
 pub use add::Add;
@@ -28,9 +31,14 @@ pub use attention::{Attention, MaskRule, alibi_slope};
 pub use clamp::Clamp;
 pub use clamped_glu::{ClampedGlu, GateBound};
 pub use div::Div;
-pub use experts::{AddExpertBias, ExpertGroups, ExpertWeights, Gating, GroupOfExpert, MatMulExperts, RouteExperts, SumExperts};
+pub use experts::{
+    AddExpertBias, ExpertGroups, ExpertWeights, Gating, GroupOfExpert, MatMulExperts, RouteExperts,
+    SumExperts,
+};
 pub use gather_rows::GatherRows;
+pub use gaussian_cut::GaussianCut;
 pub use glu::Glu;
+pub use match_norm::MatchNorm;
 pub use matmul::MatMul;
 pub use mul::Mul;
 pub use norm::{LayerNorm, RmsNorm};
@@ -42,6 +50,7 @@ pub use scale_rows::ScaleRows;
 pub use slice::Slice;
 pub use soft_cap::SoftCap;
 pub use unary::{Function, Unary};
+pub use weighted_sum::WeightedSum;
 pub use xielu::Xielu;
 
 /// What every operation defines: its shape rule and its meaning.
@@ -83,7 +92,7 @@ macro_rules! ops {
 ops! {
     GatherRows, MatMul, Add, Mul, Scale, RmsNorm, LayerNorm, Rope, Attention, Glu, Unary, SoftCap, Reshape,
     RouteExperts, ExpertWeights, MatMulExperts, SumExperts, AddExpertBias, Slice, ScaleRows, Div, Clamp,
-    ClampedGlu, PositionScale, Xielu, GroupOfExpert,
+    ClampedGlu, PositionScale, Xielu, GroupOfExpert, WeightedSum, MatchNorm, GaussianCut,
 }
 
 /// Shape-rule helper: builds the error of operation `op`.

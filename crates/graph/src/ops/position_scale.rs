@@ -36,7 +36,8 @@ impl OpDef for PositionScale {
         let (x, positions) = (inputs[0], inputs[1].integers());
         let width = x.floats().len() / positions.len().max(1);
         let data = x.floats().iter().enumerate();
-        let data = data.map(|(index, x)| (*x as f64 * self.factor(positions[index / width])) as f32).collect();
+        let data =
+            data.map(|(index, x)| (*x as f64 * self.factor(positions[index / width])) as f32).collect();
         Array::f32(x.shape.clone(), data)
     }
 }

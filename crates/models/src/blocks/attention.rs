@@ -179,8 +179,9 @@ impl Builder<'_> {
             )
         };
         if let Some(limit) = self.applied_f32("attention.clamp_kqv")? {
-            let clamp =
-                |b: &mut Self, x: ValueId| b.push(Clamp { low: -limit, high: limit }, vec![x.into()], "clamp");
+            let clamp = |b: &mut Self, x: ValueId| {
+                b.push(Clamp { low: -limit, high: limit }, vec![x.into()], "clamp")
+            };
             (q, k, v) = (clamp(self, q)?, clamp(self, k)?, clamp(self, v)?);
         }
         Ok((self.split_heads(q, key_dim)?, self.split_heads(k, key_dim)?, self.split_heads(v, value_dim)?))

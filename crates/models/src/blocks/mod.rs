@@ -11,7 +11,7 @@ mod windows;
 pub use attention::{AttentionBlock, HeadNorms, HeadShape};
 pub use decoder::Residuals;
 pub use experts::{CHUNK_EXPERTS, EXPERTS, Experts, Routing};
-pub use feed_forward::{Activation, FeedForward, GateSource};
+pub use feed_forward::{Activation, FeedForward};
 pub use rope::RopeSettings;
 pub use standard::Decoder;
 pub use windows::{WindowDefaults, WindowRope, Windows};
