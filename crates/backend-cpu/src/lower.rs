@@ -224,6 +224,9 @@ impl Lowering<'_> {
             | Op::ExpertWeights(_)
             | Op::SumExperts(_)
             | Op::GroupOfExpert(_)
+            | Op::WeightedSum(_)
+            | Op::MatchNorm(_)
+            | Op::GaussianCut(_)
             | Op::Xielu(_) => self.evaluate(index, node, value),
         }
     }

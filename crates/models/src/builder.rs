@@ -287,9 +287,8 @@ impl<'m> Builder<'m> {
         let Some(tensor) = self.tensors.get(&name) else {
             return Err(ModelError::MissingTensor { name, architecture: self.architecture.to_string() });
         };
-        // Leading extents of 1 are not written to files, and files have vectors as columns.
-        let significant =
-            |shape: &[u64]| shape.iter().copied().filter(|extent| *extent != 1).collect::<Vec<_>>();
+        // Leading extents of 1 are not written to files, and a column is as good as a vector.
+        let significant = |shape: &[u64]| shape.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
         let wanted: Vec<u64> = shape.iter().map(|extent| *extent as u64).collect();
         if significant(&tensor.shape) != significant(&wanted) {
             return Err(ModelError::TensorShape {
@@ -311,6 +310,15 @@ impl<'m> Builder<'m> {
         self.declared.insert(name.clone(), id);
         self.graph.weights.push(WeightDecl { name, dtype: tensor.dtype, shape: shape.to_vec(), layer });
         Ok(Operand::Weight(id))
+    }
+
+    /// A tensor `[n, rows, columns]` that belongs to no layer as one matrix `[n · rows, columns]`.
+    pub fn stacked_weight(&mut self, name: &str, [count, rows, columns]: [u32; 3]) -> Result<Operand> {
+        let operand = self.global_weight(name, &[count, rows, columns])?;
+        if let Operand::Weight(weight) = operand {
+            self.graph.weights[weight.index()].shape = vec![count * rows, columns];
+        }
+        Ok(operand)
     }
 
     /// [`Builder::weight`] if the file has the tensor.
@@ -419,10 +427,13 @@ impl<'m> Builder<'m> {
         self.norm = Some(norm);
     }
 
-    /// The model's norm of the last axis, with `name.weight` (of a head, or with a row per head) and, if the
-    /// file has it, `name.bias`.
+    /// The model's norm of the last axis, with `name.weight` (of a head, or with a row per head; some files
+    /// lack the suffix) and, if the file has it, `name.bias`.
     pub fn norm(&mut self, name: &'static str, x: ValueId) -> Result<ValueId> {
-        let weight_name = format!("{name}.weight");
+        let mut weight_name = format!("{name}.weight");
+        if !self.has(&weight_name) && self.has(name) {
+            weight_name = name.to_string();
+        }
         let mut shape = vec![self.width(x)];
         let per_head = self.has(&weight_name) && self.shape_of(&weight_name)?.len() > 1;
         if per_head && self.graph.value_type(x).shape.len() > 2 {
@@ -507,6 +518,18 @@ impl<'m> Builder<'m> {
     /// `function(gate) · up`.
     pub fn glu(&mut self, function: Function, gate: ValueId, up: ValueId) -> Result<ValueId> {
         self.push(Glu { function }, vec![gate.into(), up.into()], "ffn_act")
+    }
+
+    /// Runs `build` with names referring to the tensors of one layer.
+    pub fn at_layer(
+        &mut self,
+        layer: u32,
+        build: impl FnOnce(&mut Self) -> Result<ValueId>,
+    ) -> Result<ValueId> {
+        let outer = self.layer.replace(layer);
+        let result = build(self);
+        self.layer = outer;
+        result
     }
 
     /// Runs `layer` for each layer in turn; inside, names refer to the layer's tensors.

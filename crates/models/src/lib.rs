@@ -9,25 +9,36 @@ mod blocks;
 mod builder;
 mod error;
 
+mod apertus;
 mod bailing3;
+mod cohere;
+mod deci;
 mod deepseek2;
+mod exaone;
 mod falcon;
 mod falcon_h1;
+mod gated;
 mod gemma;
+mod gemma_per_layer;
 mod glm;
 mod gpt2;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
+mod grok;
 mod hunyuan;
 mod jamba;
 mod kimi_linear;
 mod lfm2;
 mod llama;
+mod llama4;
+mod looped;
 mod mamba;
 mod minicpm3;
 mod minimax_01;
+mod moe;
 mod nemotron_h;
+mod olmo;
 mod phi;
 mod plamo2;
 mod plm;
@@ -35,6 +46,8 @@ mod qwen;
 mod qwen_next;
 mod rwkv6;
 mod rwkv7;
+mod stablelm;
+mod talkie;
 
 pub use builder::{Builder, Head, Norm};
 pub use error::ModelError;
@@ -52,6 +65,48 @@ pub struct Architecture {
 
 /// Every architecture this engine runs.
 pub const ARCHITECTURES: &[Architecture] = &[
+    apertus::ARCHITECTURE,
+    cohere::COMMAND_R,
+    cohere::COHERE2,
+    cohere::COHERE2MOE,
+    deci::ARCHITECTURE,
+    exaone::EXAONE4,
+    exaone::EXAONE_MOE,
+    exaone::MAPLE,
+    falcon::FALCON,
+    gated::AFMOE,
+    gated::MUSE_GLIMMER,
+    gated::LAGUNA,
+    gated::SPARK2_5,
+    gated::STEP35,
+    gemma::GEMMA,
+    gemma::GEMMA2,
+    gemma::GEMMA3,
+    gemma_per_layer::GEMMA3N,
+    gemma_per_layer::GEMMA4,
+    glm::CHATGLM,
+    glm::GLM4,
+    gpt2::GPT2,
+    gpt2::STARCODER,
+    gpt2::BLOOM,
+    gpt2::MPT,
+    gpt2::STARCODER2,
+    gpt2::CODESHELL,
+    gpt2::POCKETTTS,
+    gpt2::NEMOTRON,
+    gpt2::JAIS2,
+    gpt2::JAIS,
+    gpt2::REFACT,
+    gpt2::GPTNEOX,
+    gpt_oss::ARCHITECTURE,
+    granite::GRANITE,
+    granite::GRANITEMOE,
+    granite::MINICPM,
+    granite::GRANITE_SWA,
+    grok::ARCHITECTURE,
+    hunyuan::HUNYUAN_DENSE,
+    hunyuan::HUNYUAN_MOE,
+    hunyuan::HUNYUAN_VL,
     llama::LLAMA,
     llama::INTERNLM2,
     llama::XVERSE,
@@ -65,11 +120,26 @@ pub const ARCHITECTURES: &[Architecture] = &[
     llama::ERNIE4_5_MOE,
     llama::DEEPSEEK,
     llama::BAILINGMOE,
+    llama::PLAMO3,
+    llama4::ARCHITECTURE,
+    looped::NANBEIGE,
+    looped::HRM_TEXT,
+    moe::DBRX,
+    moe::ARCTIC,
+    moe::GROVEMOE,
+    moe::SMALLTHINKER,
+    moe::MIMO2,
+    olmo::OLMO,
+    olmo::OLMO2,
+    phi::PHI2,
+    phi::PHI3,
+    phi::PHIMOE,
     qwen::QWEN,
     qwen::QWEN2,
     qwen::QWEN2MOE,
     qwen::QWEN2VL,
     qwen::DREAM,
+    qwen::DEEPSEEK2_OCR,
     qwen::SEED_OSS,
     qwen::PANGU_EMBEDDED,
     qwen::ORION,
@@ -93,35 +163,9 @@ pub const ARCHITECTURES: &[Architecture] = &[
     qwen::OLMOE,
     qwen::MINIMAX_M2,
     qwen::MINIMAX_M3,
-    gemma::GEMMA,
-    gemma::GEMMA2,
-    gemma::GEMMA3,
-    phi::PHI2,
-    phi::PHI3,
-    phi::PHIMOE,
-    granite::GRANITE,
-    granite::GRANITEMOE,
-    granite::MINICPM,
-    granite::GRANITE_SWA,
-    gpt_oss::ARCHITECTURE,
-    glm::CHATGLM,
-    glm::GLM4,
-    hunyuan::HUNYUAN_DENSE,
-    hunyuan::HUNYUAN_MOE,
-    hunyuan::HUNYUAN_VL,
-    gpt2::GPT2,
-    gpt2::STARCODER,
-    gpt2::BLOOM,
-    gpt2::MPT,
-    gpt2::STARCODER2,
-    gpt2::CODESHELL,
-    gpt2::POCKETTTS,
-    gpt2::NEMOTRON,
-    gpt2::JAIS2,
-    gpt2::JAIS,
-    gpt2::REFACT,
-    gpt2::GPTNEOX,
-    falcon::FALCON,
+    stablelm::STABLELM,
+    stablelm::PLAMO,
+    talkie::ARCHITECTURE,
     // Recurrent, hybrid and latent attention.
     mamba::MAMBA,
     mamba::MAMBA2,

@@ -4,7 +4,7 @@
 use puna_graph::Graph;
 use puna_graph::ops::{Function, MaskRule, PositionScale, RopeKind};
 
-use crate::blocks::{AttentionBlock, Decoder, FeedForward, HeadNorms, Residuals};
+use crate::blocks::{AttentionBlock, Decoder, FeedForward, HeadNorms, Residuals, WindowDefaults, WindowRope};
 use crate::{Architecture, Builder, ModelError};
 
 /// Llama and its kin.
@@ -115,3 +115,17 @@ fn deepseek(b: Builder<'_>) -> Result<Graph, ModelError> {
     let decoder = Decoder::new(RopeKind::Interleaved).with_factors();
     decoder.with_experts(puna_graph::ops::Gating::Softmax, false).build(b)
 }
+
+/// PLaMo 3: norms around each branch, gate and value in one matrix, windows.
+pub const PLAMO3: Architecture = Architecture {
+    name: "plamo3",
+    build: |b| {
+        let windows = WindowDefaults { length: 0, pattern: 8, full_first: false };
+        Decoder::new(RopeKind::Split)
+            .with_norms(HeadNorms::PerHead)
+            .with_residuals(Residuals::SANDWICH)
+            .with_network(FeedForward::fused(Function::Silu))
+            .with_windows(windows, WindowRope::PlainWithBase(10000.0))
+            .build(b)
+    },
+};

@@ -31,6 +31,10 @@ pub const QWEN2: Architecture = Architecture { name: "qwen2", build: |b| split()
 pub const QWEN2MOE: Architecture =
     Architecture { name: "qwen2moe", build: |b| split().with_experts(Gating::Softmax, false).build(b) };
 
+/// DeepSeek-OCR, the decoder (arXiv 2510.18234).
+pub const DEEPSEEK2_OCR: Architecture =
+    Architecture { name: "deepseek2-ocr", build: |b| split().with_experts(Gating::Softmax, false).build(b) };
+
 /// Qwen 2 VL and 2.5 VL, text (arXiv 2409.12191). A file without an epsilon means zero.
 pub const QWEN2VL: Architecture = Architecture { name: "qwen2vl", build: qwen2vl };
 

@@ -170,7 +170,7 @@ impl Builder<'_> {
     pub fn channel_mix(&mut self, x: ValueId, is_gated: bool) -> Result<ValueId, ModelError> {
         let width = self.width(x);
         let before = self.token_shift(x)?;
-        let mut mixture = |b: &mut Self, name: &'static str| {
+        let mixture = |b: &mut Self, name: &'static str| {
             let shares = b.weight(&format!("{name}.weight"), &[1, width])?;
             b.push(Interpolate, vec![x.into(), before.into(), shares], name)
         };

@@ -10,8 +10,10 @@ mod concat;
 mod div;
 mod experts;
 mod gather_rows;
+mod gaussian_cut;
 mod glu;
 mod interpolate;
+mod match_norm;
 mod matmul;
 mod matmul_heads;
 mod mul;
@@ -27,6 +29,7 @@ mod slice;
 mod soft_cap;
 mod sum_elements;
 mod unary;
+mod weighted_sum;
 mod xielu;
 
 pub use add::Add;
@@ -40,8 +43,10 @@ pub use experts::{
     SumExperts,
 };
 pub use gather_rows::GatherRows;
+pub use gaussian_cut::GaussianCut;
 pub use glu::Glu;
 pub use interpolate::Interpolate;
+pub use match_norm::MatchNorm;
 pub use matmul::MatMul;
 pub use matmul_heads::MatMulHeads;
 pub use mul::Mul;
@@ -59,6 +64,7 @@ pub use slice::Slice;
 pub use soft_cap::SoftCap;
 pub use sum_elements::SumElements;
 pub use unary::{Function, Unary};
+pub use weighted_sum::WeightedSum;
 pub use xielu::Xielu;
 
 /// What every operation defines: its shape rule and its meaning.
@@ -107,7 +113,7 @@ macro_rules! ops {
 ops! {
     GatherRows, MatMul, Add, Mul, Scale, RmsNorm, LayerNorm, Rope, Attention, Glu, Unary, SoftCap, Reshape,
     RouteExperts, ExpertWeights, MatMulExperts, SumExperts, AddExpertBias, Slice, ScaleRows, Div, Clamp,
-    ClampedGlu, PositionScale, Xielu, GroupOfExpert, Concat, RepeatHeads, SumElements, MatMulHeads,
+    ClampedGlu, PositionScale, Xielu, GroupOfExpert, WeightedSum, MatchNorm, GaussianCut, Concat, RepeatHeads, SumElements, MatMulHeads,
     Interpolate, ShortConvolution, TokenShift, SelectiveScan, GatedDeltaRule, GatedLinearAttention, Rwkv7,
 }
 

@@ -159,7 +159,7 @@ impl Builder<'_> {
             }
             let separate_biases = biases && inputs.len() == 2;
             let qkv = self.push(MatMul, inputs, "attn_qkv")?;
-            let mut part = |b: &mut Self, start, width, bias: &'static str| {
+            let part = |b: &mut Self, start, width, bias: &'static str| {
                 let part = b.slice(qkv, start, width)?;
                 match b.optional_weight(bias, &[width])? {
                     Some(bias) if separate_biases => b.add(part, bias),
@@ -179,7 +179,7 @@ impl Builder<'_> {
             )
         };
         if let Some(limit) = self.applied_f32("attention.clamp_kqv")? {
-            let mut clamp = |b: &mut Self, x: ValueId| {
+            let clamp = |b: &mut Self, x: ValueId| {
                 b.push(Clamp { low: -limit, high: limit }, vec![x.into()], "clamp")
             };
             (q, k, v) = (clamp(self, q)?, clamp(self, k)?, clamp(self, v)?);

@@ -89,7 +89,7 @@ impl Builder<'_> {
         let Some(inner) = heads.checked_mul(dim).filter(|inner| (1..=1 << 24).contains(inner)) else {
             return Err(self.value_error("kda.head_dim", dim, "smaller with so many heads"));
         };
-        let mut branch = |b: &mut Self, projection: &'static str, convolution: &'static str| {
+        let branch = |b: &mut Self, projection: &'static str, convolution: &'static str| {
             let h = b.linear_with(projection, x, inner, false)?;
             let h = b.short_convolution(convolution, h)?;
             let h = b.unary(Function::Silu, h, convolution)?;

@@ -19,6 +19,8 @@ pub struct Experts {
     pub normalise: bool,
     /// How an expert's gate and value become one.
     pub activation: Activation,
+    /// The same of the shared expert, if it differs.
+    pub shared_activation: Option<Activation>,
     /// Whether shares multiply the experts' inputs instead of their results.
     pub scales_input: bool,
     /// What the router reads, if not the experts' input.
@@ -32,6 +34,7 @@ impl Experts {
             gating: gating.into(),
             normalise,
             activation: Function::Silu.into(),
+            shared_activation: None,
             scales_input: false,
             router_input: None,
         }
@@ -45,6 +48,8 @@ pub struct Routing {
     pub chosen: ValueId,
     /// Their shares, `[Tokens, used]`.
     pub shares: ValueId,
+    /// Experts that one number in `chosen` stands for, 1 unless the choice is of groups.
+    pub groups: u32,
 }
 
 /// Names of the experts' tensors: gate, up, down.
@@ -81,7 +86,7 @@ impl Builder<'_> {
         if !self.has("ffn_up_shexp.weight") {
             return Ok(routed);
         }
-        let mut shared = self.shared_expert(x, experts.activation)?;
+        let mut shared = self.shared_expert(x, experts.shared_activation.unwrap_or(experts.activation))?;
         if self.has("ffn_gate_inp_shexp.weight") {
             let gate = self.linear("ffn_gate_inp_shexp", x, 1)?;
             let gate = self.unary(Function::Sigmoid, gate, "ffn_gate_inp_shexp")?;
@@ -127,7 +132,7 @@ impl Builder<'_> {
         let mut inputs = vec![logits.into(), chosen.into()];
         inputs.extend(self.optional_weight("ffn_down_exps.scale", &[count])?);
         let shares = self.push(ExpertWeights { gating, normalise, scale }, inputs, "expert_shares")?;
-        Ok(Routing { chosen, shares })
+        Ok(Routing { chosen, shares, groups: 1 })
     }
 
     fn gating(&self, default: Option<Gating>) -> Result<Gating, ModelError> {
@@ -162,7 +167,7 @@ impl Builder<'_> {
             };
             (gate, self.project_experts(up_name, x, width, routing)?)
         };
-        let mut scaled = |b: &mut Self, h: ValueId| match experts.scales_input {
+        let scaled = |b: &mut Self, h: ValueId| match experts.scales_input {
             // The projections are linear: scaling their results equals scaling their input.
             true => b.push(ScaleRows, vec![h.into(), routing.shares.into()], "expert_scaled"),
             false => Ok(h),
@@ -187,13 +192,19 @@ impl Builder<'_> {
         routing: Routing,
     ) -> Result<ValueId, ModelError> {
         let file_name = format!("{name}.weight");
-        let (count, rows) = match self.shape_of(&file_name)?[..] {
-            [count, rows, _] => (count, rows),
+        // A single expert's extent is not written.
+        let (found, rows) = match self.shape_of(&file_name)?[..] {
+            [found, rows, _] => (found, rows),
+            [rows, _] => (1, rows),
             ref found => {
                 let (name, found) = (self.full_name(&file_name), found.iter().map(|n| *n as u64).collect());
                 let expected = vec![self.expert_count()?, 0, width];
                 return Err(ModelError::TensorShape { name, found, expected });
             }
+        };
+        let count = match routing.groups {
+            1 => self.expert_count()?,
+            size => found.max(self.expert_count()?.div_ceil(size)),
         };
         let weight = self.weight(&file_name, &[count, rows, width])?;
         let h = self.push(MatMulExperts, vec![weight, x.into(), routing.chosen.into()], name)?;

@@ -17,7 +17,7 @@ pub use attention::{AttentionBlock, HeadNorms, HeadShape};
 pub use decoder::Residuals;
 pub use delta_net::ChannelDecay;
 pub use experts::{CHUNK_EXPERTS, EXPERTS, Experts, Routing};
-pub use feed_forward::{Activation, FeedForward, GateSource};
+pub use feed_forward::{Activation, FeedForward};
 pub use mamba::ScanInputs;
 pub use mla::LatentAttention;
 pub use rope::RopeSettings;

@@ -81,6 +81,7 @@ impl Builder<'_> {
         if settings.rope.base <= 1.0 {
             return Err(self.value_error("rope.freq_base_swa", settings.rope.base, "above 1"));
         }
+        settings.rope.dimensions = self.width_or("rope.dimension_count_swa", full.rope.dimensions)?;
         if kind != WindowRope::Copied {
             settings.rope.position_scale = 1.0;
             settings.rope.yarn = None;
