@@ -7,7 +7,7 @@ use puna_backend::{
     Backend, BackendError, Boundary, Bounds, CacheOptions, DeviceId, DeviceInfo, DeviceKind, MemoryUse,
     Partition, ProgramId, Segment, States, WeightSource,
 };
-use puna_graph::{Graph, Input, Op, Operand, Step};
+use puna_graph::{Graph, Input, Op, Operand, StateDecl, Step};
 
 use crate::frame::Frame;
 use crate::isa::Features;
@@ -110,10 +110,14 @@ impl Backend for Cpu {
         let weights = Weights::load(graph.clone(), segment.nodes.clone(), weights, &self.pool, progress)?;
         let rotations = key_rotations(&graph, segment.nodes.clone())
             .into_iter()
-            .map(|(state, node)| {
-                let rotation = node.and_then(|node| match &graph.nodes[node].op {
-                    Op::Rope(rope) => Some(rotation(&graph, &graph.nodes[node], rope, &weights)),
-                    _ => None,
+            .map(|(state, keys)| {
+                let rotation = keys.and_then(|keys| {
+                    let node = &graph.nodes[keys.rope];
+                    let Op::Rope(rope) = &node.op else { return None };
+                    let StateDecl::KeyValue { key_dim, .. } = graph.states[state.index()] else { return None };
+                    let (kernel, frequencies) = rotation(&graph, node, rope, &weights);
+                    let (offset, head_dim) = (keys.offset as usize, key_dim as usize);
+                    Some((crate::kernels::rope::Rope { offset, head_dim, ..kernel }, frequencies))
                 });
                 (state, rotation)
             })
