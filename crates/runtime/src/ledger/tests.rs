@@ -39,6 +39,7 @@ impl World {
         let window = match group {
             CacheGroup::Full => None,
             CacheGroup::Window(length) => Some(length as i32),
+            CacheGroup::Recurrent => panic!("recurrent ledgers have tests of their own"),
         };
         Self {
             ledger: Ledger::new(group, cells, sequences),
