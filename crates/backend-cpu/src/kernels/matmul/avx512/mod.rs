@@ -15,6 +15,10 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 use unpack::{block_scales, quad_codes, super_scales};
 
+/// How many bytes ahead codes are fetched when each is used once: the processor's own prefetching, which stops at
+/// every page and looks after several streams here, gives 10 to 25 % less.
+const AHEAD: usize = 2048;
+
 /// Integer formats by [`super::ActivationFormat::Q8`] activations (AVX-512 VNNI).
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) fn integer(operands: &Operands<'_>, groups: Range<usize>) {
@@ -87,6 +91,12 @@ fn integer_block<const F: usize, const R: usize, const T: usize>(
                 unsafe {
                     let scales = block_scales::<F>(scales, super_scales, part);
                     let plane = codes[r].as_ptr().add(block * code_bytes);
+                    if T == 1 {
+                        for line in 0..code_bytes / 64 {
+                            let ahead = plane.wrapping_add(AHEAD + line * 64);
+                            _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+                        }
+                    }
                     let mut blocks = [std::ptr::null(); T];
                     for t in 0..T {
                         blocks[t] = x[t].as_ptr().add(block * Q8_BYTES);
