@@ -120,7 +120,7 @@ pub(super) fn source_quads(dtype: DType, block: &[u8], part: usize) -> [u32; 8] 
         DType::IQ1_M => eights(|run| {
             let nibble = block[32 + 2 * part + run / 2] >> (4 * (run % 2));
             let index = usize::from(block[4 * part + run]) | usize::from(nibble & 7) << 8;
-            IQ1[index].map(|digits| digits | u32::from(nibble >> 3 & 1) * ONES << 2)
+            IQ1[index].map(|digits| digits | (u32::from(nibble >> 3 & 1) * ONES) << 2)
         }),
         other => unreachable!("{other} has no integer layout"),
     }
@@ -154,7 +154,7 @@ fn ternary_digits(block: &[u8], part: usize) -> [u32; 8] {
             index => (index - 60, 48),
         };
         u32::from_le_bytes(std::array::from_fn(|i| {
-            (u16::from(block[first + i].wrapping_mul(POWERS[rank])) * 3 >> 8) as u8
+            ((u16::from(block[first + i].wrapping_mul(POWERS[rank])) * 3) >> 8) as u8
         }))
     })
 }
