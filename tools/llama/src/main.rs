@@ -22,6 +22,7 @@ mod measure;
 mod memory;
 mod pages;
 mod prompt;
+mod perplexity;
 mod pull;
 mod run;
 mod session;
