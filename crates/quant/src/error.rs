@@ -34,7 +34,9 @@ pub enum QuantError {
         found: usize,
     },
     /// The importance of columns does not fit the rows.
-    #[error("{elements} elements of {dtype} are no whole rows of {found} columns, for which there is importance")]
+    #[error(
+        "{elements} elements of {dtype} are no whole rows of {found} columns, for which there is importance"
+    )]
     ImportanceCount {
         /// Format of the rows.
         dtype: DType,

@@ -127,7 +127,10 @@ fn wrong_rows_are_refused() {
             let mut row = vec![1.0; block];
             row[block - 1] = value;
             let found = quantize_rows(dtype, &row, None, &mut out);
-            assert!(matches!(found, Err(QuantError::Element { index, .. }) if index == block - 1), "{found:?}");
+            assert!(
+                matches!(found, Err(QuantError::Element { index, .. }) if index == block - 1),
+                "{found:?}"
+            );
         }
         let found = quantize_rows(dtype, &vec![1.0; block], Some(&vec![1.0; block - 1]), &mut out);
         assert!(matches!(found, Err(QuantError::ImportanceCount { .. })), "{found:?}");

@@ -23,7 +23,8 @@ fn size(value: &str) -> Result<u64, String> {
         [number @ .., b'G'] => (number, 1_000_000_000),
         _ => return Err(wrong()),
     };
-    let number: u64 = std::str::from_utf8(number).ok().and_then(|text| text.parse().ok()).ok_or_else(wrong)?;
+    let number: u64 =
+        std::str::from_utf8(number).ok().and_then(|text| text.parse().ok()).ok_or_else(wrong)?;
     if number == 0 { Err(wrong()) } else { number.checked_mul(unit).ok_or_else(wrong) }
 }
 
@@ -89,12 +90,12 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         },
     )
     .tools(QUANTIZE),
-    Flag::value("--include-weights", "NAME", "Use importance for this tensor only; may be repeated", |c, v| {
+    Flag::value("--include-weights", "NAME", "Use importance for this tensor only; may be repeated", |c: &mut Config, v| {
         c.quantize.include_weights.push(filled(v)?);
         Ok(())
     })
     .tools(QUANTIZE),
-    Flag::value("--exclude-weights", "NAME", "Use no importance for this tensor; may be repeated", |c, v| {
+    Flag::value("--exclude-weights", "NAME", "Use no importance for this tensor; may be repeated", |c: &mut Config, v| {
         c.quantize.exclude_weights.push(filled(v)?);
         Ok(())
     })
@@ -104,7 +105,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         Ok(())
     })
     .tools(QUANTIZE),
-    Flag::value("--token-embedding-type", "TYPE", "Number format of the token embeddings", |c, v| {
+    Flag::value("--token-embedding-type", "TYPE", "Number format of the token embeddings", |c: &mut Config, v| {
         c.quantize.token_embedding_type = Some(filled(v)?);
         Ok(())
     })
@@ -119,12 +120,12 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         },
     )
     .tools(QUANTIZE),
-    Flag::value("--tensor-type-file", "FILE", "File with such PATTERN=TYPE, separated by white space", |c, v| {
+    Flag::value("--tensor-type-file", "FILE", "File with such PATTERN=TYPE, separated by white space", |c: &mut Config, v| {
         c.quantize.tensor_type_files.push(path(v)?);
         Ok(())
     })
     .tools(QUANTIZE),
-    Flag::value("--prune-layers", "L0,L1,...", "Layers to leave out; the others are renumbered", |c, v| {
+    Flag::value("--prune-layers", "L0,L1,...", "Layers to leave out; the others are renumbered", |c: &mut Config, v| {
         c.quantize.prune_layers = integers(v)?;
         Ok(())
     })
@@ -148,12 +149,12 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .tools(GGUF_SPLIT),
     Flag::switch("--merge", "Make one file of several", |c: &mut Config, on| c.gguf_split.merge = on)
         .tools(GGUF_SPLIT),
-    Flag::value("--split-max-tensors", "N", "Most tensors of a file (128 if no size is given)", |c, v| {
+    Flag::value("--split-max-tensors", "N", "Most tensors of a file (128 if no size is given)", |c: &mut Config, v| {
         c.gguf_split.max_tensors = Some(at_least(v, 1)?);
         Ok(())
     })
     .tools(GGUF_SPLIT),
-    Flag::value("--split-max-size", "N(M|G)", "Most bytes of a file, in millions or thousand millions", |c, v| {
+    Flag::value("--split-max-size", "N(M|G)", "Most bytes of a file, in millions or thousand millions", |c: &mut Config, v| {
         c.gguf_split.max_bytes = Some(size(v)?);
         Ok(())
     })

@@ -4,19 +4,24 @@
 //! length can make it panic. In each file `x` is the decoded element, `q` its stored integer.
 
 pub(crate) mod binary;
+mod fit;
 pub(crate) mod float;
 pub(crate) mod float4;
-mod fit;
 pub(crate) mod integer;
 pub(crate) mod iq1;
 pub(crate) mod iq2;
 pub(crate) mod iq3;
 pub(crate) mod iq4;
+pub(crate) mod iq4_search;
+pub(crate) mod iq_encode;
 pub(crate) mod k_encode;
 pub(crate) mod k_quants;
 mod k_search;
+mod lattice;
 pub(crate) mod q8;
 pub(crate) mod round;
+pub(crate) mod round_search;
+pub(crate) mod small_search;
 pub(crate) mod ternary;
 
 use half::f16;
