@@ -38,7 +38,7 @@ fn shifted(group: usize, shift_group: usize) -> Layout<8> {
 /// If `even`, a number of negative signs that is odd is made even by turning the sign that matters least; its element
 /// then has a negative magnitude.
 fn take_signs(x: &mut [f32; 256], w: &[f32; 256], even: bool) -> [u8; 32] {
-    let mut signs = [0; 32];
+    let mut signs = [0u8; 32];
     for ((signs, x), w) in signs.iter_mut().zip(x.as_chunks_mut::<8>().0).zip(w.as_chunks::<8>().0) {
         for (j, x) in x.iter_mut().enumerate() {
             if *x < 0.0 {
