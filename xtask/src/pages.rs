@@ -75,6 +75,7 @@ const TOOLS: &[(&str, ToolSet)] = &[
     ("pull", ToolSet::PULL),
     ("list", ToolSet::LIST),
     ("bench", ToolSet::BENCH),
+    ("serve", ToolSet::SERVE),
 ];
 
 /// Rows without a line of the form `` | `name` | … `` on their page, and lines without a row.

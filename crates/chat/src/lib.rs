@@ -10,9 +10,11 @@ mod error;
 mod generator;
 mod json;
 mod stack;
+mod stops;
 mod template;
 mod time;
 
 pub use error::Error;
+pub use stops::Stops;
 pub use template::{Conversation, Limits, Template};
 pub use time::LocalTime;

@@ -24,10 +24,10 @@ mod pages;
 mod prompt;
 mod pull;
 mod run;
+mod serve;
 mod session;
 mod simple;
 mod source;
-mod stops;
 mod tokenize;
 mod tools;
 
