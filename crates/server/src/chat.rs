@@ -150,7 +150,8 @@ pub fn text_of(place: &str, content: &Value) -> ApiResult<String> {
             }
             ("thinking" | "redacted_thinking", _) => {}
             _ => {
-                let message = format!("field '{place}[{index}]': type '{kind}', but this model takes text only");
+                let message =
+                    format!("field '{place}[{index}]': type '{kind}', but this model takes text only");
                 return Err(ApiError::invalid(message));
             }
         }

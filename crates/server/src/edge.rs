@@ -74,7 +74,8 @@ pub async fn serve(app: Arc<App>, route: &'static Route, request: Request) -> Re
             check_key(&app.options.api_keys, &parts.headers)?;
         }
         let query = parts.uri.query().unwrap_or("").to_owned();
-        let length = parts.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let length =
+            parts.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let mut parts = parts;
         let parameters = match RawPathParams::from_request_parts(&mut parts, &()).await {
             Ok(found) => found.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
@@ -214,9 +215,8 @@ mod tests {
             headers.insert(header::ORIGIN, HeaderValue::from_str(origin).unwrap());
             headers
         };
-        let allowed = |allowed: &str, origin: &str| {
-            allowed_origin(&[allowed.to_owned()], &headers(origin)).is_some()
-        };
+        let allowed =
+            |allowed: &str, origin: &str| allowed_origin(&[allowed.to_owned()], &headers(origin)).is_some();
         for origin in ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:8080"] {
             assert!(allowed("localhost", origin), "{origin}");
         }

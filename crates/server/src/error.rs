@@ -75,7 +75,12 @@ const fn row(kind: Kind, name: &'static str, status: u16, meaning: &'static str)
 
 /// Every kind of error with its status and its name in bodies.
 pub const ERRORS: &[ErrorRow] = &[
-    row(Kind::Invalid, "invalid_request_error", 400, "the body or a field cannot be used; the message names it"),
+    row(
+        Kind::Invalid,
+        "invalid_request_error",
+        400,
+        "the body or a field cannot be used; the message names it",
+    ),
     row(Kind::ContextSize, "exceed_context_size_error", 400, "the prompt does not fit"),
     row(Kind::Authentication, "authentication_error", 401, "no key, or an unknown one"),
     row(Kind::Disabled, "feature_disabled", 403, "a flag switches the endpoint on"),

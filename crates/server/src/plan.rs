@@ -40,7 +40,8 @@ pub struct Plan {
 }
 
 /// Fields that would change the result and that nothing here obeys yet.
-const REFUSED: &[&str] = &["grammar", "json_schema", "grammar_triggers", "lora", "n_indent", "post_sampling_probs"];
+const REFUSED: &[&str] =
+    &["grammar", "json_schema", "grammar_triggers", "lora", "n_indent", "post_sampling_probs"];
 
 impl Plan {
     /// Reads the fields that all endpoints share. `probabilities` is the number of most probable tokens to
@@ -71,7 +72,8 @@ impl Plan {
         let slot = fields.integer(&["id_slot"], -1..=slots - 1)?.and_then(|slot| u32::try_from(slot).ok());
         let ignore_end = fields.boolean(&["ignore_eos"])?.unwrap_or(served.defaults.ignore_end);
         let reuse = fields.boolean(&["cache_prompt"])?.unwrap_or(served.defaults.reuse);
-        let deadline = fields.integer(&["t_max_predict_ms"], -1..=INT)?.and_then(|time| u64::try_from(time).ok());
+        let deadline =
+            fields.integer(&["t_max_predict_ms"], -1..=INT)?.and_then(|time| u64::try_from(time).ok());
         let ping = match fields.integer(&["sse_ping_interval"], -1..=86_400)? {
             None => app.options.ping,
             Some(seconds) if seconds > 0 => Some(Duration::from_secs(seconds as u64)),

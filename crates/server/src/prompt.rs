@@ -12,9 +12,9 @@ pub const MOST_PROMPTS: usize = 64;
 /// The prompts of a request as tokens; none is empty.
 pub fn prompts(name: &str, value: &Value, tokenizer: &Tokenizer) -> ApiResult<Vec<Vec<u32>>> {
     let one = |value: &Value| match tokens(name, value, tokenizer, true, true) {
-        Ok(tokens) if tokens.is_empty() => {
-            Err(ApiError::invalid(format!("field '{name}': the prompt is empty: at least one token is needed")))
-        }
+        Ok(tokens) if tokens.is_empty() => Err(ApiError::invalid(format!(
+            "field '{name}': the prompt is empty: at least one token is needed"
+        ))),
         other => other,
     };
     match value {

@@ -43,16 +43,28 @@ const fn post(paths: &'static [&'static str], summary: &'static str, handler: Ha
 pub static ROUTES: &[Route] = &[
     Route {
         key: false,
-        ..get(&["/health", "/v1/health"], "whether the server answers", |app, call| Box::pin(information::health(app, call)))
+        ..get(&["/health", "/v1/health"], "whether the server answers", |app, call| {
+            Box::pin(information::health(app, call))
+        })
     },
-    get(&["/models", "/v1/models"], "the model that is served", |app, call| Box::pin(information::models(app, call))),
-    get(&["/props"], "settings of the server and its defaults", |app, call| Box::pin(information::properties(app, call))),
+    get(&["/models", "/v1/models"], "the model that is served", |app, call| {
+        Box::pin(information::models(app, call))
+    }),
+    get(&["/props"], "settings of the server and its defaults", |app, call| {
+        Box::pin(information::properties(app, call))
+    }),
     post(&["/props"], "changes nothing so far", |app, call| Box::pin(information::set_properties(app, call))),
     get(&["/metrics"], "counters for Prometheus", |app, call| Box::pin(information::metrics(app, call))),
     get(&["/slots"], "what each slot does", |app, call| Box::pin(information::slots(app, call))),
-    post(&["/slots/{id}"], "saves, restores or erases what a slot holds", |app, call| Box::pin(slots::act(app, call))),
-    post(&["/completion", "/completions"], "continues a prompt", |app, call| Box::pin(native::completion(app, call))),
-    post(&["/v1/completions"], "continues a prompt, OpenAI's way", |app, call| Box::pin(openai::completions(app, call))),
+    post(&["/slots/{id}"], "saves, restores or erases what a slot holds", |app, call| {
+        Box::pin(slots::act(app, call))
+    }),
+    post(&["/completion", "/completions"], "continues a prompt", |app, call| {
+        Box::pin(native::completion(app, call))
+    }),
+    post(&["/v1/completions"], "continues a prompt, OpenAI's way", |app, call| {
+        Box::pin(openai::completions(app, call))
+    }),
     post(
         &["/chat/completions", "/v1/chat/completions"],
         "answers a conversation, OpenAI's way",
@@ -63,26 +75,28 @@ pub static ROUTES: &[Route] = &[
         "counts the tokens of a conversation",
         |app, call| Box::pin(text::count_chat(app, call)),
     ),
-    post(
-        &["/responses", "/v1/responses"],
-        "answers a conversation, OpenAI's newer way",
-        |app, call| Box::pin(responses::responses(app, call)),
-    ),
+    post(&["/responses", "/v1/responses"], "answers a conversation, OpenAI's newer way", |app, call| {
+        Box::pin(responses::responses(app, call))
+    }),
     post(
         &["/responses/input_tokens", "/v1/responses/input_tokens"],
         "counts the tokens of its input",
         |app, call| Box::pin(text::count_responses(app, call)),
     ),
-    post(&["/v1/messages"], "answers a conversation, Anthropic's way", |app, call| Box::pin(anthropic::messages(app, call))),
-    post(&["/v1/messages/count_tokens"], "counts the tokens of its input", |app, call| Box::pin(text::count_messages(app, call))),
+    post(&["/v1/messages"], "answers a conversation, Anthropic's way", |app, call| {
+        Box::pin(anthropic::messages(app, call))
+    }),
+    post(&["/v1/messages/count_tokens"], "counts the tokens of its input", |app, call| {
+        Box::pin(text::count_messages(app, call))
+    }),
     post(&["/tokenize"], "tokens of a text", |app, call| Box::pin(text::tokenize(app, call))),
     post(&["/detokenize"], "text of tokens", |app, call| Box::pin(text::detokenize(app, call))),
-    post(&["/apply-template"], "the prompt of a conversation", |app, call| Box::pin(text::apply_template(app, call))),
-    post(
-        &["/embedding", "/embeddings", "/v1/embeddings"],
-        "not supported yet: answers 501",
-        |app, call| Box::pin(text::embeddings(app, call)),
-    ),
+    post(&["/apply-template"], "the prompt of a conversation", |app, call| {
+        Box::pin(text::apply_template(app, call))
+    }),
+    post(&["/embedding", "/embeddings", "/v1/embeddings"], "not supported yet: answers 501", |app, call| {
+        Box::pin(text::embeddings(app, call))
+    }),
     post(
         &["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"],
         "not supported yet: answers 501",
@@ -98,7 +112,8 @@ pub fn router(app: &Arc<App>) -> Router {
         let filter = if route.method == "GET" { MethodFilter::GET } else { MethodFilter::POST };
         for path in route.paths {
             let (shared, path) = (app.clone(), format!("{}{path}", app.options.prefix));
-            router = router.route(&path, on(filter, move |request: Request| edge::serve(shared, route, request)));
+            router =
+                router.route(&path, on(filter, move |request: Request| edge::serve(shared, route, request)));
         }
     }
     let other = app.clone();

@@ -67,7 +67,8 @@ fn set<T>(place: &mut T, value: Option<T>) {
 
 /// Samplers by a list of names, or by a string of letters.
 fn samplers(fields: &Fields) -> ApiResult<Option<Vec<&'static SamplerSpec>>> {
-    let refused = |error: puna_sampling::SamplingError| ApiError::invalid(format!("field 'samplers': {error}"));
+    let refused =
+        |error: puna_sampling::SamplingError| ApiError::invalid(format!("field 'samplers': {error}"));
     match fields.get(&["samplers"]) {
         None => Ok(None),
         Some((_, Value::String(letters))) => parse_letters(letters).map(Some).map_err(refused),

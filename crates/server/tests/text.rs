@@ -44,7 +44,11 @@ fn a01_a02_stops_cut_exactly() {
         ("@ask:", json!("?\n"), "whyz", "?\n"),
     ] {
         let found = both(&client, &json!({"prompt": prompt, "stop": stop}));
-        assert_eq!((found["content"].as_str(), found["stop_type"].as_str()), (Some(text), Some("word")), "{stop}");
+        assert_eq!(
+            (found["content"].as_str(), found["stop_type"].as_str()),
+            (Some(text), Some("word")),
+            "{stop}"
+        );
         assert_eq!(found["stopping_word"], word);
     }
     let found = both(&client, &json!({"prompt": "@abc:", "stop": ["X", ""]}));
@@ -57,21 +61,28 @@ fn a01_a02_stops_cut_exactly() {
 fn a04_a05_characters_are_whole() {
     let good = "é漢🦙👩‍👩‍👧";
     let bad: &[u8] = b"\xed\xa0\x80|\xf0\x80\x80A|\xe2\x80A|\x80|\xf0\x9f";
-    let client = start(Scripted::new(2000, 2).script("good", bytes(good)).script("bad", bytes(bad)), options());
+    let client =
+        start(Scripted::new(2000, 2).script("good", bytes(good)).script("bad", bytes(bad)), options());
     let found = both(&client, &json!({"prompt": "@good:"}));
     assert_eq!(found["content"], good);
     let found = both(&client, &json!({"prompt": "@bad:"}));
     assert_eq!(found["content"], String::from_utf8_lossy(bad).as_ref());
     // Everything of a stream is UTF-8 (the client checks it), and no part is empty.
     let parts = client.post("/completion", json!({"prompt": "@good:", "stream": true})).events();
-    let texts: Vec<&str> = parts.iter().filter(|part| part["stop"] == false).map(|part| part["content"].as_str().unwrap()).collect();
+    let texts: Vec<&str> = parts
+        .iter()
+        .filter(|part| part["stop"] == false)
+        .map(|part| part["content"].as_str().unwrap())
+        .collect();
     assert!(texts.iter().all(|text| !text.is_empty() && !text.contains('\u{fffd}')), "{texts:?}");
 }
 
 #[test]
 fn s01_seeds() {
     let client = start(Scripted::new(2000, 4), options());
-    let run = |seed: Value| client.post("/completion", json!({"prompt": "@random:", "n_predict": 40, "seed": seed})).ok();
+    let run = |seed: Value| {
+        client.post("/completion", json!({"prompt": "@random:", "n_predict": 40, "seed": seed})).ok()
+    };
     let (first, second, other) = (run(json!(42)), run(json!(42)), run(json!(43)));
     assert_eq!(first["content"], second["content"]);
     assert_ne!(first["content"], other["content"]);
@@ -98,7 +109,12 @@ fn s13_s14_probabilities_everywhere() {
     let text = |stream: bool| json!({"prompt": "@abc:", "logprobs": 2, "stream": stream});
     let native = |stream: bool| json!({"prompt": "@abc:", "n_probs": 2, "stream": stream});
     for (path, body, stream_place, place) in [
-        ("/completion", native as fn(bool) -> Value, "/completion_probabilities", "/completion_probabilities"),
+        (
+            "/completion",
+            native as fn(bool) -> Value,
+            "/completion_probabilities",
+            "/completion_probabilities",
+        ),
         ("/v1/completions", text, "/choices/0/logprobs/content", "/choices/0/logprobs/content"),
         ("/v1/chat/completions", chat, "/choices/0/logprobs/content", "/choices/0/logprobs/content"),
     ] {
@@ -119,11 +135,15 @@ fn s13_s14_probabilities_everywhere() {
         }
     }
     // Temperature does not change them.
-    let hot = client.post("/completion", json!({"prompt": "@random:", "n_predict": 1, "n_probs": 1, "temperature": 2.0})).ok();
+    let hot = client
+        .post("/completion", json!({"prompt": "@random:", "n_predict": 1, "n_probs": 1, "temperature": 2.0}))
+        .ok();
     let value = hot["completion_probabilities"][0]["logprob"].as_f64().unwrap();
     let expected = -(26.0 + 236.0 * (-20f64).exp()).ln();
     assert!((value - expected).abs() < 1e-3, "{value} and {expected}");
-    client.post("/completion", json!({"prompt": "a", "post_sampling_probs": true})).error(400, "invalid_request_error");
+    client
+        .post("/completion", json!({"prompt": "a", "post_sampling_probs": true}))
+        .error(400, "invalid_request_error");
 }
 
 #[test]
@@ -177,7 +197,8 @@ fn chat_streams_are_as_openai_has_them() {
     assert_eq!(reasons.last(), Some(&&json!("stop")));
     // A15: null until the end.
     assert!(reasons[..reasons.len() - 1].iter().all(|reason| reason.is_null()));
-    let text: String = events.iter().filter_map(|event| event.pointer("/choices/0/delta/content")?.as_str()).collect();
+    let text: String =
+        events.iter().filter_map(|event| event.pointer("/choices/0/delta/content")?.as_str()).collect();
     assert_eq!(text, "Hi there");
     let without = client.post("/v1/chat/completions", body(false)).events();
     assert!(without.iter().all(|event| event.get("usage").is_none()));
@@ -212,7 +233,10 @@ fn other_protocols() {
     assert_eq!(kinds[kinds.len() - 3..], ["content_block_stop", "message_delta", "message_stop"]);
     let text: String = events.iter().filter_map(|event| event.pointer("/delta/text")?.as_str()).collect();
     assert_eq!(text, "Hi ");
-    assert_eq!(events[events.len() - 2]["delta"], json!({"stop_reason": "stop_sequence", "stop_sequence": "there"}));
+    assert_eq!(
+        events[events.len() - 2]["delta"],
+        json!({"stop_reason": "stop_sequence", "stop_sequence": "there"})
+    );
     let refused = client.post("/v1/messages", json!({"messages": []}));
     assert_eq!(refused.json()["type"], "error");
     refused.error(400, "invalid_request_error");
@@ -224,12 +248,15 @@ fn other_protocols() {
     assert!(found["usage"]["input_tokens_details"].is_object(), "{details}");
     let events = client.post("/v1/responses", json!({"input": "@hello:", "stream": true})).events();
     let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
-    assert_eq!(kinds[..4], [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added"
-    ]);
+    assert_eq!(
+        kinds[..4],
+        [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added"
+        ]
+    );
     assert_eq!(kinds.last(), Some(&"response.completed"));
     let sequence: Vec<u64> = events.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
     assert_eq!(sequence, (0..events.len() as u64).collect::<Vec<_>>());
@@ -252,7 +279,10 @@ fn tokens_and_templates() {
     assert_eq!(prompt["prompt"], "user|x");
     // C09: assistants without text but with calls.
     let call = json!([{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}]);
-    for content in [json!({"role": "assistant", "content": null, "tool_calls": call}), json!({"role": "assistant", "tool_calls": call})] {
+    for content in [
+        json!({"role": "assistant", "content": null, "tool_calls": call}),
+        json!({"role": "assistant", "tool_calls": call}),
+    ] {
         let messages = json!([{"role": "user", "content": "x"}, content, {"role": "tool", "content": "y"}]);
         client.post("/apply-template", json!({"messages": messages})).ok();
     }

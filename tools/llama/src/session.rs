@@ -155,7 +155,8 @@ impl Session {
                         self.engine.cancel(id);
                     }
                 }
-                Ok(Event::Started { .. } | Event::Token { .. } | Event::Progress { .. }) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Started { .. } | Event::Token { .. } | Event::Progress { .. })
+                | Err(RecvTimeoutError::Timeout) => {}
                 Ok(Event::Finished { reason, timings }) => break (reason, timings),
                 Ok(Event::Failed(error)) => return Err(Failure::Failed(error.to_string())),
                 Err(RecvTimeoutError::Disconnected) => {

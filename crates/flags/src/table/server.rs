@@ -39,10 +39,15 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .env("LLAMA_ARG_N_PARALLEL")
     .default("-1")
     .tools(SERVE),
-    Flag::value("--queue-limit", "N", "Requests that may wait; more are told to come back", |c: &mut Config, v| {
-        c.server.queue = integer::<u32>(v)? as usize;
-        Ok(())
-    })
+    Flag::value(
+        "--queue-limit",
+        "N",
+        "Requests that may wait; more are told to come back",
+        |c: &mut Config, v| {
+            c.server.queue = integer::<u32>(v)? as usize;
+            Ok(())
+        },
+    )
     .default("512")
     .tools(SERVE),
     Flag::text("--api-key", "KEY,...", "Keys that clients need", |c: &mut Config, v| {
@@ -73,15 +78,20 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .env("LLAMA_ARG_CORS_ORIGINS")
     .default("localhost")
     .tools(SERVE),
-    Flag::text("--api-prefix", "PREFIX", "Text before every path, with a slash first", |c: &mut Config, v| {
-        let fine = |letter: char| letter.is_ascii_alphanumeric() || "/-_.".contains(letter);
-        let prefix = v.trim_end_matches('/');
-        if !prefix.is_empty() && (!prefix.starts_with('/') || !prefix.chars().all(fine)) {
-            return Err("expected a path such as /llama".into());
-        }
-        c.server.prefix = prefix.to_owned();
-        Ok(())
-    })
+    Flag::text(
+        "--api-prefix",
+        "PREFIX",
+        "Text before every path, with a slash first",
+        |c: &mut Config, v| {
+            let fine = |letter: char| letter.is_ascii_alphanumeric() || "/-_.".contains(letter);
+            let prefix = v.trim_end_matches('/');
+            if !prefix.is_empty() && (!prefix.starts_with('/') || !prefix.chars().all(fine)) {
+                return Err("expected a path such as /llama".into());
+            }
+            c.server.prefix = prefix.to_owned();
+            Ok(())
+        },
+    )
     .env("LLAMA_ARG_API_PREFIX")
     .tools(SERVE),
     Flag::text("-a --alias", "NAME", "Name of the model in answers", |c: &mut Config, v| {
@@ -112,10 +122,15 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     })
     .default("16")
     .tools(SERVE),
-    Flag::value("-to --timeout", "SECONDS", "How long a client may take to send a body", |c: &mut Config, v| {
-        c.server.timeout = at_least(v, 1)?;
-        Ok(())
-    })
+    Flag::value(
+        "-to --timeout",
+        "SECONDS",
+        "How long a client may take to send a body",
+        |c: &mut Config, v| {
+            c.server.timeout = at_least(v, 1)?;
+            Ok(())
+        },
+    )
     .env("LLAMA_ARG_TIMEOUT")
     .default("60")
     .tools(SERVE),

@@ -16,13 +16,14 @@ use crate::stream::{Frame, Protocol, answer};
 
 /// `POST /v1/messages`.
 pub async fn messages(app: Arc<App>, call: Call) -> ApiResult<Response> {
-    let (plan, protocol) = call.prepare(&app, |app, fields| {
-        fields.integer(&["max_tokens"], 1..=i64::from(i32::MAX))?.ok_or_else(|| missing("max_tokens"))?;
-        let plan = openai::chat_plan(app, &to_chat(fields)?, &["stop_sequences"])?;
-        let protocol = Anthropic::new(app, &plan);
-        Ok((plan, protocol))
-    })
-    .await?;
+    let (plan, protocol) = call
+        .prepare(&app, |app, fields| {
+            fields.integer(&["max_tokens"], 1..=i64::from(i32::MAX))?.ok_or_else(|| missing("max_tokens"))?;
+            let plan = openai::chat_plan(app, &to_chat(fields)?, &["stop_sequences"])?;
+            let protocol = Anthropic::new(app, &plan);
+            Ok((plan, protocol))
+        })
+        .await?;
     answer(&app, plan, protocol).await
 }
 

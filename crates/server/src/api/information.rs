@@ -122,6 +122,8 @@ pub async fn metrics(app: Arc<App>, _: Call) -> ApiResult<Response> {
 pub fn enabled(on: bool, flag: &str) -> ApiResult<()> {
     match on {
         true => Ok(()),
-        false => Err(ApiError::new(Kind::Disabled, format!("this endpoint is off: start the server with {flag}"))),
+        false => {
+            Err(ApiError::new(Kind::Disabled, format!("this endpoint is off: start the server with {flag}")))
+        }
     }
 }

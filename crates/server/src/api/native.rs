@@ -19,15 +19,17 @@ const MOST_PROBABLE: i64 = 1000;
 
 /// `POST /completion`.
 pub async fn completion(app: Arc<App>, call: Call) -> ApiResult<Response> {
-    let (plan, protocol) = call.prepare(&app, |app, fields| {
-        let (name, value) = fields.get(&["prompt"]).ok_or_else(|| missing("prompt"))?;
-        let prompts = prompt::prompts(name, value, &app.served.tokenizer)?;
-        let probable = fields.integer(&["n_probs", "logprobs"], 0..=MOST_PROBABLE)?.filter(|count| *count > 0);
-        let plan = Plan::new(app, fields, prompts, probable.map(|count| count as usize), &["stop"])?;
-        let protocol = Native::new(app, &plan, fields)?;
-        Ok((plan, protocol))
-    })
-    .await?;
+    let (plan, protocol) = call
+        .prepare(&app, |app, fields| {
+            let (name, value) = fields.get(&["prompt"]).ok_or_else(|| missing("prompt"))?;
+            let prompts = prompt::prompts(name, value, &app.served.tokenizer)?;
+            let probable =
+                fields.integer(&["n_probs", "logprobs"], 0..=MOST_PROBABLE)?.filter(|count| *count > 0);
+            let plan = Plan::new(app, fields, prompts, probable.map(|count| count as usize), &["stop"])?;
+            let protocol = Native::new(app, &plan, fields)?;
+            Ok((plan, protocol))
+        })
+        .await?;
     answer(&app, plan, protocol).await
 }
 

@@ -17,29 +17,31 @@ use crate::{chat, edge::Call, probabilities, prompt};
 
 /// `POST /v1/completions`.
 pub async fn completions(app: Arc<App>, call: Call) -> ApiResult<Response> {
-    let (plan, protocol) = call.prepare(&app, |app, fields| {
-        let (name, value) = fields.get(&["prompt"]).ok_or_else(|| missing("prompt"))?;
-        let prompts = prompt::prompts(name, value, &app.served.tokenizer)?;
-        if fields.boolean(&["echo"])?.unwrap_or(false) {
-            return Err(ApiError::invalid("field 'echo' is not supported yet"));
-        }
-        let probable = fields.integer(&["logprobs", "n_probs"], 0..=20)?;
-        let plan = Plan::new(app, fields, prompts, probable.map(|count| count as usize), &["stop"])?;
-        let protocol = OpenAi::new(app, &plan, Style::Text);
-        Ok((plan, protocol))
-    })
-    .await?;
+    let (plan, protocol) = call
+        .prepare(&app, |app, fields| {
+            let (name, value) = fields.get(&["prompt"]).ok_or_else(|| missing("prompt"))?;
+            let prompts = prompt::prompts(name, value, &app.served.tokenizer)?;
+            if fields.boolean(&["echo"])?.unwrap_or(false) {
+                return Err(ApiError::invalid("field 'echo' is not supported yet"));
+            }
+            let probable = fields.integer(&["logprobs", "n_probs"], 0..=20)?;
+            let plan = Plan::new(app, fields, prompts, probable.map(|count| count as usize), &["stop"])?;
+            let protocol = OpenAi::new(app, &plan, Style::Text);
+            Ok((plan, protocol))
+        })
+        .await?;
     answer(&app, plan, protocol).await
 }
 
 /// `POST /v1/chat/completions`.
 pub async fn chat_completions(app: Arc<App>, call: Call) -> ApiResult<Response> {
-    let (plan, protocol) = call.prepare(&app, |app, fields| {
-        let plan = chat_plan(app, fields, &["stop"])?;
-        let protocol = OpenAi::new(app, &plan, Style::Chat);
-        Ok((plan, protocol))
-    })
-    .await?;
+    let (plan, protocol) = call
+        .prepare(&app, |app, fields| {
+            let plan = chat_plan(app, fields, &["stop"])?;
+            let protocol = OpenAi::new(app, &plan, Style::Chat);
+            Ok((plan, protocol))
+        })
+        .await?;
     answer(&app, plan, protocol).await
 }
 
@@ -49,7 +51,8 @@ pub fn chat_plan(app: &App, fields: &Fields, stop_fields: &[&str]) -> ApiResult<
         None => {}
         Some((_, Value::String(choice))) if choice == "auto" || choice == "none" => {}
         Some((_, other)) => {
-            let message = format!("field 'tool_choice': {other} is not supported yet, only auto and none are");
+            let message =
+                format!("field 'tool_choice': {other} is not supported yet, only auto and none are");
             return Err(ApiError::invalid(message));
         }
     }
@@ -150,7 +153,13 @@ impl OpenAi {
     }
 
     /// A chunk of a stream with one choice.
-    fn chunk(&self, index: usize, text: Option<&str>, scored: &[Scored], reason: Value) -> Map<String, Value> {
+    fn chunk(
+        &self,
+        index: usize,
+        text: Option<&str>,
+        scored: &[Scored],
+        reason: Value,
+    ) -> Map<String, Value> {
         let log_probabilities = self.log_probabilities(scored);
         let choice = match self.style {
             Style::Text => json!({
@@ -182,10 +191,10 @@ impl Protocol for OpenAi {
         if self.style == Style::Text {
             return Vec::new();
         }
-        let role = |index: usize| {
-            json!({ "index": index, "delta": { "role": "assistant", "content": null }, "finish_reason": null })
-        };
-        (0..self.choices).map(|index| Frame::Data(Value::Object(self.frame(true, vec![role(index)])))).collect()
+        let role = |index: usize| json!({ "index": index, "delta": { "role": "assistant", "content": null }, "finish_reason": null });
+        (0..self.choices)
+            .map(|index| Frame::Data(Value::Object(self.frame(true, vec![role(index)]))))
+            .collect()
     }
 
     fn output(&mut self, index: usize, output: &Output) -> Vec<Frame> {

@@ -16,18 +16,21 @@ use crate::stream::{Frame, Protocol, answer, timings};
 
 /// `POST /v1/responses`.
 pub async fn responses(app: Arc<App>, call: Call) -> ApiResult<Response> {
-    let (plan, protocol) = call.prepare(&app, |app, fields| {
-        let plan = openai::chat_plan(app, &to_chat(fields)?, &["stop"])?;
-        Ok((plan, Responses::new(app)))
-    })
-    .await?;
+    let (plan, protocol) = call
+        .prepare(&app, |app, fields| {
+            let plan = openai::chat_plan(app, &to_chat(fields)?, &["stop"])?;
+            Ok((plan, Responses::new(app)))
+        })
+        .await?;
     answer(&app, plan, protocol).await
 }
 
 /// The request as one of the older protocol.
 pub fn to_chat(fields: &Fields) -> ApiResult<Fields> {
     if fields.get(&["previous_response_id"]).is_some() {
-        return Err(ApiError::invalid("field 'previous_response_id': answers are not kept, send the conversation"));
+        return Err(ApiError::invalid(
+            "field 'previous_response_id': answers are not kept, send the conversation",
+        ));
     }
     if fields.list(&["tools"])?.is_some_and(|tools| !tools.is_empty()) {
         return Err(ApiError::invalid("field 'tools' is not supported yet at this endpoint"));

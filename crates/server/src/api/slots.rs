@@ -24,7 +24,8 @@ pub async fn act(app: Arc<App>, call: Call) -> ApiResult<Response> {
     let id = call.parameter("id").unwrap_or("");
     let count = app.slot_count();
     let slot = id.parse::<u32>().ok().filter(|slot| (*slot as usize) < count);
-    let slot = slot.ok_or_else(|| ApiError::invalid(format!("there is no slot '{id}', slots are 0 to {}", count - 1)))?;
+    let slot = slot
+        .ok_or_else(|| ApiError::invalid(format!("there is no slot '{id}', slots are 0 to {}", count - 1)))?;
     let action = call.query("action").unwrap_or("").to_owned();
     let result = call.work(&app, move |app, body| match action.as_str() {
         "erase" => {
@@ -130,8 +131,24 @@ mod tests {
         }
         let long = "x".repeat(201);
         for name in [
-            "", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", "C:x", ".hidden", "a\0", "x.", "x ", "NUL", "com1.txt",
-            "a\nb", "..%2fx", "~", &long,
+            "",
+            ".",
+            "..",
+            "../x",
+            "a/b",
+            "/etc/passwd",
+            "a\\b",
+            "C:x",
+            ".hidden",
+            "a\0",
+            "x.",
+            "x ",
+            "NUL",
+            "com1.txt",
+            "a\nb",
+            "..%2fx",
+            "~",
+            &long,
         ] {
             assert!(!is_safe(name), "{name:?}");
         }

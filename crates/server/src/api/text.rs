@@ -74,8 +74,7 @@ pub async fn count_chat(app: Arc<App>, call: Call) -> ApiResult<Response> {
 
 /// `POST /v1/responses/input_tokens`.
 pub async fn count_responses(app: Arc<App>, call: Call) -> ApiResult<Response> {
-    let body =
-        call.prepare(&app, |app, fields| Ok(input_tokens(count(app, &responses::to_chat(fields)?)?)));
+    let body = call.prepare(&app, |app, fields| Ok(input_tokens(count(app, &responses::to_chat(fields)?)?)));
     Ok(json_response(&body.await?))
 }
 
@@ -85,7 +84,8 @@ fn input_tokens(count: usize) -> Value {
 
 /// `POST /v1/embeddings` and others that need another kind of model.
 pub async fn embeddings(_: Arc<App>, _: Call) -> ApiResult<Response> {
-    let message = "this server runs a model that generates text; embeddings and reranking are not supported yet";
+    let message =
+        "this server runs a model that generates text; embeddings and reranking are not supported yet";
     Err(ApiError::new(crate::error::Kind::NotSupported, message))
 }
 

@@ -53,7 +53,12 @@ pub fn tokenizer() -> Tokenizer {
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}|{{ m.content }}{% endfor %}";
 
 /// A model with this tokenizer and the tests' template.
-pub fn served(model: impl Runner + 'static, step_tokens: u32, tokenizer: Tokenizer, template: &str) -> Served {
+pub fn served(
+    model: impl Runner + 'static,
+    step_tokens: u32,
+    tokenizer: Tokenizer,
+    template: &str,
+) -> Served {
     let engine = Engine::start(model, EngineOptions { step_tokens, context_shift: false });
     let facts = Facts { name: "scripted".into(), build: "test".into(), ..Facts::default() };
     let template = Template::parse(template, "<s>", "</s>").unwrap();

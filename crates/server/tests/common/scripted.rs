@@ -49,14 +49,19 @@ impl Scripted {
     /// The logits after what a sequence holds.
     fn logits(&self, held: &[u32]) -> Vec<f32> {
         let mut row = vec![0.0; VOCABULARY as usize];
-        let after = |name: &[u32]| held.windows(name.len()).rposition(|part| part == name).map(|place| place + name.len());
+        let after = |name: &[u32]| {
+            held.windows(name.len()).rposition(|part| part == name).map(|place| place + name.len())
+        };
         let letter = |hash: u64| BYTES + u32::from(b'a') + (hash % 26) as u32;
         if after(&bytes("@nan:")).is_some() {
             row.fill(f32::NAN);
         } else if after(&bytes("@random:")).is_some() {
             (0..26).for_each(|hash| row[letter(hash) as usize] = 20.0);
-        } else if let Some((place, script)) =
-            self.scripts.iter().filter_map(|(name, script)| Some((after(name)?, script))).max_by_key(|found| found.0)
+        } else if let Some((place, script)) = self
+            .scripts
+            .iter()
+            .filter_map(|(name, script)| Some((after(name)?, script)))
+            .max_by_key(|found| found.0)
         {
             let next = script.get(held.len() - place).copied().unwrap_or(END);
             row[next as usize] = 40.0;
