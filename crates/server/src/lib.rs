@@ -15,6 +15,7 @@ mod fields;
 mod generate;
 mod metrics;
 mod options;
+mod parts;
 mod plan;
 mod probabilities;
 mod prompt;

@@ -287,3 +287,43 @@ fn tokens_and_templates() {
         client.post("/apply-template", json!({"messages": messages})).ok();
     }
 }
+
+#[test]
+fn c16_reasoning_and_calls_in_chats() {
+    let answer =
+        "<think>hm</think>\nI look.\n<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":1}}</tool_call>";
+    let template = format!("{TEMPLATE}{{# <think></think><tool_call> #}}");
+    let model = Scripted::new(2000, 2).script("call", bytes(answer));
+    let client = Client::new(
+        puna_server::Server::start(served(model, 16, tokenizer(), &template), options()).unwrap(),
+    );
+    let body = |stream: bool, tools: Value, format: &str| {
+        let messages = json!([{"role": "user", "content": "@call:"}]);
+        json!({"messages": messages, "tools": tools, "stream": stream, "reasoning_format": format})
+    };
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
+    let whole = client.post("/v1/chat/completions", body(false, tools.clone(), "auto")).ok();
+    let message = &whole["choices"][0]["message"];
+    assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("hm"), &json!("I look.")));
+    let call = &message["tool_calls"][0];
+    assert_eq!(call["function"], json!({"name": "f", "arguments": "{\"x\":1}"}));
+    assert!(!call["id"].as_str().unwrap().is_empty());
+    assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls");
+    let events = client.post("/v1/chat/completions", body(true, tools.clone(), "auto")).events();
+    let text = |name: &str| -> String {
+        let deltas =
+            events.iter().filter_map(|event| event.pointer(&format!("/choices/0/delta/{name}"))?.as_str());
+        deltas.collect()
+    };
+    assert_eq!((text("reasoning_content"), text("content")), ("hm".to_owned(), "I look.".to_owned()));
+    let calls: Vec<&Value> =
+        events.iter().filter_map(|event| event.pointer("/choices/0/delta/tool_calls/0")).collect();
+    assert_eq!((calls.len(), &calls[0]["index"], &calls[0]["function"]), (1, &json!(0), &call["function"]));
+    // C22: the same text in both ways if nothing is to be told apart.
+    let whole = client.post("/v1/chat/completions", body(false, json!([]), "none")).ok();
+    assert_eq!(whole["choices"][0]["message"]["content"], answer);
+    let events = client.post("/v1/chat/completions", body(true, json!([]), "none")).events();
+    let text: String =
+        events.iter().filter_map(|event| event.pointer("/choices/0/delta/content")?.as_str()).collect();
+    assert_eq!(text, answer);
+}

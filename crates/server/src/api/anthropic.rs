@@ -19,7 +19,7 @@ pub async fn messages(app: Arc<App>, call: Call) -> ApiResult<Response> {
     let (plan, protocol) = call
         .prepare(&app, |app, fields| {
             fields.integer(&["max_tokens"], 1..=i64::from(i32::MAX))?.ok_or_else(|| missing("max_tokens"))?;
-            let plan = openai::chat_plan(app, &to_chat(fields)?, &["stop_sequences"])?;
+            let (plan, _) = openai::chat_plan(app, &to_chat(fields)?, &["stop_sequences"])?;
             let protocol = Anthropic::new(app, &plan);
             Ok((plan, protocol))
         })

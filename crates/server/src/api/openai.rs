@@ -11,6 +11,7 @@ use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, missing};
 use crate::generate::{Ending, Output, Reason, Scored};
+use crate::parts::{Parts, Wanted};
 use crate::plan::{Plan, members};
 use crate::stream::{Frame, Protocol, answer, timings};
 use crate::{chat, edge::Call, probabilities, prompt};
@@ -37,16 +38,18 @@ pub async fn completions(app: Arc<App>, call: Call) -> ApiResult<Response> {
 pub async fn chat_completions(app: Arc<App>, call: Call) -> ApiResult<Response> {
     let (plan, protocol) = call
         .prepare(&app, |app, fields| {
-            let plan = chat_plan(app, fields, &["stop"])?;
-            let protocol = OpenAi::new(app, &plan, Style::Chat);
+            let wanted = Wanted::new(fields)?;
+            let (plan, prompt) = chat_plan(app, fields, &["stop"])?;
+            let mut protocol = OpenAi::new(app, &plan, Style::Chat);
+            protocol.parts = plan.requests.iter().map(|_| wanted.parts(app, &prompt)).collect();
             Ok((plan, protocol))
         })
         .await?;
     answer(&app, plan, protocol).await
 }
 
-/// The plan of a request with `messages`.
-pub fn chat_plan(app: &App, fields: &Fields, stop_fields: &[&str]) -> ApiResult<Plan> {
+/// The plan of a request with `messages`, and the text of its prompt.
+pub fn chat_plan(app: &App, fields: &Fields, stop_fields: &[&str]) -> ApiResult<(Plan, String)> {
     match fields.get(&["tool_choice"]) {
         None => {}
         Some((_, Value::String(choice))) if choice == "auto" || choice == "none" => {}
@@ -67,7 +70,8 @@ pub fn chat_plan(app: &App, fields: &Fields, stop_fields: &[&str]) -> ApiResult<
         (false, Some(top)) if top > 0 => Some(top as usize),
         _ => None,
     };
-    Plan::new(app, fields, vec![chat::tokens(app, &text)], probable, stop_fields)
+    let plan = Plan::new(app, fields, vec![chat::tokens(app, &text)], probable, stop_fields)?;
+    Ok((plan, text))
 }
 
 /// Which of the two protocols.
@@ -85,8 +89,9 @@ struct OpenAi {
     probabilities: bool,
     usage: Usage,
     last_timings: Value,
-    /// Answers to each prompt: all count the prompt once.
     choices: usize,
+    /// Of a chat, one for each choice.
+    parts: Vec<Parts>,
 }
 
 /// Sums over all answers.
@@ -126,6 +131,7 @@ impl OpenAi {
             usage: Usage::default(),
             last_timings: Value::Null,
             choices: plan.requests.len(),
+            parts: Vec::new(),
         }
     }
 
@@ -152,37 +158,43 @@ impl OpenAi {
         }
     }
 
-    /// A chunk of a stream with one choice.
-    fn chunk(
-        &self,
-        index: usize,
-        text: Option<&str>,
-        scored: &[Scored],
-        reason: Value,
-    ) -> Map<String, Value> {
+    /// A chunk of a completion's stream.
+    fn text_chunk(&self, index: usize, text: &str, scored: &[Scored], reason: Value) -> Map<String, Value> {
         let log_probabilities = self.log_probabilities(scored);
-        let choice = match self.style {
-            Style::Text => json!({
-                "index": index, "text": text.unwrap_or(""), "logprobs": log_probabilities, "finish_reason": reason,
-            }),
-            Style::Chat => {
-                let delta = text.map_or_else(|| json!({}), |text| json!({ "content": text }));
-                let mut choice = members(json!({ "index": index, "delta": delta, "finish_reason": reason }));
-                if self.probabilities && text.is_some() {
-                    choice.insert("logprobs".into(), log_probabilities);
-                }
-                Value::Object(choice)
-            }
-        };
+        let choice =
+            json!({ "index": index, "text": text, "logprobs": log_probabilities, "finish_reason": reason });
         self.frame(true, vec![choice])
     }
-}
 
-/// OpenAI's name for the end of an answer.
-pub fn finish_reason(reason: &Reason) -> &'static str {
-    match reason {
-        Reason::EndOfGeneration | Reason::Stop(_) => "stop",
-        Reason::Limit => "length",
+    /// A chunk of a chat's stream.
+    fn chat_chunk(&self, index: usize, delta: Value, scored: &[Scored], reason: Value) -> Map<String, Value> {
+        let mut choice = members(json!({ "index": index, "delta": delta, "finish_reason": reason }));
+        if self.probabilities && !scored.is_empty() {
+            choice.insert("logprobs".into(), self.log_probabilities(scored));
+        }
+        self.frame(true, vec![Value::Object(choice)])
+    }
+
+    /// Chunks of a chat's stream; the first has the probabilities of them all.
+    fn chat_chunks(&self, index: usize, deltas: Vec<Value>, scored: &[Scored]) -> Vec<Frame> {
+        let deltas = match deltas.is_empty() && self.probabilities && !scored.is_empty() {
+            true => vec![json!({})],
+            false => deltas,
+        };
+        let chunk = |(place, delta)| {
+            let scored = if place == 0 { scored } else { &[] };
+            Frame::Data(Value::Object(self.chat_chunk(index, delta, scored, Value::Null)))
+        };
+        deltas.into_iter().enumerate().map(chunk).collect()
+    }
+
+    /// Why an answer ended: a limit, its calls, or itself.
+    fn reason(&self, index: usize, reason: &Reason) -> &'static str {
+        match reason {
+            Reason::Limit => "length",
+            _ if self.parts.get(index).is_some_and(Parts::called) => "tool_calls",
+            Reason::EndOfGeneration | Reason::Stop(_) => "stop",
+        }
     }
 }
 
@@ -201,15 +213,26 @@ impl Protocol for OpenAi {
         match output {
             Output::Progress { .. } => Vec::new(),
             Output::Piece(piece) => {
-                let chunk = self.chunk(index, Some(&piece.text), &piece.scored, Value::Null);
-                vec![Frame::Data(Value::Object(chunk))]
+                let Some(parts) = self.parts.get_mut(index) else {
+                    let chunk = self.text_chunk(index, &piece.text, &piece.scored, Value::Null);
+                    return vec![Frame::Data(Value::Object(chunk))];
+                };
+                let deltas = parts.push(&piece.text);
+                self.chat_chunks(index, deltas, &piece.scored)
             }
             Output::Ending(ending) => {
                 self.usage.add(ending);
                 self.last_timings = timings(ending);
-                let mut chunk = self.chunk(index, None, &[], json!(finish_reason(&ending.reason)));
+                let rest = self.parts.get_mut(index).map(Parts::finish).unwrap_or_default();
+                let mut frames = self.chat_chunks(index, rest, &[]);
+                let reason = json!(self.reason(index, &ending.reason));
+                let mut chunk = match self.style {
+                    Style::Text => self.text_chunk(index, "", &[], reason),
+                    Style::Chat => self.chat_chunk(index, json!({}), &[], reason),
+                };
                 chunk.insert("timings".into(), self.last_timings.clone());
-                vec![Frame::Data(Value::Object(chunk))]
+                frames.push(Frame::Data(Value::Object(chunk)));
+                frames
             }
         }
     }
@@ -231,13 +254,13 @@ impl Protocol for OpenAi {
         for (index, ending) in endings.iter().enumerate() {
             self.usage.add(ending);
             let log_probabilities = self.log_probabilities(&ending.scored);
-            let reason = finish_reason(&ending.reason);
-            choices.push(match self.style {
-                Style::Text => json!({
+            let message = self.parts.get_mut(index).map(|parts| parts.message(&ending.text));
+            let reason = self.reason(index, &ending.reason);
+            choices.push(match message {
+                None => json!({
                     "text": ending.text, "index": index, "logprobs": log_probabilities, "finish_reason": reason,
                 }),
-                Style::Chat => {
-                    let message = json!({ "role": "assistant", "content": ending.text });
+                Some(message) => {
                     let mut choice =
                         members(json!({ "index": index, "message": message, "finish_reason": reason }));
                     if self.probabilities {

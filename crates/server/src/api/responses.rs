@@ -18,7 +18,7 @@ use crate::stream::{Frame, Protocol, answer, timings};
 pub async fn responses(app: Arc<App>, call: Call) -> ApiResult<Response> {
     let (plan, protocol) = call
         .prepare(&app, |app, fields| {
-            let plan = openai::chat_plan(app, &to_chat(fields)?, &["stop"])?;
+            let (plan, _) = openai::chat_plan(app, &to_chat(fields)?, &["stop"])?;
             Ok((plan, Responses::new(app)))
         })
         .await?;

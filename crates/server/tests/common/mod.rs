@@ -50,7 +50,7 @@ pub fn tokenizer() -> Tokenizer {
 }
 
 /// Ends with the last message, so that scripts know where the answer begins.
-const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}|{{ m.content }}{% endfor %}";
+pub const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}|{{ m.content }}{% endfor %}";
 
 /// A model with this tokenizer and the tests' template.
 pub fn served(
