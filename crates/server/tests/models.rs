@@ -36,31 +36,43 @@ fn letters(count: u32) -> Tokenizer {
     Tokenizer::from_metadata(&metadata).unwrap().unwrap()
 }
 
-#[test]
-fn recorded_continuations() {
-    for zoo in
-        zoo::models().into_iter().filter(|zoo| ["llama-dense", "gemma3-window8"].contains(&zoo.name.as_str()))
-    {
-        let backends: [Arc<dyn Backend>; 1] = [Arc::new(Reference)];
+/// Four at once on this back end: the recorded prompt, and beginnings of it as they are continued alone.
+fn recorded_on(backend: Arc<dyn Backend>) {
+    let chosen = ["llama-dense", "gemma3-window8"];
+    for zoo in zoo::models().into_iter().filter(|zoo| chosen.contains(&zoo.name.as_str())) {
         let options = ModelOptions { context: 512, sequences: 4, outputs: 4, ..ModelOptions::default() };
+        let placement = Placement::default();
         let model =
-            Model::load(Arc::new(zoo.open()), &backends, &Placement::default(), &options, &mut |_| true);
-        let model = model.unwrap();
+            Model::load(Arc::new(zoo.open()), &[backend.clone()], &placement, &options, &mut |_| true)
+                .unwrap();
         let vocabulary = model.information().vocabulary;
         let served = served(model, 16, letters(vocabulary), "");
         let client = Client::new(Server::start(served, common::options()).unwrap());
-        let body = json!({
-            "prompt": zoo.tokens, "n_predict": zoo.greedy.len(), "temperature": 0, "return_tokens": true,
-            "ignore_eos": true,
-        });
-        std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                (0..4).map(|_| scope.spawn(|| client.post("/completion", body.clone()).ok())).collect();
-            for thread in threads {
-                assert_eq!(thread.join().unwrap()["tokens"], json!(zoo.greedy), "{}", zoo.name);
-            }
-        });
+        let lengths = [zoo.tokens.len(), 1, 3, zoo.tokens.len() / 2];
+        let run = &|length: usize| {
+            let body = json!({
+                "prompt": zoo.tokens[..length], "n_predict": zoo.greedy.len(), "temperature": 0,
+                "return_tokens": true, "ignore_eos": true, "cache_prompt": false,
+            });
+            client.post("/completion", body).ok()["tokens"].clone()
+        };
+        let alone = lengths.map(run);
+        assert_eq!(alone[0], json!(zoo.greedy), "{} alone on {}", zoo.name, backend.name());
+        for _ in 0..3 {
+            std::thread::scope(|scope| {
+                let threads = lengths.map(|length| scope.spawn(move || run(length)));
+                for (thread, alone) in threads.into_iter().zip(&alone) {
+                    assert_eq!(&thread.join().unwrap(), alone, "{} on {}", zoo.name, backend.name());
+                }
+            });
+        }
     }
+}
+
+#[test]
+fn recorded_continuations() {
+    recorded_on(Arc::new(Reference));
+    recorded_on(Arc::new(Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap()));
 }
 
 /// A model beside the project.
