@@ -132,6 +132,9 @@ impl Cache {
     }
 }
 
+/// How a state's keys carry their positions: the rotation and its frequencies, if they are rotated.
+pub type KeyRotation = (StateId, Option<(Rope, Vec<f64>)>);
+
 /// All caches of a segment.
 pub struct Caches {
     features: Features,
@@ -143,7 +146,7 @@ impl Caches {
     /// Caches of the states that live in a segment.
     pub fn new(
         graph: &Arc<Graph>,
-        rotations: Vec<(StateId, Option<(Rope, Vec<f64>)>)>,
+        rotations: Vec<KeyRotation>,
         options: &CacheOptions,
         features: Features,
     ) -> Result<Self, BackendError> {

@@ -12,7 +12,7 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let head_dim = b.key_dim()?;
     let full_rope = b.rope_settings(RopeKind::Split, head_dim, false)?;
     let mut window_rope: RopeSettings = full_rope;
-    window_rope.rope.base = b.f32_or("rope.freq_base_swa", 10000.0)?;
+    window_rope.rope.base = b.rope_base("rope.freq_base_swa", 10000.0)?;
     window_rope.rope.position_scale = 1.0;
     let window = b.u32_or("attention.sliding_window", 0)?;
     let pattern = if b.layer_bool_array("attention.sliding_window_pattern")?.is_some() {
@@ -20,7 +20,11 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     } else {
         Some(b.u32_or("attention.sliding_window_pattern", 6)?)
     };
-    let scale = b.attention_scale()?;
+    // The 27 B model, told by its depth, scales by the width per head instead of the head's width.
+    let scale = match b.layers() {
+        62 => ((b.width_or("embedding_length", 0)? / b.head_counts()?.0) as f32).sqrt().recip(),
+        _ => b.attention_scale()?,
+    };
 
     let x = b.embed()?;
     let x = b.scale(x, (b.width(x) as f32).sqrt(), "embed_scale")?;

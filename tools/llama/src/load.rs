@@ -94,7 +94,13 @@ pub fn load(
         bar.set_position((share as f64 * bytes as f64) as u64);
         !interrupt::take()
     };
-    let model = Model::load(file.clone(), &[backend.clone()], &Placement::default(), options, &mut progress);
+    let model = Model::load(
+        file.clone(),
+        std::slice::from_ref(backend),
+        &Placement::default(),
+        options,
+        &mut progress,
+    );
     bar.finish_and_clear();
     Ok(model?)
 }

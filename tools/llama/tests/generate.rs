@@ -1,5 +1,7 @@
 //! `cli`, `completion`, `simple`, `run` and `bench` on a real model, if one is here.
 
+#![allow(clippy::print_stdout)] // says which tests are skipped, and why
+
 mod common;
 
 use common::{Run, llama, real_model, run};

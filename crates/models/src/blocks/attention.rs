@@ -34,7 +34,7 @@ impl Builder<'_> {
     }
 
     /// Query heads and key-value heads of the current layer.
-    fn head_counts(&self) -> Result<(u32, u32), ModelError> {
+    pub fn head_counts(&self) -> Result<(u32, u32), ModelError> {
         const MOST_HEADS: u32 = 1 << 16;
         let heads = self.layer_u32("attention.head_count")?.unwrap_or(0);
         if !(1..=MOST_HEADS).contains(&heads) {

@@ -105,7 +105,9 @@ fn read_plain(input: &mut dyn BufRead, multiline: bool) -> Result<Line, Failure>
     loop {
         let mut line = Vec::new();
         if input.read_until(b'\n', &mut line)? == 0 {
-            let rest = if text.is_empty() { Line::End } else { Line::Text(message(&text, multiline)) };
+            // The message was to go on, but nothing came.
+            let text = text.trim_end_matches('\n');
+            let rest = if text.is_empty() { Line::End } else { Line::Text(message(text, multiline)) };
             return Ok(rest);
         }
         let line = String::from_utf8_lossy(&line);

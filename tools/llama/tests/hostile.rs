@@ -1,0 +1,124 @@
+//! Every hostile file is refused with one clear line, or accepted, within ten seconds and 1.5 GB.
+
+mod common;
+
+use common::llama;
+use puna_conformance::zoo;
+use puna_gguf::{Array, File, TensorSpec, Value};
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A small model that runs: a zoo model with a vocabulary and a chat template.
+fn good() -> Vec<u8> {
+    let model = zoo::models().into_iter().find(|model| model.name == "llama-gqa4-tied").expect("a zoo model");
+    let file = model.open();
+    let mut metadata = file.metadata.clone();
+    let mut tokens: Vec<String> =
+        ["<unk>", "<s>", "</s>", "\u{2581}", "h", "i", "hi", "\u{2581}hi"].map(str::to_owned).to_vec();
+    tokens.extend((tokens.len()..128).map(|index| format!("<0x{index:02X}>")));
+    let mut kinds = vec![6; tokens.len()];
+    kinds[..8].copy_from_slice(&[2, 3, 3, 1, 1, 1, 1, 1]);
+    let scores: Vec<f32> = (0..tokens.len()).map(|index| -(index as f32)).collect();
+    let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:";
+    for (key, value) in [
+        ("tokenizer.ggml.model", Value::String("llama".into())),
+        ("tokenizer.ggml.tokens", Value::Array(Array::String(tokens))),
+        ("tokenizer.ggml.scores", Value::Array(Array::F32(scores))),
+        ("tokenizer.ggml.token_type", Value::Array(Array::I32(kinds))),
+        ("tokenizer.ggml.bos_token_id", Value::U32(1)),
+        ("tokenizer.ggml.eos_token_id", Value::U32(2)),
+        ("tokenizer.chat_template", Value::String(template.into())),
+    ] {
+        metadata.set(key, value);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("good.gguf");
+    let tensors: Vec<(TensorSpec, &[u8])> = file
+        .tensors
+        .iter()
+        .map(|tensor| {
+            let spec =
+                TensorSpec { name: tensor.name.clone(), dtype: tensor.dtype, shape: tensor.shape.clone() };
+            (spec, file.bytes(tensor))
+        })
+        .collect();
+    puna_gguf::write(&path, &metadata, &tensors).expect("the model is written");
+    let bytes = std::fs::read(&path).expect("the model is there");
+    File::from_bytes(bytes.clone()).expect("the model is good");
+    bytes
+}
+
+/// The program with its address space limited to `megabytes`.
+fn limited(arguments: &[&str], megabytes: u64) -> Command {
+    let program = llama(arguments);
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -v {}; exec \"$0\" \"$@\"", megabytes * 1024)]);
+    command.arg(program.get_program()).args(program.get_args());
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).stdin(Stdio::null());
+    command.env("LLAMA_CACHE", "no-such-cache").stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// Waits for the end, at most ten seconds; returns the exit code (negative for a signal) and the messages.
+fn finish(mut child: Child, case: &str) -> (i32, String) {
+    let start = Instant::now();
+    let mut pipe = child.stderr.take().expect("the error output is a pipe");
+    let reader = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = pipe.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("the child can be waited for") {
+            break status;
+        }
+        if start.elapsed() > Duration::from_secs(10) {
+            let _ = child.kill();
+            panic!("{case}: still running after ten seconds");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    (status.code().unwrap_or(-1), reader.join().expect("the reader ends"))
+}
+
+#[test]
+fn hostile_files_are_accepted_or_refused_in_one_line() {
+    let good = good();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("case.gguf");
+    let file = path.to_str().expect("a plain path");
+    let out = folder.path().join("out.f32");
+    let out = out.to_str().expect("a plain path");
+    let logits =
+        ["logits", "-m", file, "--tokens", "1,5,7", "-o", out, "-c", "64", "-t", "1", "--log-disable"];
+    let chat =
+        ["cli", "-m", file, "-p", "hi", "--single-turn", "-n", "2", "-c", "64", "-t", "1", "--log-disable"];
+    let (mut accepted, mut refused) = (0, 0);
+    for (name, bytes) in puna_gguf::hostile::cases(&good).expect("the good model is good") {
+        std::fs::write(&path, &bytes).expect("the case is written");
+        // What only a conversation reads: the template and the vocabulary.
+        let conversation = name.starts_with("template/") || name.starts_with("tokenizer/");
+        let arguments = if conversation { &chat[..] } else { &logits[..] };
+        let child = limited(arguments, 1536).spawn().expect("the program starts");
+        let (code, errors) = finish(child, &name);
+        match code {
+            0 => accepted += 1,
+            1 => {
+                refused += 1;
+                assert_eq!(errors.lines().count(), 1, "{name}: {errors}");
+                assert!(errors.starts_with("error: "), "{name}: {errors}");
+                assert!(!errors.contains("panicked") && !errors.contains("internal"), "{name}: {errors}");
+                let left = std::fs::read_dir(folder.path()).expect("the folder").count();
+                assert!(left == 1 || !conversation && std::fs::metadata(out).is_ok(), "{name}: {left} files");
+            }
+            code => panic!("{name}: exit code {code}: {errors}"),
+        }
+        if name.starts_with("structure/") || name.starts_with("truncate/") {
+            assert_eq!(code, 1, "{name} must be refused");
+        }
+        let _ = std::fs::remove_file(out);
+    }
+    println!("{accepted} accepted, {refused} refused");
+    assert!(accepted + refused >= 400, "{accepted} + {refused}");
+}
