@@ -62,6 +62,16 @@ impl Parts {
         self.members(deltas)
     }
 
+    /// New text, told apart.
+    pub fn deltas(&mut self, text: &str) -> Vec<Delta> {
+        self.parser.push(text)
+    }
+
+    /// The rest of the answer, told apart.
+    pub fn last_deltas(&mut self) -> Vec<Delta> {
+        self.parser.finish()
+    }
+
     fn members(&mut self, deltas: Vec<Delta>) -> Vec<Value> {
         deltas.into_iter().map(|delta| self.member(delta)).collect()
     }

@@ -297,19 +297,19 @@ fn c16_reasoning_and_calls_in_chats() {
     let client = Client::new(
         puna_server::Server::start(served(model, 16, tokenizer(), &template), options()).unwrap(),
     );
-    let body = |stream: bool, tools: Value, format: &str| {
+    let chat = |stream: bool, tools: Value, format: &str| {
         let messages = json!([{"role": "user", "content": "@call:"}]);
         json!({"messages": messages, "tools": tools, "stream": stream, "reasoning_format": format})
     };
     let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
-    let whole = client.post("/v1/chat/completions", body(false, tools.clone(), "auto")).ok();
+    let whole = client.post("/v1/chat/completions", chat(false, tools.clone(), "auto")).ok();
     let message = &whole["choices"][0]["message"];
     assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("hm"), &json!("I look.")));
     let call = &message["tool_calls"][0];
     assert_eq!(call["function"], json!({"name": "f", "arguments": "{\"x\":1}"}));
     assert!(!call["id"].as_str().unwrap().is_empty());
     assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls");
-    let events = client.post("/v1/chat/completions", body(true, tools.clone(), "auto")).events();
+    let events = client.post("/v1/chat/completions", chat(true, tools.clone(), "auto")).events();
     let text = |name: &str| -> String {
         let deltas =
             events.iter().filter_map(|event| event.pointer(&format!("/choices/0/delta/{name}"))?.as_str());
@@ -319,10 +319,29 @@ fn c16_reasoning_and_calls_in_chats() {
     let calls: Vec<&Value> =
         events.iter().filter_map(|event| event.pointer("/choices/0/delta/tool_calls/0")).collect();
     assert_eq!((calls.len(), &calls[0]["index"], &calls[0]["function"]), (1, &json!(0), &call["function"]));
+    // The same in Anthropic's blocks.
+    let body = |stream: bool| {
+        let messages = json!([
+            {"role": "user", "content": "ask"},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "@call:"}]},
+        ]);
+        let tools = json!([{"name": "f", "input_schema": {"type": "object"}}]);
+        json!({"messages": messages, "tools": tools, "max_tokens": 500, "stream": stream})
+    };
+    let whole = client.post("/v1/messages", body(false)).ok();
+    assert_eq!(whole["stop_reason"], "tool_use");
+    let kinds: Vec<&str> =
+        whole["content"].as_array().unwrap().iter().map(|block| block["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["thinking", "text", "tool_use"]);
+    assert_eq!(whole["content"][2]["input"], json!({"x": 1}));
+    let events_of = client.post("/v1/messages", body(true)).events();
+    let indices = events_of.iter().filter(|event| event["type"] == "content_block_stop");
+    assert_eq!(indices.map(|event| event["index"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1, 2]);
     // C22: the same text in both ways if nothing is to be told apart.
-    let whole = client.post("/v1/chat/completions", body(false, json!([]), "none")).ok();
+    let whole = client.post("/v1/chat/completions", chat(false, json!([]), "none")).ok();
     assert_eq!(whole["choices"][0]["message"]["content"], answer);
-    let events = client.post("/v1/chat/completions", body(true, json!([]), "none")).events();
+    let events = client.post("/v1/chat/completions", chat(true, json!([]), "none")).events();
     let text: String =
         events.iter().filter_map(|event| event.pointer("/choices/0/delta/content")?.as_str()).collect();
     assert_eq!(text, answer);
