@@ -75,6 +75,7 @@ const TOOLS: &[(&str, ToolSet)] = &[
     ("pull", ToolSet::PULL),
     ("list", ToolSet::LIST),
     ("bench", ToolSet::BENCH),
+    ("serve", ToolSet::SERVE),
     ("perplexity", ToolSet::PERPLEXITY),
     ("quantize", ToolSet::QUANTIZE),
     ("gguf-split", ToolSet::GGUF_SPLIT),

@@ -21,7 +21,7 @@ mod workshop;
 pub use clap::Command;
 pub use config::{
     Chat, Config, Context, Cpu, Device, GpuLayers, LoadMode, Log, Logits, Model, Prompt, Rope, Sampling,
-    Tokenize,
+    Server, Tokenize,
 };
 pub use error::UsageError;
 pub use flag::{Action, Flag, Group, Kind, SetValue, ToolSet};

@@ -94,6 +94,7 @@ fn commands_are_valid_and_help_lists_only_the_tools_flags() {
         ("tokenize", ToolSet::TOKENIZE),
         ("info", ToolSet::INFO),
         ("devices", ToolSet::DEVICES),
+        ("serve", ToolSet::SERVE),
         ("pull", ToolSet::PULL),
         ("list", ToolSet::LIST),
         ("perplexity", ToolSet::PERPLEXITY),

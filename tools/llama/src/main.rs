@@ -25,10 +25,10 @@ mod perplexity;
 mod prompt;
 mod pull;
 mod run;
+mod serve;
 mod session;
 mod simple;
 mod source;
-mod stops;
 mod tokenize;
 mod tools;
 

@@ -8,6 +8,7 @@ mod general;
 mod model;
 mod prompt;
 mod sampling;
+mod server;
 mod special;
 mod workshop;
 
@@ -24,6 +25,7 @@ pub static FLAGS: &[Group<Config>] = &[
     Group { heading: "Prompt", flags: prompt::FLAGS },
     Group { heading: "Chat", flags: chat::FLAGS },
     Group { heading: "Sampling", flags: sampling::FLAGS },
+    Group { heading: "Server", flags: server::FLAGS },
     Group { heading: "Context", flags: context::FLAGS },
     Group { heading: "CPU", flags: cpu::FLAGS },
     Group { heading: "Devices", flags: device::FLAGS },
