@@ -44,15 +44,13 @@ impl Backend for Reference {
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Box<dyn Partition>, BackendError> {
         let groups = segment.graph.groups();
-        let memory = segment
-            .graph
-            .states
-            .iter()
-            .map(|state| {
-                let group = groups.iter().position(|group| *group == state.group()).unwrap_or(0);
-                Memory::new(state, caches.cells[group] as usize)
-            })
-            .collect();
+        let memory = segment.graph.states.iter().map(|state| {
+            let group = groups.iter().position(|group| *group == state.group()).unwrap_or(0);
+            let cells = caches.cells[group] as usize;
+            has_room(state, cells)?;
+            Ok(Memory::new(state, cells))
+        });
+        let memory = memory.collect::<Result<_, BackendError>>()?;
         progress(1.0);
         let decoded = Decoded { graph: segment.graph.clone(), source: weights, cache: Mutex::default() };
         Ok(Box::new(ReferencePartition { segment, decoded, memory }))
@@ -118,6 +116,17 @@ impl Partition for ReferencePartition {
         let caches = self.memory.iter().map(|memory| 4 * (memory.keys.len() + memory.values.len()) as u64);
         MemoryUse { caches: caches.sum(), ..MemoryUse::default() }
     }
+}
+
+/// Asks for the memory of a state before it is taken, since taking what is not there ends the program.
+fn has_room(state: &StateDecl, cells: usize) -> Result<(), BackendError> {
+    let (keys, values) = widths(state);
+    let floats = |width: usize| width.checked_mul(cells).unwrap_or(usize::MAX);
+    let bytes = (floats(keys) as u64).saturating_add(floats(values) as u64).saturating_mul(4);
+    let (mut for_keys, mut for_values) = (Vec::<f32>::new(), Vec::<f32>::new());
+    let asked =
+        for_keys.try_reserve_exact(floats(keys)).and_then(|()| for_values.try_reserve_exact(floats(values)));
+    asked.map_err(|_| BackendError::OutOfMemory { device: "reference".into(), bytes, purpose: "caches" })
 }
 
 /// Elements of one cell's keys and values.

@@ -19,8 +19,7 @@ mod values;
 
 pub use clap::Command;
 pub use config::{
-    Chat, Config, Context, Cpu, Device, GpuLayers, LoadMode, Log, Logits, Model, Prompt, Rope, Sampling,
-    Tokenize,
+    Chat, Config, Context, Cpu, Device, LoadMode, Log, Logits, Model, Prompt, Rope, Sampling, Tokenize,
 };
 pub use error::UsageError;
 pub use flag::{Action, Flag, Group, Kind, SetValue, ToolSet};

@@ -11,6 +11,8 @@ mod sampling;
 mod special;
 
 pub(crate) use context::CACHE_TYPES;
+pub(crate) use cpu::MOST_THREADS;
+pub(crate) use device::device;
 
 use crate::config::Config;
 use crate::flag::Group;

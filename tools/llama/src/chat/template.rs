@@ -18,7 +18,7 @@ pub struct Renderer {
 
 /// The template in the model's file.
 pub fn of_file(session: &Session) -> Option<&str> {
-    session.metadata.optional_str("tokenizer.chat_template").ok().flatten().filter(|text| !text.is_empty())
+    session.template.as_deref().filter(|text| !text.is_empty())
 }
 
 impl Renderer {
