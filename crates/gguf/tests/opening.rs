@@ -277,7 +277,7 @@ fn released_pages_are_not_resident() {
         // Of the mapping that holds the middle of the tensor.
         let resident = || {
             let maps = std::fs::read_to_string("/proc/self/smaps").expect("the memory map");
-            let number = |text| u64::from_str_radix(text, 16).ok();
+            let number = |text: &str| u64::from_str_radix(text, 16).ok();
             let holds = |line: &&str| {
                 let range = line.split(' ').next().and_then(|range| range.split_once('-'));
                 let ends = range.and_then(|(start, end)| Some((number(start)?, number(end)?)));
