@@ -44,15 +44,13 @@ impl Backend for Reference {
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Box<dyn Partition>, BackendError> {
         let groups = segment.graph.groups();
-        let memory = segment
-            .graph
-            .states
-            .iter()
-            .map(|state| {
-                let group = groups.iter().position(|group| *group == state.group()).unwrap_or(0);
-                Memory::new(state, caches.cells[group] as usize)
-            })
-            .collect();
+        let memory = segment.graph.states.iter().map(|state| {
+            let group = groups.iter().position(|group| *group == state.group()).unwrap_or(0);
+            let cells = caches.cells[group] as usize;
+            has_room(state, cells)?;
+            Ok(Memory::new(state, cells))
+        });
+        let memory = memory.collect::<Result<_, BackendError>>()?;
         progress(1.0);
         let decoded = Decoded { graph: segment.graph.clone(), source: weights, cache: Mutex::default() };
         Ok(Box::new(ReferencePartition { segment, decoded, memory }))
@@ -132,6 +130,27 @@ fn parts<'m>(memory: &'m mut Memory, state: &StateDecl) -> Vec<(&'m mut Vec<f32>
         ],
         StateDecl::Recurrent { elements, .. } => vec![(&mut memory.recurrent, *elements as usize)],
     }
+}
+
+/// Elements of one cell in all parts of a state.
+fn cell_elements(state: &StateDecl) -> usize {
+    match state {
+        StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } => {
+            *kv_heads as usize * (*key_dim as usize + *value_dim as usize)
+        }
+        StateDecl::Recurrent { elements, .. } => *elements as usize,
+    }
+}
+
+/// Asks for the memory of a state before it is taken, since taking what is not there ends the program.
+fn has_room(state: &StateDecl, cells: usize) -> Result<(), BackendError> {
+    let floats = cell_elements(state).checked_mul(cells).unwrap_or(usize::MAX);
+    let bytes = (floats as u64).saturating_mul(4);
+    Vec::<f32>::new().try_reserve_exact(floats).map_err(|_| BackendError::OutOfMemory {
+        device: "reference".into(),
+        bytes,
+        purpose: "caches",
+    })
 }
 
 fn cell(index: u32, width: usize) -> Range<usize> {

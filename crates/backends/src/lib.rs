@@ -2,17 +2,20 @@
 //! cargo features (to leave a back end out; none has one yet).
 #![forbid(unsafe_code)]
 
+mod threads;
+
 use std::sync::Arc;
 
 use puna_backend::reference::Reference;
 use puna_backend::{Backend, BackendError};
 pub use puna_backend_cpu::isa::Features;
 use puna_backend_cpu::{Cpu, CpuOptions};
+pub use threads::default_threads;
 
 /// What back ends are started with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Worker threads of the processor; 0 means one per usable core.
+    /// Worker threads of the processor. Default: [`default_threads`].
     pub threads: usize,
     /// Instruction sets of the processor to use.
     pub features: Features,
@@ -20,7 +23,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { threads: 0, features: Features::detect() }
+        Self { threads: default_threads(), features: Features::detect() }
     }
 }
 
@@ -54,17 +57,21 @@ pub const REGISTRY: &[Entry] = &[
     },
 ];
 
-/// Starts the back end of this name (in any case), or the first automatic one.
-pub fn start(name: Option<&str>, options: &Options) -> Result<Arc<dyn Backend>, BackendError> {
+/// The row with this name (in any case), or the first automatic one.
+pub fn find(name: Option<&str>) -> Result<&'static Entry, BackendError> {
     let entry = REGISTRY.iter().find(|entry| match name {
         Some(name) => entry.name.eq_ignore_ascii_case(name),
         None => entry.automatic,
     });
-    let entry = entry.ok_or_else(|| BackendError::UnknownDevice {
+    entry.ok_or_else(|| BackendError::UnknownDevice {
         name: name.unwrap_or_default().to_string(),
         known: REGISTRY.iter().map(|entry| entry.name).collect(),
-    })?;
-    (entry.start)(options)
+    })
+}
+
+/// Starts the back end of this name (in any case), or the first automatic one.
+pub fn start(name: Option<&str>, options: &Options) -> Result<Arc<dyn Backend>, BackendError> {
+    (find(name)?.start)(options)
 }
 
 #[cfg(test)]

@@ -39,15 +39,16 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Moves the model to a thread of its own.
-    pub fn start(model: impl Runner + 'static, options: EngineOptions) -> Engine {
+    /// Moves the model to a thread of its own. Fails only if the system has no thread.
+    pub fn start(model: impl Runner + 'static, options: EngineOptions) -> Result<Engine, EngineError> {
         let (commands, received) = channel();
         let (context, vocabulary, sequences) = (model.context(), model.vocabulary(), model.sequences());
         let thread = std::thread::Builder::new()
             .name("engine".into())
             .spawn(move || Worker::new(Box::new(model), options).serve(&received))
-            .ok();
-        Engine { commands, thread, next: AtomicU64::new(0), context, vocabulary, sequences }
+            .map_err(EngineError::Thread)?;
+        let next = AtomicU64::new(0);
+        Ok(Engine { commands, thread: Some(thread), next, context, vocabulary, sequences })
     }
 
     /// Positions that one sequence can hold.

@@ -57,6 +57,9 @@ pub enum EngineError {
         /// What the panic said.
         message: String,
     },
+    /// The system has no thread for the engine.
+    #[error("the engine thread cannot be started: {0}")]
+    Thread(#[source] std::io::Error),
     /// The engine thread has ended.
     #[error("the engine has stopped")]
     Stopped,

@@ -25,9 +25,10 @@ pub trait Runner: Send {
     /// Drops `discard` positions after the first `keep` and moves the later ones down. An error leaves the
     /// sequence as it was, or empties it.
     fn shift(&mut self, sequence: u32, keep: u32, discard: u32) -> Result<(), RuntimeError>;
-    /// The sequence as bytes; `tokens` are those it holds.
+    /// The sequence as bytes; `tokens` are those it holds, one for each position.
     fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError>;
-    /// Replaces the sequence by a saved one and returns its tokens. An error leaves it as it was.
+    /// Replaces the sequence by a saved one and returns its tokens, one for each position. An error leaves the
+    /// sequence as it was, or empties it.
     fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, RuntimeError>;
 }
 

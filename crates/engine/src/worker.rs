@@ -151,7 +151,7 @@ impl Worker {
         match &result {
             Ok(tokens) => self.slots[slot].held.clone_from(tokens),
             Err(EngineError::Panic { .. }) => self.clear(slot),
-            Err(_) => {}
+            Err(_) => self.synchronise(slot),
         }
         result
     }

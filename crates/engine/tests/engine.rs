@@ -14,11 +14,11 @@ use puna_sampling::Parameters;
 const PROMPT: [u32; 5] = [1, 2, 3, 4, 5];
 
 fn engine(model: Arithmetic) -> Engine {
-    Engine::start(model, EngineOptions { step_tokens: 8, context_shift: false })
+    Engine::start(model, EngineOptions { step_tokens: 8, context_shift: false }).expect("starts")
 }
 
 fn shifting(model: Arithmetic) -> Engine {
-    Engine::start(model, EngineOptions { step_tokens: 8, context_shift: true })
+    Engine::start(model, EngineOptions { step_tokens: 8, context_shift: true }).expect("starts")
 }
 
 fn run(engine: &Engine, request: Request) -> Collected {
@@ -316,6 +316,11 @@ fn sequences_are_saved_restored_and_cleared() {
     let held = engine.held(0).unwrap();
     assert!(engine.restore(0, vec![255]).is_err());
     assert_eq!(engine.held(0).unwrap(), held);
+    // One that the model could not undo is known to have emptied the sequence.
+    assert!(engine.restore(0, BROKEN.to_vec()).is_err());
+    assert!(engine.held(0).unwrap().is_empty());
+    let again = run(&engine, in_first(greedy(&more, 4)));
+    assert_eq!((again.tokens, again.end.unwrap().1.cached_tokens), (found.tokens, 0));
     assert!(matches!(engine.save(2), Err(EngineError::NoSequence { sequence: 2, sequences: 2 })));
 }
 

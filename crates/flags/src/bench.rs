@@ -1,7 +1,7 @@
 //! Flags of `bench`: every setting is a list, and a test is one combination of them.
 
 use crate::flag::{Action, Flag, Group, ToolSet};
-use crate::table::CACHE_TYPES;
+use crate::table::{CACHE_TYPES, MOST_THREADS, device};
 use crate::values::{Toggle, at_least, boolean, choice, filled, integer, integers, number, toggle};
 
 /// Most values that one list may have, and most tests in one run.
@@ -165,7 +165,7 @@ settings! {
     lazy_mode: &'static str = "auto",
     /// First device.
     main_gpu: u32 = 0,
-    /// Devices, separated by slashes.
+    /// Device, or `auto`.
     devices: String = "auto".to_owned(),
     /// Shares of the devices.
     tensor_split: Vec<f32> = Vec::new(),
@@ -317,6 +317,19 @@ macro_rules! list {
     };
 }
 
+/// A setting without effect: the results name it, but several values would measure the same thing again.
+macro_rules! fixed {
+    ($spellings:literal, $placeholder:literal, $help:literal, $($field:ident).+, $parse:expr) => {
+        Flag::value($spellings, $placeholder, $help, |b: &mut Bench, v| {
+            b.$($field).+.append(&mut $parse(v)?);
+            match b.$($field).+.len() {
+                0 | 1 => Ok(()),
+                _ => Err("expected one value only, because it has no effect here".into()),
+            }
+        })
+    };
+}
+
 const ONE_DEVICE: &str = "there is no device but the CPU yet";
 
 static GENERAL: &[Flag<Bench>] = &[
@@ -387,7 +400,7 @@ static LISTS: &[Flag<Bench>] = &[
         lists.n_depth,
         ranges
     ),
-    list!("-b --batch-size", "N,...", "Tokens handed over at once; 2048 if absent", lists.n_batch, counts),
+    list!("-b --batch-size", "N,...", "Upper limit of -ub; 2048 if absent", lists.n_batch, counts),
     list!("-ub --ubatch-size", "N,...", "Tokens computed at once; 512 if absent", lists.n_ubatch, counts),
     list!(
         "-ctk --cache-type-k",
@@ -403,18 +416,20 @@ static LISTS: &[Flag<Bench>] = &[
         lists.type_v,
         cache_types
     ),
-    list!("-t --threads", "N,...", "Threads; one per physical core if absent", lists.n_threads, counts),
-    list!(
+    list!("-t --threads", "N,...", "Threads; one per physical core if absent", lists.n_threads, threads),
+    fixed!(
         "-fa --flash-attn",
-        "on|off|auto,...",
+        "on|off|auto",
         "Flash-style attention; auto if absent",
         lists.flash_attn,
         flash
-    ),
-    list!("--poll", "0...100,...", "How long idle threads look for work; 50 if absent", lists.poll, ranges),
-    list!("-C --cpu-mask", "HEX,...", "Processors to use", lists.cpu_mask, texts)
+    )
+    .inert("there is one kind of attention, which is flash-style"),
+    fixed!("--poll", "0...100", "How long idle threads look for work; 50 if absent", lists.poll, ranges)
+        .inert("the pool chooses by itself"),
+    fixed!("-C --cpu-mask", "HEX", "Processors to use", lists.cpu_mask, texts)
         .inert("the system places the threads"),
-    list!("--cpu-strict", "0|1,...", "One processor per thread", lists.cpu_strict, booleans)
+    fixed!("--cpu-strict", "0|1", "One processor per thread", lists.cpu_strict, booleans)
         .inert("the system places the threads"),
     list!(
         "-lm --load-mode",
@@ -423,42 +438,33 @@ static LISTS: &[Flag<Bench>] = &[
         lists.load_mode,
         |v| { words(v, &["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]) }
     ),
-    list!(
-        "-lzm --lazy-mode",
-        "on|off|auto,...",
-        "Read rarely used tensors on demand",
-        lists.lazy_mode,
-        |v| { words(v, &["on", "off", "auto"]) }
-    )
+    fixed!("-lzm --lazy-mode", "on|off|auto", "Read rarely used tensors on demand", lists.lazy_mode, |v| {
+        words(v, &["on", "off", "auto"])
+    })
     .inert("a memory map is always read on demand"),
-    list!(
-        "--repack",
-        "0|1,...",
-        "Convert weights to the kernels' layout; 1 if absent",
-        lists.repack,
-        booleans
-    ),
-    list!(
+    fixed!("--repack", "0|1", "Convert weights to the kernels' layout; 1 if absent", lists.repack, booleans)
+        .inert("kernels read no other layout"),
+    fixed!(
         "-ngl --n-gpu-layers --gpu-layers",
-        "N,...",
+        "N",
         "Layers on devices other than the CPU",
         lists.n_gpu_layers,
         ranges
     )
     .inert(ONE_DEVICE),
-    list!("-dev --device", "NAME/NAME,...", "Devices to use", lists.devices, texts),
-    list!("-ncmoe --n-cpu-moe", "N,...", "Layers whose experts stay on the CPU", lists.n_cpu_moe, ranges)
+    list!("-dev --device", "NAME,...", "Devices to measure, one after another", lists.devices, devices),
+    fixed!("-ncmoe --n-cpu-moe", "N", "Layers whose experts stay on the CPU", lists.n_cpu_moe, ranges)
         .inert(ONE_DEVICE),
-    list!("-sm --split-mode", "MODE,...", "How the model is split over devices", lists.split_mode, |v| {
+    fixed!("-sm --split-mode", "MODE", "How the model is split over devices", lists.split_mode, |v| {
         words(v, &["none", "layer", "row", "tensor"])
     })
     .inert(ONE_DEVICE),
-    list!("-mg --main-gpu", "INDEX,...", "First device", lists.main_gpu, ranges).inert(ONE_DEVICE),
-    list!("-nkvo --no-kv-offload", "0|1,...", "Caches stay in host memory", lists.no_kv_offload, booleans)
+    fixed!("-mg --main-gpu", "INDEX", "First device", lists.main_gpu, ranges).inert(ONE_DEVICE),
+    fixed!("-nkvo --no-kv-offload", "0|1", "Caches stay in host memory", lists.no_kv_offload, booleans)
         .inert(ONE_DEVICE),
-    list!("-ts --tensor-split", "N/N,...", "Shares of the devices", lists.tensor_split, shares)
+    fixed!("-ts --tensor-split", "N/N", "Shares of the devices", lists.tensor_split, shares)
         .inert(ONE_DEVICE),
-    list!(
+    fixed!(
         "-ot --override-tensor",
         "REGEX=DEVICE;...",
         "Places of tensors by name",
@@ -466,15 +472,15 @@ static LISTS: &[Flag<Bench>] = &[
         texts
     )
     .inert(ONE_DEVICE),
-    list!(
+    fixed!(
         "-nopo --no-op-offload",
-        "0|1,...",
+        "0|1",
         "Operations stay with their weights",
         lists.no_op_offload,
         booleans
     )
     .inert(ONE_DEVICE),
-    list!("--no-host", "0|1,...", "No pinned host memory", lists.no_host, booleans).inert(ONE_DEVICE),
+    fixed!("--no-host", "0|1", "No pinned host memory", lists.no_host, booleans).inert(ONE_DEVICE),
     Flag::value("-embd --embeddings", "0", "Only 0 so far", |b: &mut Bench, v| {
         let all = booleans(v)?;
         if all.contains(&true) {
@@ -483,15 +489,26 @@ static LISTS: &[Flag<Bench>] = &[
         b.lists.embeddings.extend(all);
         Ok(())
     }),
-    list!("-fitt --fit-target", "MIB,...", "Memory to leave free", lists.fit_target, integers)
-        .inert(ONE_DEVICE),
-    list!("-fitc --fit-ctx", "N,...", "Least context that may be chosen", lists.fit_min_ctx, integers)
+    fixed!("-fitt --fit-target", "MIB", "Memory to leave free", lists.fit_target, integers).inert(ONE_DEVICE),
+    fixed!("-fitc --fit-ctx", "N", "Least context that may be chosen", lists.fit_min_ctx, integers)
         .inert(ONE_DEVICE),
 ];
 
 fn counts(value: &str) -> Result<Vec<u32>, String> {
     let all: Vec<u32> = ranges(value)?;
     if all.contains(&0) { Err("expected numbers of at least 1".into()) } else { Ok(all) }
+}
+
+fn threads(value: &str) -> Result<Vec<u32>, String> {
+    let all = counts(value)?;
+    if all.iter().any(|threads| *threads as usize > MOST_THREADS) {
+        return Err(format!("expected at most {MOST_THREADS}"));
+    }
+    Ok(all)
+}
+
+fn devices(value: &str) -> Result<Vec<String>, String> {
+    value.split(',').map(|name| Ok(device(name)?.unwrap_or_else(|| "auto".to_owned()))).collect()
 }
 
 fn cache_types(value: &str) -> Result<Vec<&'static str>, String> {
@@ -548,7 +565,7 @@ mod tests {
         assert!(tests.iter().all(|test| test.settings.n_batch == 32 && test.settings.n_ubatch == 512));
         assert_eq!(bench.lists.changed(&Settings::default()), ["n_batch", "n_threads"]);
         bench.lists.n_depth = (0..1000).collect();
-        bench.lists.poll = (0..100).collect();
+        bench.lists.n_ubatch = (0..100).collect();
         assert!(bench.tests(&Settings::default()).is_err());
     }
 

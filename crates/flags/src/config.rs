@@ -56,13 +56,11 @@ pub struct Log {
     pub file: Option<PathBuf>,
     /// Colours of messages.
     pub colors: Toggle,
-    /// Timings after the output.
-    pub perf: bool,
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Self { verbosity: None, disable: false, file: None, colors: Toggle::Auto, perf: false }
+        Self { verbosity: None, disable: false, file: None, colors: Toggle::Auto }
     }
 }
 
@@ -125,39 +123,13 @@ impl Default for Model {
 pub struct Cpu {
     /// Threads for single tokens; `None` means one per physical core.
     pub threads: Option<usize>,
-    /// Threads for prompts; `None` means the same.
-    pub threads_batch: Option<usize>,
-    /// How long a thread without work keeps looking for some before it sleeps, 0 (not at all) to 100; `None`
-    /// leaves the choice to the pool.
-    pub poll: Option<u32>,
-}
-
-/// Layers on devices other than the CPU.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum GpuLayers {
-    /// As many as fit.
-    Auto,
-    /// All.
-    All,
-    /// This many.
-    Count(u32),
 }
 
 /// Devices and placement.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Device {
-    /// Layers on devices other than the CPU.
-    pub gpu_layers: GpuLayers,
-    /// Names of the devices to use; `None` means all, an empty list none but the CPU.
-    pub names: Option<Vec<String>>,
-    /// Convert weights to the layout that kernels like best.
-    pub repack: bool,
-}
-
-impl Default for Device {
-    fn default() -> Self {
-        Self { gpu_layers: GpuLayers::Auto, names: None, repack: true }
-    }
+    /// Name of the device to use; `None` leaves the choice to the program.
+    pub name: Option<String>,
 }
 
 /// Context, batches and caches.
@@ -165,7 +137,7 @@ impl Default for Device {
 pub struct Context {
     /// Tokens in the context; 0 means the number that the model was trained with.
     pub size: u32,
-    /// Tokens handed to the engine at once.
+    /// Upper limit of `micro_batch`, as steps are what is handed over.
     pub batch: u32,
     /// Tokens computed at once.
     pub micro_batch: u32,
@@ -179,10 +151,6 @@ pub struct Context {
     pub type_k: &'static str,
     /// Number format of cached values.
     pub type_v: &'static str,
-    /// Flash-style attention.
-    pub flash_attention: Toggle,
-    /// Run once before the first prompt.
-    pub warmup: bool,
 }
 
 impl Default for Context {
@@ -196,8 +164,6 @@ impl Default for Context {
             full_window: false,
             type_k: "f16",
             type_v: "f16",
-            flash_attention: Toggle::Auto,
-            warmup: true,
         }
     }
 }
@@ -230,19 +196,15 @@ impl Rope {
         let key = |name: &str| format!("{architecture}.rope.{name}");
         let float = |value: f32| Value::F64(f64::from(value));
         let mut all = Vec::new();
-        let mut scaling = self.scaling;
-        if let Some(scale) = self.scale {
-            all.push((key("scaling.factor"), float(scale)));
-            // A factor alone means linear scaling.
-            scaling = scaling.or(Some("linear"));
-        }
-        all.extend(scaling.map(|name| (key("scaling.type"), Value::String(name.to_owned()))));
+        // A factor alone leaves the file's kind of scaling, which is linear where the file names none.
+        all.extend(self.scale.map(|scale| (key("scaling.factor"), float(scale))));
+        all.extend(self.scaling.map(|name| (key("scaling.type"), Value::String(name.to_owned()))));
         all.extend(self.freq_base.map(|value| (key("freq_base"), float(value))));
         let original = self.yarn_orig_ctx;
         all.extend(original.map(|value| (key("scaling.original_context_length"), Value::U32(value))));
         for (name, value) in [
             ("scaling.yarn_ext_factor", self.yarn_ext_factor),
-            ("scaling.yarn_attn_factor", self.yarn_attn_factor),
+            ("scaling.attn_factor", self.yarn_attn_factor),
             ("scaling.yarn_beta_slow", self.yarn_beta_slow),
             ("scaling.yarn_beta_fast", self.yarn_beta_fast),
         ] {

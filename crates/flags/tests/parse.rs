@@ -1,7 +1,7 @@
 //! Command lines and environments, and what they mean.
 
 use puna_flags::{
-    Action, Config, FLAGS, GpuLayers, LoadMode, Outcome, Positional, Spec, Toggle, ToolSet, UsageError, bench,
+    Action, Config, FLAGS, LoadMode, Outcome, Positional, Spec, Toggle, ToolSet, UsageError, bench,
 };
 
 const CLI: Spec<Config> =
@@ -42,10 +42,10 @@ fn refuse(line: &[&str]) -> String {
 
 #[test]
 fn all_spellings_reach_the_field() {
-    for line in [["-ngl", "7"], ["--n-gpu-layers", "7"], ["--gpu-layers", "7"], ["--n_gpu_layers", "7"]] {
-        assert_eq!(parse(&line).device.gpu_layers, GpuLayers::Count(7), "{line:?}");
+    for line in [["-n", "7"], ["--predict", "7"], ["--n-predict", "7"], ["--n_predict", "7"]] {
+        assert_eq!(parse(&line).prompt.predict, Some(7), "{line:?}");
     }
-    assert_eq!(parse(&["-ngl=7"]).device.gpu_layers, GpuLayers::Count(7));
+    assert_eq!(parse(&["-n=7"]).prompt.predict, Some(7));
     assert_eq!(parse(&["-hf", "a/b:q8_0"]).model.hf_repo.as_deref(), Some("a/b:q8_0"));
     assert_eq!(parse(&["-ctk", "Q8_0", "-ctv=q4_0"]).context.type_k, "q8_0");
     assert_eq!(parse(&["-c", "100", "-c", "200"]).context.size, 200);
@@ -63,17 +63,17 @@ fn values_may_look_like_flags_where_text_is_meant() {
 
 #[test]
 fn words_may_be_left_out() {
-    assert_eq!(parse(&["-fa"]).context.flash_attention, Toggle::On);
-    assert_eq!(parse(&["-fa", "off"]).context.flash_attention, Toggle::Off);
-    assert_eq!(parse(&["-fa", "-c", "9"]).context.flash_attention, Toggle::On);
-    assert_eq!(parse(&["-fa", "-c", "9"]).context.size, 9);
+    assert_eq!(parse(&["-co"]).chat.color, Toggle::On);
+    assert_eq!(parse(&["-co", "off"]).chat.color, Toggle::Off);
+    assert_eq!(parse(&["-co", "-c", "9"]).chat.color, Toggle::On);
+    assert_eq!(parse(&["-co", "-c", "9"]).context.size, 9);
     assert!(refuse(&["-fa=maybe"]).contains("on, off or auto"));
 }
 
 #[test]
 fn the_last_flag_wins_and_older_spellings_combine() {
-    assert!(!parse(&["--warmup", "--no-warmup"]).context.warmup);
-    assert!(parse(&["--no-warmup", "--warmup"]).context.warmup);
+    assert!(!parse(&["--display-prompt", "--no-display-prompt"]).prompt.display);
+    assert!(parse(&["--no-display-prompt", "--display-prompt"]).prompt.display);
     assert_eq!(parse(&["--mlock", "--no-mmap"]).model.load_mode, LoadMode::Mlock);
     assert_eq!(parse(&["--no-mmap", "--mlock"]).model.load_mode, LoadMode::Mlock);
     assert_eq!(parse(&["--mlock"]).model.load_mode, LoadMode::MmapMlock);
@@ -126,6 +126,9 @@ fn errors_name_flag_value_and_remedy() {
             "--mirostat cannot be \"1\": this sampler is not supported yet; 0 switches it off",
         ),
         (&["hello"], "unexpected argument \"hello\""),
+        (&["-dev", "A,B"], "--device cannot be \"A,B\": a model runs on one device: name one"),
+        (&["-dev", ""], "--device cannot be \"\": expected the name of a device, auto or none"),
+        (&["-ngl", "some"], "--gpu-layers cannot be \"some\": expected a number, auto or all"),
     ] {
         assert_eq!(refuse(line), expected, "{line:?}");
     }
@@ -163,15 +166,43 @@ fn invalid_utf8_is_refused() {
 
 #[test]
 fn bench_flags_repeat_and_list() {
-    let line =
-        ["-p", "8,16", "-p", "32-64*2", "-n", "0", "-pg", "4,2", "-fa", "0,1", "-ngl", "-1,99", "-t", "1-2"];
+    let line = [
+        "-p", "8,16", "-p", "32-64*2", "-n", "0", "-pg", "4,2", "-b", "8,9", "-ctk", "f16,q8_0", "-t", "1-2",
+    ];
     let arguments: Vec<_> = line.iter().map(Into::into).collect();
     let outcome = bench::SPEC.parse(bench::Bench::default(), &arguments, &|_| None).unwrap();
     let Outcome::Run { config, .. } = outcome else { panic!() };
     assert_eq!(config.n_prompt, [8, 16, 32, 64]);
     assert_eq!(config.n_pg, [(4, 2)]);
-    assert_eq!(config.lists.flash_attn, [0, 1]);
-    assert_eq!(config.lists.n_gpu_layers, [-1, 99]);
+    assert_eq!(config.lists.n_batch, [8, 9]);
+    assert_eq!(config.lists.type_k, ["f16", "q8_0"]);
     assert_eq!(config.lists.n_threads, [1, 2]);
     assert_eq!(config.tests(&bench::Settings::default()).unwrap().len(), 2 * 2 * 2 * 5);
+}
+
+#[test]
+fn bench_measures_what_has_no_effect_once() {
+    let parse = |line: &[&str]| {
+        let arguments: Vec<_> = line.iter().map(Into::into).collect();
+        bench::SPEC.parse(bench::Bench::default(), &arguments, &|_| None)
+    };
+    for (flag, one, two) in [
+        ("-fa", "on", "on,off"),
+        ("-ngl", "99", "0,99"),
+        ("--poll", "50", "0-100+50"),
+        ("-ts", "1/2", "1/2,2/1"),
+        ("-nkvo", "0", "0,1"),
+        ("--repack", "1", "0,1"),
+        ("-C", "0x1", "0x1,0x3"),
+    ] {
+        assert!(parse(&[flag, one]).is_ok(), "{flag}");
+        for line in [&[flag, two][..], &[flag, one, flag, one]] {
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.ends_with("one value only, because it has no effect here"), "{line:?}: {error}");
+        }
+    }
+    assert!(parse(&["-dev", "CPU,reference"]).is_ok());
+    assert!(parse(&["-dev", "CPU/reference"]).unwrap_err().to_string().contains("one device"));
+    assert!(parse(&["-t", "4096"]).is_ok());
+    assert!(parse(&["-t", "4097"]).unwrap_err().to_string().contains("at most 4096"));
 }

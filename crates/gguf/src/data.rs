@@ -11,8 +11,9 @@ use memmap2::{Mmap, MmapMut};
 pub(crate) enum Data {
     /// Pages of the file itself.
     Mapped(Mmap),
-    /// A copy of the file in pages of its own, so that it can be locked and is aligned like a mapped one.
-    Copied(Mmap),
+    /// A copy of the file in pages of its own, so that it can be locked and is aligned like a mapped one; and the
+    /// file, from which parts that were released are read again.
+    Copied(Mmap, File),
     /// Bytes that never were a file.
     Owned(Vec<u8>),
 }
@@ -31,21 +32,21 @@ impl Data {
         let mut pages = MmapMut::map_anon(length)?;
         file.rewind()?;
         file.read_exact(&mut pages)?;
-        pages.make_read_only().map(Self::Copied)
+        Ok(Self::Copied(pages.make_read_only()?, file.try_clone()?))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Self::Mapped(map) | Self::Copied(map) => map,
+            Self::Mapped(map) | Self::Copied(map, _) => map,
             Self::Owned(bytes) => bytes,
         }
     }
 
-    /// Keeps the bytes in physical memory until the value is dropped.
+    /// Keeps the bytes in physical memory until they are released or the value is dropped.
     #[cfg(unix)]
     pub(crate) fn lock(&self) -> Result<()> {
         match self {
-            Self::Mapped(map) | Self::Copied(map) => map.lock(),
+            Self::Mapped(map) | Self::Copied(map, _) => map.lock(),
             Self::Owned(_) => Err(Error::from(ErrorKind::Unsupported)),
         }
     }
@@ -56,18 +57,36 @@ impl Data {
         Err(Error::from(ErrorKind::Unsupported))
     }
 
-    /// Gives back the physical memory behind the whole pages in `range` of a mapped file. They are read again from
-    /// the file when touched. This is advice: failure (the pages are locked, say) changes nothing.
+    /// Gives back the physical memory behind the whole pages in `range`, locked ones too. They are read again from
+    /// the file when touched. This is advice: failure changes nothing.
     #[cfg(unix)]
     pub(crate) fn release(&self, range: Range<usize>) {
-        let Self::Mapped(map) = self else { return };
+        use std::os::fd::AsRawFd;
+        let (Self::Mapped(map) | Self::Copied(map, _)) = self else { return };
         let page = page_size();
         let (start, end) = (range.start.next_multiple_of(page), range.end.min(map.len()) / page * page);
-        if start < end {
-            // SAFETY: the pages are a shared, read-only view of a file, and this process never writes to them, so
-            // dropping them loses nothing: a later access reads the same bytes from the file.
-            let _ =
-                unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
+        if start >= end {
+            return;
+        }
+        let (address, length) = (map[start..end].as_ptr().cast_mut().cast::<libc::c_void>(), end - start);
+        // SAFETY: the whole pages lie in the map; unlocking changes neither what they hold nor how they are mapped.
+        unsafe { libc::munlock(address, length) };
+        match self {
+            Self::Mapped(map) => {
+                // SAFETY: the pages are a shared, read-only view of a file, and this process never writes to them,
+                // so dropping them loses nothing: a later access reads the same bytes from the file.
+                let _ =
+                    unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, length) };
+            }
+            Self::Copied(_, file) => {
+                let Ok(offset) = libc::off_t::try_from(start) else { return };
+                let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_FIXED);
+                // SAFETY: the whole pages lie in the map, are only read, and are replaced in one step by the same
+                // bytes of the file, as the copy begins where the file does. Failure leaves them as they are. Who
+                // drops the map unmaps what lies in its range, whatever that is.
+                unsafe { libc::mmap(address, length, protection, flags, file.as_raw_fd(), offset) };
+            }
+            Self::Owned(_) => {}
         }
     }
 

@@ -12,7 +12,8 @@ use crate::{Error, Header, Metadata, TensorInfo, Tensors, Value, Warning};
 pub struct OpenOptions {
     /// Map the file instead of reading it into memory. Default: `true`.
     pub mmap: bool,
-    /// Keep all bytes in physical memory. Where the system refuses, [`File::warnings`] says so. Default: `false`.
+    /// Keep all bytes in physical memory until they are released. Where the system refuses, [`File::warnings`] says
+    /// so. Default: `false`.
     pub mlock: bool,
     /// Metadata that replaces or adds to the file's, for example from [`parse_override`](crate::parse_override).
     /// The layout of the data is not affected, not even by `general.alignment`.
@@ -115,7 +116,8 @@ impl File {
     }
 
     /// Gives back the physical memory of the whole pages inside `tensor`, so that a repacked copy is the only one
-    /// resident. The bytes stay readable, at the price of reading the file again. Does nothing unless mapped.
+    /// resident. The bytes stay readable, at the price of reading the file again. Does nothing for
+    /// [`File::from_bytes`].
     pub fn release(&self, tensor: &TensorInfo) {
         if let (Some(data), Some(range)) = (self.shards.get(tensor.shard), usize_range(tensor)) {
             data.release(range);

@@ -45,6 +45,15 @@ impl Origin {
         (fs::metadata(file).ok()?.len() == origin.size).then_some(origin)
     }
 
+    /// Removes the record of a file, if there is one.
+    fn remove(file: &Path) -> Result<(), Error> {
+        let path = Self::path(file);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(io(&path, source)),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn write(&self, file: &Path) -> Result<(), Error> {
         let path = Self::path(file);
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
@@ -194,8 +203,10 @@ pub(crate) fn download(
             partial.file.sync_all().map_err(|source| io(&partial.path, source))?;
             let _ = fs::remove_file(partial.tag_path());
             let origin = Origin { url: wanted.url.to_owned(), size, sha256 };
-            origin.write(destination)?;
+            // Whenever this is cut off, no record stands beside a file that it does not describe.
+            Origin::remove(destination)?;
             fs::rename(&partial.path, destination).map_err(|source| io(destination, source))?;
+            origin.write(destination)?;
             tell(observe, Event::Done { name: wanted.name })
         }
         Err(error) => {

@@ -132,6 +132,28 @@ fn a_pull_follows_redirects_and_verifies() {
 }
 
 #[test]
+fn a_record_never_stands_beside_another_file() {
+    let list = listing(&[("m.gguf", b"new content")]);
+    let server = Server::start(move |seen| match seen.path.as_str() {
+        _ if is_api(seen) => Reply::new(200, list.clone()),
+        _ => Reply::new(200, "new content"),
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let hub = hub(folder.path(), &server.url);
+    let path = hub.pull(&name("u/m"), None, &mut quiet).unwrap().remove(0);
+    let record = path.with_file_name("m.gguf.origin.json");
+    assert!(record.exists());
+    // The file cannot be put in its place: what was there is no file any more.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir_all(path.join("in the way")).unwrap();
+    assert!(hub.pull(&name("u/m"), None, &mut quiet).is_err());
+    assert!(!record.exists());
+    std::fs::remove_dir_all(&path).unwrap();
+    assert_eq!(hub.pull(&name("u/m"), None, &mut quiet).unwrap(), [path.as_path()]);
+    assert!(record.exists());
+}
+
+#[test]
 fn split_models_come_whole() {
     let parts =
         [("m-00001-of-00002.gguf", b"first".as_slice()), ("m-00002-of-00002.gguf", b"second".as_slice())];

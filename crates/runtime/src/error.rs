@@ -65,6 +65,12 @@ pub enum RuntimeError {
         /// Bytes needed.
         expected: u64,
     },
+    /// The host has no memory to keep account of so many cells.
+    #[error("there is no memory to keep account of a context of {cells} cells")]
+    LedgerMemory {
+        /// Cells asked for.
+        cells: u32,
+    },
     /// There are not enough cells for the batch. Nothing of it was run.
     #[error("the context is full: {needed} cells are needed, {free} of {context} are free")]
     ContextFull {
@@ -121,6 +127,16 @@ pub enum RuntimeError {
         /// Positions to drop after them.
         discard: u32,
         /// Length of the sequence.
+        length: u32,
+    },
+    /// The tokens given to save with a sequence are not one for each of its positions.
+    #[error("sequence {sequence} has {length} positions, {tokens} tokens were given to save with it")]
+    TokenCount {
+        /// The sequence.
+        sequence: u32,
+        /// Tokens given.
+        tokens: usize,
+        /// Positions of the sequence.
         length: u32,
     },
     /// A device returned another number of logits than were asked for.

@@ -9,6 +9,8 @@ use crate::{ModelInformation, ModelOptions, RuntimeError};
 /// Bytes of memory that a model needs. Back ends that change the layout of weights may need somewhat more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Estimate {
+    /// The context that it is for, in tokens.
+    pub context: u32,
     /// Weights in the formats of the file.
     pub weights: u64,
     /// Caches.
@@ -56,7 +58,8 @@ fn of_graph(graph: &Graph, options: &ModelOptions) -> Estimate {
         };
         bytes(options.keys, *key_dim).saturating_add(bytes(options.values, *value_dim))
     });
-    Estimate { weights, caches: caches.fold(0, u64::saturating_add), work: work(graph, options) }
+    let context = options.context;
+    Estimate { context, weights, caches: caches.fold(0, u64::saturating_add), work: work(graph, options) }
 }
 
 /// Bytes of a weight in the file's format.

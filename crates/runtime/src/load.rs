@@ -83,8 +83,12 @@ impl Model {
         }
 
         let cell_bytes = cell_bytes(&graph, &mut loaded)?;
-        let ledgers = graph.groups().into_iter().zip(&caches.cells);
-        let ledgers = ledgers.map(|(group, cells)| Ledger::new(group, *cells, options.sequences)).collect();
+        let groups = graph.groups().into_iter().zip(&caches.cells);
+        let ledgers = groups.map(|(group, cells)| {
+            let ledger = Ledger::new(group, *cells, options.sequences);
+            ledger.map_err(|_| RuntimeError::LedgerMemory { cells: *cells })
+        });
+        let ledgers = ledgers.collect::<Result<_, _>>()?;
         let information = ModelInformation { context: options.context, vocabulary, ..information };
         Ok(Model {
             graph,

@@ -14,8 +14,6 @@ pub struct ModelOptions {
     pub context: u32,
     /// Sequences that may exist at once. Default: 1.
     pub sequences: u32,
-    /// Tokens that a scheduler should put into one [`Batch`](crate::Batch); running more is no error. Default: 2048.
-    pub batch: u32,
     /// Tokens computed in one step. Default: 512.
     pub micro_batch: u32,
     /// Most rows of logits in one step, for which memory is set aside; steps are cut shorter where more are
@@ -35,7 +33,6 @@ impl Default for ModelOptions {
         Self {
             context: 4096,
             sequences: 1,
-            batch: 2048,
             micro_batch: 512,
             outputs: 0,
             keys: DType::F16,

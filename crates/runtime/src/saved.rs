@@ -154,9 +154,14 @@ fn formats_text(formats: [u32; 2]) -> String {
 
 impl Model {
     /// The sequence's caches and, for the caller's use, its tokens, as bytes that [`Model::restore`] takes. They
-    /// fit the same model with the same cache formats, whatever its other options.
+    /// fit the same model with the same cache formats, whatever its other options. There must be one token for each
+    /// position.
     pub fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError> {
         self.check_sequence(sequence)?;
+        let length = self.length(sequence);
+        if tokens.len() != length as usize {
+            return Err(RuntimeError::TokenCount { sequence, tokens: tokens.len(), length });
+        }
         let mut bytes = Vec::new();
         bytes.extend(self.fingerprint().to_le_bytes());
         let architecture = self.information.architecture.as_bytes();
@@ -257,6 +262,9 @@ impl Model {
             return Err(RuntimeError::ContextFull { needed: saved.next, free: context, context });
         }
         let inconsistent = |part| Err(SavedError::Inconsistent { part }.into());
+        if saved.tokens.len() != saved.next as usize {
+            return inconsistent("numbers of tokens and positions");
+        }
         if saved.groups.len() != self.ledgers.len() || saved.states.len() != self.graph.states.len() {
             return inconsistent("caches");
         }

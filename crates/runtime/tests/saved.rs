@@ -176,3 +176,34 @@ fn another_model_or_format_or_context_is_refused() {
     assert!(matches!(error, RuntimeError::ContextFull { needed: 11, free: 8, context: 32 }), "{error}");
     assert_eq!((scene.model.length(0), scene.model.length(1)), (4, 24));
 }
+
+#[test]
+fn there_is_one_token_for_each_position() {
+    let mut scene = Scene::new();
+    for count in [0, 7, 9] {
+        let tokens = support::text(count, 7);
+        let error = scene.model.save(0, &tokens).expect_err("is refused");
+        assert!(matches!(error, RuntimeError::TokenCount { sequence: 0, length: 8, .. }), "{error}");
+    }
+    // The list of tokens follows fingerprint, architecture, formats and next position.
+    let at = 28 + 8 + 4 + "handmade".len() + 8 + 4;
+    let saved = scene.saved.clone();
+    let count = u32::from_le_bytes(saved[at..at + 4].try_into().expect("four bytes"));
+    assert_eq!(count, 11);
+    let mut shorter = saved.clone();
+    shorter.drain(at + 4..at + 8);
+    shorter[at..at + 4].copy_from_slice(&10_u32.to_le_bytes());
+    let mut longer = saved;
+    longer.splice(at + 4..at + 4, [0; 4]);
+    longer[at..at + 4].copy_from_slice(&12_u32.to_le_bytes());
+    for mut forged in [shorter, longer] {
+        forge(&mut forged);
+        let error = scene.refuse(&forged);
+        let part = "numbers of tokens and positions";
+        assert!(
+            matches!(error, RuntimeError::Saved(SavedError::Inconsistent { part: found }) if found == part),
+            "{error}"
+        );
+    }
+    scene.check_unchanged();
+}

@@ -180,7 +180,10 @@ impl From<EngineError> for ApiError {
             | EngineError::Sampling(puna_sampling::SamplingError::TokenOutOfRange { .. })
             | EngineError::Busy { .. } => Kind::Invalid,
             EngineError::NoRoom { .. } | EngineError::Stopped => Kind::Unavailable,
-            EngineError::Sampling(_) | EngineError::Runtime(_) | EngineError::Panic { .. } => Kind::Internal,
+            EngineError::Sampling(_)
+            | EngineError::Runtime(_)
+            | EngineError::Panic { .. }
+            | EngineError::Thread(_) => Kind::Internal,
         };
         Self::new(kind, error.to_string())
     }

@@ -94,7 +94,7 @@ fn a_real_model_answers_eight_clients() {
         [Arc::new(Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap())];
     let options = ModelOptions { context: 4096, sequences: 4, outputs: 4, ..ModelOptions::default() };
     let model = Model::load(file, &backends, &Placement::default(), &options, &mut |_| true).unwrap();
-    let engine = Engine::start(model, EngineOptions::default());
+    let engine = Engine::start(model, EngineOptions::default()).expect("the engine starts");
     let template = Template::parse(&source, "<|im_start|>", "<|im_end|>").unwrap();
     let served =
         Served { engine, tokenizer, template, facts: Facts::default(), defaults: Defaults::default() };

@@ -5,9 +5,10 @@ use crate::console::{Console, INFORMATION};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::measure::Measuring;
-use crate::{console, devices, source};
+use crate::{console, devices, measure, source};
 use puna_flags::bench::{Bench, SPEC, Settings, Test};
 use puna_flags::{Log, Model};
+use puna_runtime::RuntimeError;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,6 +17,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct Samples {
     /// The model that was measured.
     pub model: ModelFacts,
+    /// The back end that ran it.
+    pub backend: &'static str,
     /// Nanoseconds of each repetition.
     pub nanoseconds: Vec<u64>,
 }
@@ -30,13 +33,13 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let console = Console::new(&log, INFORMATION)?;
     warnings.iter().for_each(|warning| console.warn(warning));
     add_models(invocation, &mut bench, &console)?;
-    let defaults =
-        Settings { n_threads: u32::try_from(devices::default_threads()).unwrap_or(1), ..Settings::default() };
+    let n_threads = u32::try_from(puna_backends::default_threads()).unwrap_or(1);
+    let defaults = Settings { n_threads, ..Settings::default() };
     let tests = bench.tests(&defaults).map_err(|error| invocation.usage(error))?;
     let machine = Machine {
         cpu_info: devices::processor(),
         gpu_info: String::new(),
-        backends: "CPU".to_owned(),
+        backends: backends(&tests)?,
         build_commit: option_env!("PUNA_BUILD_COMMIT").unwrap_or("unknown").to_owned(),
         build_number: option_env!("PUNA_BUILD_NUMBER").and_then(|number| number.parse().ok()).unwrap_or(0),
     };
@@ -44,6 +47,18 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let mut measure = |test: &Test, say: &dyn Fn(&str)| measuring.measure(test, say);
     let (out, err) = (&mut std::io::stdout(), &mut std::io::stderr());
     run_tests(&bench, &defaults, &machine, &tests, out, err, &mut measure)
+}
+
+/// Names of the back ends that the tests need, which must all exist.
+fn backends(tests: &[Test]) -> Result<String, Failure> {
+    let mut names: Vec<&str> = Vec::new();
+    for test in tests {
+        let entry = puna_backends::find(measure::device(&test.settings)).map_err(RuntimeError::from)?;
+        if !names.contains(&entry.name) {
+            names.push(entry.name);
+        }
+    }
+    Ok(names.join(","))
 }
 
 /// Adds the files of models of the hub; without any model the starter model.
@@ -100,7 +115,7 @@ fn run_tests(
             out.write_all(header.as_bytes())?;
         }
         let row = Row {
-            machine: machine.clone(),
+            machine: Machine { backends: samples.backend.to_owned(), ..machine.clone() },
             model: samples.model,
             test: test.clone(),
             test_time,
@@ -174,7 +189,7 @@ mod tests {
         let mut seen = Vec::new();
         let mut measure = |test: &Test, _: &dyn Fn(&str)| {
             seen.push((test.n_prompt, test.n_gen));
-            Ok(Samples { model: ModelFacts::default(), nanoseconds: vec![1_000_000; 5] })
+            Ok(Samples { model: ModelFacts::default(), backend: "CPU", nanoseconds: vec![1_000_000; 5] })
         };
         run_tests(&bench, &defaults, &Machine::default(), &tests, &mut out, &mut err, &mut measure).unwrap();
         assert_eq!(seen, [(8, 0), (0, 4)]);

@@ -9,7 +9,7 @@ pub struct Machine {
     pub cpu_info: String,
     /// Product names of other devices.
     pub gpu_info: String,
-    /// Names of the back ends, or `CPU`.
+    /// Names of the back ends that run the tests.
     pub backends: String,
     /// Source revision of this program.
     pub build_commit: String,
@@ -421,7 +421,7 @@ mod tests {
 build: abc (7)
 ";
         assert_eq!(table, expected);
-        bench.lists.flash_attn = vec![0, 1];
+        bench.lists.flash_attn = vec![1];
         bench.lists.type_k = vec!["q8_0"];
         let header = printed(OutputFormat::Markdown, &bench, &[]);
         assert!(header.contains("| threads | type_k |  fa |            test |"), "{header}");

@@ -21,6 +21,6 @@ pub const SPEC: Spec<Config> = Spec {
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
     let first = prompt::text(&config)?;
-    let session = Session::start(invocation, &config, &console, UNLIMITED)?;
+    let session = Session::start(invocation, &SPEC, &config, &console, UNLIMITED)?;
     Chat::new(&session, &config, &console)?.run(first)
 }

@@ -24,7 +24,7 @@ pub const SPEC: Spec<Config> = Spec {
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
     let text = prompt::bytes(&config)?;
-    let session = Session::start(invocation, &config, &console, UNLIMITED)?;
+    let session = Session::start(invocation, &SPEC, &config, &console, UNLIMITED)?;
     let interactive = config.chat.interactive || config.chat.interactive_first;
     let plain = interactive || config.prompt.cache_file.is_some();
     if config.chat.conversation.unwrap_or(!plain && chat::has_template(&session)) {

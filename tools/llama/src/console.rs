@@ -16,6 +16,9 @@ pub const WARNINGS: u32 = 2;
 /// Levels of messages.
 pub const INFORMATION: u32 = 3;
 
+/// Characters of a message that are shown.
+const LONGEST: usize = 2000;
+
 /// Where messages go and which of them.
 pub struct Console {
     level: u32,
@@ -40,24 +43,36 @@ impl Console {
 
     /// Something that may be wrong.
     pub fn warn(&self, message: &str) {
-        self.message(WARNINGS, "warning: ", "\x1b[33m", message);
+        let (prefix, message) = ("warning: ", printable(message, LONGEST));
+        let shown = if self.colour {
+            format!("\x1b[33m{prefix}\x1b[0m{message}")
+        } else {
+            format!("{prefix}{message}")
+        };
+        self.message(WARNINGS, &shown, &format!("{prefix}{message}"));
     }
 
     /// What is going on.
     pub fn info(&self, message: &str) {
-        self.message(INFORMATION, "", "", message);
+        let message = printable(message, LONGEST);
+        self.message(INFORMATION, &message, &message);
     }
 
-    fn message(&self, level: u32, prefix: &str, code: &str, message: &str) {
+    /// The same, dimmed if `colour`.
+    pub fn aside(&self, message: &str, colour: bool) {
+        let message = printable(message, LONGEST);
+        let shown = if colour { format!("\x1b[2m{message}\x1b[0m") } else { message.clone() };
+        self.message(INFORMATION, &shown, &message);
+    }
+
+    /// Shows a line and writes its plain form to the log file.
+    fn message(&self, level: u32, shown: &str, logged: &str) {
         if level > self.level {
             return;
         }
-        match self.colour && !prefix.is_empty() {
-            true => plain(&format!("{code}{prefix}\x1b[0m{message}")),
-            false => plain(&format!("{prefix}{message}")),
-        }
+        plain(shown);
         if let Some(Ok(mut file)) = self.file.as_ref().map(Mutex::lock) {
-            let _ = writeln!(file, "{prefix}{message}");
+            let _ = writeln!(file, "{logged}");
         }
     }
 
@@ -96,14 +111,34 @@ pub fn colour(flag: Toggle, terminal: bool) -> bool {
 
 /// The line that says why the program ends.
 pub fn error(message: &str) {
-    let message = message.replace('\n', " ");
+    let message = printable(&message.replace('\n', " "), LONGEST);
     match colour(Toggle::Auto, io::stderr().is_terminal()) {
         true => plain(&format!("\x1b[31merror:\x1b[0m {message}")),
         false => plain(&format!("error: {message}")),
     }
 }
 
-/// One line on the standard error.
+/// Text that may come from a file, for a terminal: at most `most` characters, those that steer terminals or turn the
+/// direction of text written as escapes.
+pub fn printable(text: &str, most: usize) -> String {
+    let steers = |letter: char| {
+        let turns = ['\u{61c}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}'].contains(&letter);
+        let embeds =
+            ('\u{202a}'..='\u{202e}').contains(&letter) || ('\u{2066}'..='\u{2069}').contains(&letter);
+        letter.is_control() || turns || embeds
+    };
+    let mut letters = text.chars();
+    let mut shown = String::new();
+    for letter in letters.by_ref().take(most) {
+        if steers(letter) { shown.extend(letter.escape_default()) } else { shown.push(letter) }
+    }
+    match letters.count() {
+        0 => shown,
+        more => format!("{shown}... ({more} more characters)"),
+    }
+}
+
+/// One line on the standard error. What comes from files has to be made [`printable`] before.
 pub fn plain(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
@@ -126,6 +161,14 @@ pub fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_of_files_cannot_steer_the_terminal() {
+        assert_eq!(printable("a\x1b[31mb\r\n\u{9b}2J\u{202e}", 100), "a\\u{1b}[31mb\\r\\n\\u{9b}2J\\u{202e}");
+        assert_eq!(printable("plain 'text' \"é漢🦀\"", 100), "plain 'text' \"é漢🦀\"");
+        assert_eq!(printable("abcdef", 4), "abcd... (2 more characters)");
+        assert_eq!(printable("abcdef", 6), "abcdef");
+    }
 
     #[test]
     fn sizes() {

@@ -3,25 +3,25 @@
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::pages;
+use puna_backend::DeviceKind;
+use puna_backends::{Options, REGISTRY};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 
 /// Flags of `devices`.
 pub const SPEC: Spec<Config> = Spec {
     name: "devices",
     tool: ToolSet::DEVICES,
-    about: "List the devices that can run models, and which of them are used",
+    about: "List the devices that can run models, and which of them is used",
     groups: FLAGS,
     positional: None,
 };
 
-/// One device, found or not.
+/// One device.
 struct Device {
     /// Name for `--device`.
     name: String,
-    /// Product name.
+    /// Product name, what of it is used, for example instruction sets; or why it cannot be used.
     description: String,
-    /// What it can do, for example instruction sets.
-    features: Vec<String>,
     /// Bytes of memory, if known.
     memory: Option<u64>,
     /// Whether models run on it when no flag says otherwise.
@@ -44,8 +44,8 @@ pub fn print(json: bool) -> Result<(), Failure> {
             .iter()
             .map(|device| {
                 serde_json::json!({
-                    "name": device.name, "description": device.description, "features": device.features,
-                    "memory": device.memory, "used": device.used,
+                    "name": device.name, "description": device.description, "memory": device.memory,
+                    "used": device.used,
                 })
             })
             .collect();
@@ -55,40 +55,38 @@ pub fn print(json: bool) -> Result<(), Failure> {
     for device in devices {
         let used = if device.used { " (used)" } else { "" };
         text.push_str(&format!("  {}: {}{used}\n", device.name, device.description));
-        if !device.features.is_empty() {
-            text.push_str(&format!("    {}\n", device.features.join(" ")));
-        }
     }
     pages::print(text.as_bytes())
 }
 
-/// The devices. This is the one place to ask the registry of back ends (`puna_backends`) once it reports what it
-/// found; until then it is the processor that runs this program.
+/// The devices of all back ends of this build.
 fn found() -> Vec<Device> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    vec![Device {
-        name: "CPU".to_owned(),
-        description: format!("{}, {threads} threads", processor()),
-        features: Vec::new(),
-        memory: None,
-        used: true,
-    }]
-}
-
-/// Threads to use when no flag says otherwise: one per physical core that this program may use.
-pub fn default_threads() -> usize {
-    let allowed = std::thread::available_parallelism().map_or(1, usize::from);
-    let lines = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mut cores = std::collections::BTreeSet::new();
-    let mut package = String::new();
-    for (key, value) in lines.lines().filter_map(|line| line.split_once(':')) {
-        match key.trim() {
-            "physical id" => package = value.trim().to_owned(),
-            "core id" => drop(cores.insert((package.clone(), value.trim().to_owned()))),
-            _ => {}
+    let automatic = puna_backends::find(None).map_or("", |entry| entry.name);
+    let mut all = Vec::new();
+    for entry in REGISTRY {
+        let used = entry.name == automatic;
+        let backend = match (entry.start)(&Options::default()) {
+            Ok(backend) => backend,
+            Err(error) => {
+                let description = format!("not usable: {error}");
+                all.push(Device { name: entry.name.to_owned(), description, memory: None, used: false });
+                continue;
+            }
+        };
+        for (index, device) in backend.devices().into_iter().enumerate() {
+            let product =
+                if used && device.kind == DeviceKind::Cpu { processor() + ": " } else { String::new() };
+            let description = product + &device.description;
+            // A model runs on the first one.
+            all.push(Device {
+                name: device.name,
+                description,
+                memory: device.memory,
+                used: used && index == 0,
+            });
         }
     }
-    if cores.is_empty() { allowed } else { allowed.min(cores.len()) }
+    all
 }
 
 /// Product name of the processor, or its architecture.

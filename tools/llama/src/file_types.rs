@@ -1,5 +1,6 @@
 //! What kind of model a file is, in a few words: `llama 135M Q4_1`.
 
+use crate::console;
 use puna_gguf::File;
 
 /// Names of `general.file_type`.
@@ -51,7 +52,7 @@ pub fn description(file: &File) -> String {
         Some((_, name)) => (*name).to_owned(),
         None => largest_format(file),
     };
-    format!("{architecture} {size} {format}")
+    console::printable(&format!("{architecture} {size} {format}"), 100)
 }
 
 /// The number format that most bytes have.

@@ -4,6 +4,26 @@ use crate::failure::Failure;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// The unfinished file that [`replace`] is writing.
+static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Removes what is unfinished, because the program ends.
+pub fn abandon() {
+    if let Ok(mut unfinished) = UNFINISHED.lock()
+        && let Some(path) = unfinished.take()
+    {
+        // It may not exist yet.
+        let _ = fs::remove_file(path);
+    }
+}
+
+fn set_unfinished(path: Option<PathBuf>) {
+    if let Ok(mut unfinished) = UNFINISHED.lock() {
+        *unfinished = path;
+    }
+}
 
 /// The text of a file.
 pub fn read_text(path: &Path) -> Result<String, Failure> {
@@ -24,12 +44,16 @@ pub fn replace(
 ) -> Result<(), Failure> {
     let special = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
     let target = if special { path.to_path_buf() } else { beside(path) };
+    if !special {
+        set_unfinished(Some(target.clone()));
+    }
     let written = File::options().write(true).create(true).truncate(true).open(&target).and_then(|file| {
         let mut file = BufWriter::new(file);
         write(&mut file)?;
         file.flush()?;
         if special { Ok(()) } else { fs::rename(&target, path) }
     });
+    set_unfinished(None);
     written.map_err(|error| {
         if !special {
             // It may not exist at all.

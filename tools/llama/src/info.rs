@@ -1,13 +1,13 @@
 //! `llama info`: what a model file holds, and the memory it will need.
 
-use crate::console::size;
+use crate::console::{self, size};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::memory::{self, Estimate};
-use crate::{pages, source};
+use crate::{load, pages, source};
 use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
 use puna_gguf::{File, OpenOptions, Value};
 use puna_quant::FORMATS;
+use puna_runtime::Estimate;
 use serde_json::{Map, json};
 use std::path::PathBuf;
 
@@ -40,8 +40,9 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let path = source::model(invocation, &config.model, &console, false)?;
     let file = File::open(&path, &OpenOptions::default())?;
     file.warnings().iter().for_each(|warning| console.warn(&warning.to_string()));
-    let estimate = memory::estimate(&file.metadata, &file.tensors, &config.context);
-    let facts = Facts { file: &file, estimate, config: &config };
+    let options = load::options(&config, 1, 1)?;
+    let estimate = puna_runtime::estimate(&file.metadata, &file.tensors, &options);
+    let facts = Facts { file: &file, estimate: estimate.map_err(|error| error.to_string()), config: &config };
     let text = if config.json { facts.json() } else { facts.text() };
     pages::print(text.as_bytes())
 }
@@ -109,16 +110,18 @@ impl Facts<'_> {
                 lines.push(format!("\nmemory with {} tokens of context (estimate)", estimate.context));
                 let context = &self.config.context;
                 let cache = format!("cache ({} keys, {} values)", context.type_k, context.type_v);
-                for (name, bytes, most) in [
-                    ("weights", estimate.weights, ""),
-                    (cache.as_str(), estimate.cache, "at most "),
-                    ("computing", estimate.compute, "about "),
-                    ("all", estimate.total(), "about "),
+                for (name, bytes) in [
+                    ("weights", estimate.weights),
+                    (cache.as_str(), estimate.caches),
+                    ("computing", estimate.work),
+                    ("all", estimate.total()),
                 ] {
-                    lines.push(format!("  {name:<30} {most}{}", size(bytes)));
+                    lines.push(format!("  {name:<30} {}", size(bytes)));
                 }
             }
-            Err(reason) => lines.push(format!("\nmemory: no estimate, because {reason}")),
+            Err(reason) => {
+                lines.push(format!("\nmemory: no estimate, because {}", console::printable(reason, 500)))
+            }
         }
         lines.join("\n") + "\n"
     }
@@ -142,8 +145,8 @@ impl Facts<'_> {
             .collect();
         let memory = match &self.estimate {
             Ok(estimate) => json!({
-                "context": estimate.context, "weights": estimate.weights, "cache": estimate.cache,
-                "compute": estimate.compute, "total": estimate.total(),
+                "context": estimate.context, "weights": estimate.weights, "cache": estimate.caches,
+                "compute": estimate.work, "total": estimate.total(),
             }),
             Err(reason) => json!({"reason": reason}),
         };
@@ -167,11 +170,7 @@ fn count(number: u64) -> String {
 
 /// Text on one line, without control characters, cut when long.
 fn short(text: &str) -> String {
-    let mut letters = text.chars();
-    let start: String = letters.by_ref().take(LONGEST).collect();
-    let plain = start.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"");
-    let more = letters.count();
-    if more > 0 { format!("{plain}... ({more} more characters)") } else { plain }
+    console::printable(text, LONGEST)
 }
 
 fn shown(value: &Value) -> String {

@@ -2,16 +2,18 @@
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::interrupt;
 use crate::invocation::Invocation;
-use crate::{devices, source};
-use puna_backend::Backend;
+use crate::{interrupt, source};
+use puna_backend::{Backend, BackendError};
 use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, OpenOptions};
 use puna_quant::DType;
 use puna_runtime::{Model, ModelOptions, Placement, RuntimeError};
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Names of unused tensors that a warning lists.
+const LISTED: usize = 3;
 
 /// A model file that is open.
 pub struct Opened {
@@ -21,7 +23,7 @@ pub struct Opened {
     pub file: Arc<File>,
 }
 
-/// Finds (or fetches) the model that the flags name and opens it.
+/// Finds (or fetches) the model that the flags name, opens it and checks its tensors if a flag asks for that.
 pub fn open(
     invocation: &Invocation,
     config: &Config,
@@ -30,18 +32,50 @@ pub fn open(
 ) -> Result<Opened, Failure> {
     let path = source::model(invocation, &config.model, console, starter)?;
     let mode = config.model.load_mode;
-    let mut overrides = config.model.overrides.clone();
-    if let Some(architecture) = File::header(&path)?.metadata.optional_str("general.architecture")? {
-        overrides.extend(config.rope.metadata(architecture));
-    }
     let options = OpenOptions {
         mmap: !matches!(mode, LoadMode::Read | LoadMode::Mlock),
         mlock: matches!(mode, LoadMode::Mlock | LoadMode::MmapMlock),
-        overrides,
+        overrides: config.model.overrides.clone(),
     };
-    let file = Arc::new(File::open(&path, &options)?);
+    let mut file = File::open(&path, &options)?;
+    if let Some(architecture) = file.metadata.optional_str("general.architecture")?.map(str::to_owned) {
+        for (key, value) in config.rope.metadata(&architecture) {
+            file.metadata.set(key, value);
+        }
+    }
     file.warnings().iter().for_each(|warning| console.warn(&warning.to_string()));
-    Ok(Opened { path, file })
+    if config.model.check_tensors {
+        check_tensors(&file)?;
+    }
+    Ok(Opened { path, file: Arc::new(file) })
+}
+
+/// Refuses a file with a tensor in which a number is infinite or none; Ctrl-C cancels.
+fn check_tensors(file: &File) -> Result<(), Failure> {
+    let _busy = interrupt::busy();
+    for tensor in file.tensors.iter() {
+        if interrupt::take() {
+            return Err(Failure::Interrupted);
+        }
+        puna_quant::validate_rows(tensor.dtype, file.bytes(tensor))
+            .map_err(|error| Failure::Failed(format!("tensor {}: {error}", tensor.name)))?;
+    }
+    Ok(())
+}
+
+/// What the flags say about the model's sizes, for so many sequences and logits of so many tokens in a step (0 for
+/// all).
+pub fn options(config: &Config, sequences: u32, outputs: u32) -> Result<ModelOptions, Failure> {
+    let context = &config.context;
+    Ok(ModelOptions {
+        context: context.size,
+        sequences,
+        micro_batch: context.micro_batch.min(context.batch),
+        outputs,
+        keys: cache_format(context.type_k)?,
+        values: cache_format(context.type_v)?,
+        full_window_cache: context.full_window,
+    })
 }
 
 /// Loads the model with caches for so many sequences and logits of so many tokens in a step (0 for all).
@@ -52,27 +86,26 @@ pub fn model(
     sequences: u32,
     outputs: u32,
 ) -> Result<Model, Failure> {
-    let threads = config.cpu.threads.unwrap_or_else(devices::default_threads);
-    let backend = backend(threads, config.device.names.as_deref().unwrap_or_default())?;
-    let context = &config.context;
-    let options = ModelOptions {
-        context: context.size,
-        sequences,
-        batch: context.batch,
-        micro_batch: context.micro_batch.min(context.batch),
-        outputs,
-        keys: cache_format(context.type_k)?,
-        values: cache_format(context.type_v)?,
-        full_window_cache: context.full_window,
-    };
-    let model = load(&opened.file, &backend, &options, console)?;
+    let threads = config.cpu.threads.unwrap_or_else(puna_backends::default_threads);
+    let backend = backend(threads, config.device.name.as_deref())?;
+    let model = load(&opened.file, &backend, &options(config, sequences, outputs)?, console)?;
+    let unused = puna_models::unused_tensors(model.graph(), &opened.file.tensors);
+    if !unused.is_empty() {
+        let more = if unused.len() > LISTED { ", ..." } else { "" };
+        let names = unused.iter().take(LISTED).map(|name| console::printable(name, 100)).collect::<Vec<_>>();
+        console.warn(&format!("the model does not use {} tensors: {}{more}", unused.len(), names.join(", ")));
+    }
     let memory = model.memory();
     let caches: u64 = memory.iter().map(|memory| memory.caches).sum();
     let information = model.information();
     console.info(&format!(
         "{} ({}), {} on {}, context {} ({} of cache)",
-        if information.name.is_empty() { "model" } else { &information.name },
-        information.architecture,
+        if information.name.is_empty() {
+            "model".to_owned()
+        } else {
+            console::printable(&information.name, 100)
+        },
+        console::printable(&information.architecture, 100),
         console::size(information.file_bytes),
         backend.name(),
         information.context,
@@ -88,6 +121,8 @@ pub fn load(
     options: &ModelOptions,
     console: &Console,
 ) -> Result<Model, Failure> {
+    let _busy = interrupt::busy();
+    file.prefetch();
     let bytes: u64 = file.tensors.iter().map(|tensor| tensor.byte_len()).sum();
     let bar = console.progress(Some(bytes));
     let mut progress = |share: f32| {
@@ -102,12 +137,34 @@ pub fn load(
         &mut progress,
     );
     bar.finish_and_clear();
-    Ok(model?)
+    model.map_err(|error| with_remedy(error, file, options.context))
 }
 
-/// The back end with the first of these device names; the automatic one without a name or with `none`.
-pub fn backend(threads: usize, names: &[String]) -> Result<Arc<dyn Backend>, Failure> {
-    let name = names.first().map(String::as_str).filter(|name| !name.eq_ignore_ascii_case("none"));
+/// The failure for an error of loading; where the context is too large it says where that comes from.
+fn with_remedy(error: RuntimeError, file: &File, asked: u32) -> Failure {
+    let too_large = matches!(
+        error,
+        RuntimeError::LedgerMemory { .. }
+            | RuntimeError::Option { option: "context", .. }
+            | RuntimeError::Backend(BackendError::OutOfMemory { .. })
+    );
+    match Failure::from(error) {
+        Failure::Failed(reason) if too_large => {
+            let architecture = file.metadata.str_or("general.architecture", "").unwrap_or("");
+            let remedy = match asked {
+                0 => format!(
+                    "the context comes from the model's {architecture}.context_length; -c sets another one"
+                ),
+                asked => format!("a context of {asked} was asked for (-c)"),
+            };
+            Failure::Failed(format!("{reason}; {remedy}"))
+        }
+        other => other,
+    }
+}
+
+/// The back end with this name; the automatic one without a name.
+pub fn backend(threads: usize, name: Option<&str>) -> Result<Arc<dyn Backend>, Failure> {
     let options = puna_backends::Options { threads, ..puna_backends::Options::default() };
     Ok(puna_backends::start(name, &options).map_err(RuntimeError::from)?)
 }
@@ -122,6 +179,132 @@ impl From<RuntimeError> for Failure {
         match error {
             RuntimeError::Cancelled => Self::Interrupted,
             other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use puna_conformance::zoo;
+    use puna_flags::{FLAGS, Outcome, Spec, ToolSet};
+    use puna_gguf::{Metadata, Value};
+    use puna_models::BuildOptions;
+    use std::ffi::OsString;
+
+    use super::*;
+
+    const SPEC: Spec<Config> =
+        Spec { name: "cli", tool: ToolSet::CLI, about: "", groups: FLAGS, positional: None };
+
+    /// The graph of a small model, as text, with changes to its metadata by flags.
+    fn graph(metadata: &Metadata, file: &File, arguments: &[&str]) -> String {
+        let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        let Ok(Outcome::Run { config, .. }) = SPEC.parse(Config::default(), &arguments, &|_| None) else {
+            panic!("{arguments:?}")
+        };
+        let mut metadata = metadata.clone();
+        config.rope.metadata("llama").into_iter().for_each(|(key, value)| drop(metadata.set(key, value)));
+        let built = puna_models::build(&metadata, &file.tensors, &BuildOptions { context: 64 });
+        built.expect("the model can be built").to_string()
+    }
+
+    fn small() -> File {
+        let model = zoo::models().into_iter().find(|model| model.name == "llama-gqa4-tied");
+        model.expect("a zoo model").open()
+    }
+
+    #[test]
+    fn every_flag_of_position_encoding_changes_the_graph() {
+        let file = small();
+        let yarn = ["--rope-scaling", "yarn", "--rope-scale", "4"];
+        for (base, flag) in [
+            (&[][..], &["--rope-scale", "4"][..]),
+            (&[], &["--rope-freq-scale", "0.5"]),
+            (&[], &["--rope-freq-base", "12345"]),
+            (&["--rope-scale", "4"], &["--rope-scaling", "none"]),
+            (&["--rope-scale", "4"], &["--rope-scaling", "yarn"]),
+            (&yarn, &["--yarn-orig-ctx", "77"]),
+            (&yarn, &["--yarn-ext-factor", "0.5"]),
+            (&yarn, &["--yarn-attn-factor", "0.5"]),
+            (&yarn, &["--yarn-beta-slow", "3"]),
+            (&yarn, &["--yarn-beta-fast", "11"]),
+        ] {
+            let before = graph(&file.metadata, &file, base);
+            assert_ne!(before, graph(&file.metadata, &file, &[base, flag].concat()), "{flag:?}");
+        }
+    }
+
+    #[test]
+    fn a_factor_keeps_the_files_kind_of_scaling() {
+        let file = small();
+        let mut metadata = file.metadata.clone();
+        metadata.set("llama.rope.scaling.type", Value::String("yarn".into()));
+        let by_file = graph(&metadata, &file, &["--rope-scale", "4"]);
+        assert_eq!(by_file, graph(&file.metadata, &file, &["--rope-scaling", "yarn", "--rope-scale", "4"]));
+        assert_ne!(by_file, graph(&file.metadata, &file, &["--rope-scale", "4"]));
+    }
+
+    /// Whatever a flag writes is read by a tool; a flag that nothing reads has to say that it has no effect.
+    #[test]
+    fn every_field_of_the_configuration_is_read() {
+        let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut code = String::new();
+        for folder in [sources.clone(), sources.join("chat")] {
+            for entry in std::fs::read_dir(folder).expect("the sources").flatten() {
+                if entry.path().extension().is_some_and(|end| end == "rs") {
+                    let text = std::fs::read_to_string(entry.path()).expect("a source");
+                    // Tests read nothing for the user.
+                    code.push_str(text.split("#[cfg(test)]").next().unwrap_or(""));
+                }
+            }
+        }
+        let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+        let reads = |field: &str| {
+            code.match_indices(&format!(".{field}"))
+                .any(|(place, found)| !code[place + found.len()..].starts_with(is_part))
+        };
+        let config = include_str!("../../../crates/flags/src/config.rs");
+        let mut fields = 0;
+        for line in config.lines().filter_map(|line| line.strip_prefix("    pub ")) {
+            let Some((field, _)) = line.split_once(": ").filter(|(field, _)| field.chars().all(is_part))
+            else {
+                continue;
+            };
+            // Those that `Rope::metadata` reads have a test of their own.
+            let rope = field.starts_with("yarn_") || ["scaling", "scale", "freq_base"].contains(&field);
+            assert!(rope || reads(field), "nothing reads {field}");
+            fields += 1;
+        }
+        assert!(fields > 60, "{fields}");
+    }
+
+    #[test]
+    fn invalid_numbers_are_found_and_the_tensor_named() {
+        let good = small();
+        check_tensors(&good).expect("the model is good");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("bad.gguf");
+        let spec = puna_gguf::TensorSpec { name: "blk.0.bad".into(), dtype: DType::F32, shape: vec![4] };
+        let bytes: Vec<u8> = [1.0, 2.0, f32::NAN, 3.0].iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
+        puna_gguf::write(&path, &Metadata::new(), &[(spec, &bytes)]).expect("the file is written");
+        let file = File::open(&path, &OpenOptions::default()).expect("the file is sound");
+        let error = check_tensors(&file).expect_err("one is no number");
+        assert!(matches!(error, Failure::Failed(text) if text.starts_with("tensor blk.0.bad: ")));
+    }
+
+    #[test]
+    fn an_impossible_context_says_where_it_comes_from() {
+        let mut file = small();
+        file.metadata.set("llama.context_length", 0_u32);
+        let file = Arc::new(file);
+        let console = Console::new(&puna_flags::Log { disable: true, ..Default::default() }, 0).expect("one");
+        let backend = backend(1, Some("reference")).expect("it starts");
+        for (context, part) in [(0, "llama.context_length; -c sets another one"), (u32::MAX, "(-c)")] {
+            let options = ModelOptions { context, ..ModelOptions::default() };
+            match load(&file, &backend, &options, &console) {
+                Err(Failure::Failed(text)) => assert!(text.ends_with(part), "{text}"),
+                _ => panic!("{context}"),
+            }
         }
     }
 }

@@ -25,6 +25,7 @@ pub struct Measuring<'a> {
 struct Loaded {
     /// The settings it was loaded with, lengths aside.
     settings: Settings,
+    backend: &'static str,
     model: Model,
     facts: ModelFacts,
     vocabulary: u32,
@@ -46,6 +47,7 @@ impl<'a> Measuring<'a> {
             self.loaded = Some(self.load(settings)?);
         }
         let Some(loaded) = &mut self.loaded else { return Err(Failure::Failed("no model".into())) };
+        let _busy = interrupt::busy();
         let mut run = Run { loaded, test, random: Random::new(0, 0) };
         if self.warmup {
             say("warmup");
@@ -60,7 +62,7 @@ impl<'a> Measuring<'a> {
             run.generate(test.n_gen)?;
             nanoseconds.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
         }
-        Ok(Samples { model: loaded.facts.clone(), nanoseconds })
+        Ok(Samples { model: loaded.facts.clone(), backend: loaded.backend, nanoseconds })
     }
 
     fn load(&self, settings: Settings) -> Result<Loaded, Failure> {
@@ -71,13 +73,10 @@ impl<'a> Measuring<'a> {
             ..OpenOptions::default()
         };
         let file = Arc::new(File::open(Path::new(&settings.model), &options)?);
-        let names: Vec<String> =
-            settings.devices.split('/').filter(|name| *name != "auto").map(str::to_owned).collect();
-        let backend = load::backend(settings.n_threads as usize, &names)?;
+        let backend = load::backend(settings.n_threads as usize, device(&settings))?;
         let options = ModelOptions {
             context: self.context(&settings),
             sequences: 1,
-            batch: settings.n_batch,
             micro_batch: settings.n_ubatch.min(settings.n_batch),
             outputs: 1,
             keys: load::cache_format(settings.type_k)?,
@@ -91,7 +90,7 @@ impl<'a> Measuring<'a> {
             n_params: model.information().parameters,
         };
         let vocabulary = model.information().vocabulary;
-        Ok(Loaded { settings, model, facts, vocabulary })
+        Ok(Loaded { settings, backend: backend.name(), model, facts, vocabulary })
     }
 
     /// Cells for the longest of the tests with these settings.
@@ -102,6 +101,11 @@ impl<'a> Measuring<'a> {
         });
         lengths.max().unwrap_or(1)
     }
+}
+
+/// The name of the device that a test names, if it does.
+pub fn device(settings: &Settings) -> Option<&str> {
+    Some(settings.devices.as_str()).filter(|name| *name != "auto")
 }
 
 fn without_lengths(settings: &Settings) -> Settings {

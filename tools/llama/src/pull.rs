@@ -60,7 +60,12 @@ pub fn print_cached(config: &Config) -> Result<(), Failure> {
     }
     let mut text = format!("number of models in cache: {}\n", models.len());
     for (index, model) in models.iter().enumerate() {
-        text.push_str(&format!("{:4}. {} ({})\n", index + 1, model.name, console::size(model.size)));
+        text.push_str(&format!(
+            "{:4}. {} ({})\n",
+            index + 1,
+            console::printable(&model.name, 300),
+            console::size(model.size)
+        ));
     }
     pages::print(text.as_bytes())
 }

@@ -41,7 +41,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         None => Some(words).filter(|words| !words.is_empty()),
     };
     config.chat.single_turn |= first.is_some();
-    let session = Session::start(invocation, &config, &console, UNLIMITED)?;
+    let session = Session::start(invocation, &SPEC, &config, &console, UNLIMITED)?;
     Chat::new(&session, &config, &console)?.run(first)
 }
 

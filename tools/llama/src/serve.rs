@@ -4,7 +4,7 @@ use crate::chat::template::Renderer;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{file_types, files, interrupt, load, pages, session};
+use crate::{file_types, files, interrupt, load, pages, recommended, session};
 use puna_engine::{Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_server::{Defaults, Facts, Options, Served, Server, ServerError};
@@ -41,12 +41,14 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     let tokenizer = Tokenizer::from_metadata(metadata)?
         .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
     tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
-    let renderer = Renderer::choose(metadata, tokenizer.vocabulary(), &config.chat, console)?;
+    let template = metadata.optional_str("tokenizer.chat_template")?;
+    let renderer = Renderer::choose(template, tokenizer.vocabulary(), &config.chat, console)?;
     let parallel = config.server.parallel.unwrap_or(PARALLEL);
     let model = load::model(&opened, config, console, parallel, parallel)?;
     let information = model.information().clone();
 
-    let mut sampling = session::parameters(&config.sampling);
+    let mut sampling =
+        session::parameters(&recommended::sampling(invocation, &SPEC, config, metadata, console)?);
     let within = |token: &u32| *token < information.vocabulary;
     sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
     let defaults = Defaults {
@@ -73,7 +75,7 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     };
     let options =
         EngineOptions { step_tokens: model.options().micro_batch, context_shift: config.context.shift };
-    let engine = Engine::start(model, options);
+    let engine = Engine::start(model, options).map_err(|error| Failure::Failed(error.to_string()))?;
     Ok(Served { engine, tokenizer, template: renderer.template, facts, defaults })
 }
 

@@ -3,11 +3,10 @@
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{interrupt, load};
+use crate::{console, interrupt, load, recommended};
 use puna_chat::Stops;
 use puna_engine::{Engine, EngineOptions, Event, FinishReason, Request, Timings};
-use puna_flags::{Config, Sampling};
-use puna_gguf::Metadata;
+use puna_flags::{Config, Sampling, Spec};
 use puna_runtime::ModelInformation;
 use puna_sampling::{Parameters, SAMPLERS, random_seed};
 use puna_tokenizer::{Decoder, Tokenizer};
@@ -26,8 +25,8 @@ pub struct Session {
     pub tokenizer: Tokenizer,
     /// Facts about the model.
     pub information: ModelInformation,
-    /// Metadata of the file.
-    pub metadata: Metadata,
+    /// Chat template of the file.
+    pub template: Option<String>,
     /// Bytes of the caches.
     pub cache_bytes: u64,
     sampling: Parameters,
@@ -37,6 +36,8 @@ pub struct Session {
     keep: i32,
     stops: Vec<String>,
     special: bool,
+    /// Print how many tokens there are whenever so many more have come; 0 means never.
+    count_every: usize,
 }
 
 /// Why an answer ended.
@@ -64,9 +65,10 @@ pub struct Answer {
 }
 
 impl Session {
-    /// Loads the model that the flags name. `predict` is the tool's own limit of tokens.
+    /// Loads the model that the flags, which are those of `spec`, name. `predict` is the tool's own limit of tokens.
     pub fn start(
         invocation: &Invocation,
+        spec: &Spec<Config>,
         config: &Config,
         console: &Console,
         predict: i32,
@@ -89,16 +91,17 @@ impl Session {
         let step_tokens = model.options().micro_batch;
         let options = EngineOptions { step_tokens, context_shift: config.context.shift };
         let within = |token: &u32| *token < information.vocabulary;
-        let mut sampling = parameters(&config.sampling);
+        let metadata = &opened.file.metadata;
+        let mut sampling = parameters(&recommended::sampling(invocation, spec, config, metadata, console)?);
         sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
         // The beginning token does not count among the tokens that a context shift keeps.
         let begin = i32::from(config.context.keep > 0 && tokenizer.vocabulary().add_bos());
         Ok(Self {
             end_of_generation: tokenizer.vocabulary().end_of_generation_tokens().collect(),
-            engine: Engine::start(model, options),
+            engine: Engine::start(model, options).map_err(|error| Failure::Failed(error.to_string()))?,
             tokenizer,
             information,
-            metadata: opened.file.metadata.clone(),
+            template: metadata.optional_str("tokenizer.chat_template")?.map(str::to_owned),
             cache_bytes,
             sampling,
             ignore_end: config.sampling.ignore_eos,
@@ -106,7 +109,13 @@ impl Session {
             keep: config.context.keep.saturating_add(begin),
             stops: config.prompt.reverse.clone(),
             special: config.prompt.special,
+            count_every: usize::try_from(config.prompt.print_token_count).unwrap_or(0),
         })
+    }
+
+    /// From now on the most likely token is chosen, whatever flags and file say.
+    pub fn be_greedy(&mut self) {
+        self.sampling.temperature = 0.0;
     }
 
     /// A request as the flags describe it.
@@ -134,8 +143,8 @@ impl Session {
         request: Request,
         show: &mut dyn FnMut(&str) -> Result<(), Failure>,
     ) -> Result<Answer, Failure> {
-        // One that came before belongs to something else.
-        interrupt::take();
+        let _busy = interrupt::busy();
+        let prompt_tokens = request.prompt.len();
         let mut decoder = Decoder::new(&self.tokenizer, self.special);
         let mut stops = Stops::new(&self.stops);
         let mut text = String::new();
@@ -150,6 +159,10 @@ impl Session {
             match events.recv_timeout(PATIENCE) {
                 Ok(Event::Token { id: token, .. }) if !interrupted && !stops.stopped() => {
                     tokens.push(token);
+                    let count = prompt_tokens + tokens.len();
+                    if self.count_every > 0 && count.is_multiple_of(self.count_every) {
+                        console::plain(&format!("\n({count} of {} tokens)", self.information.context));
+                    }
                     say(stops.push(&decoder.push(token)))?;
                     if stops.stopped() {
                         self.engine.cancel(id);

@@ -30,9 +30,9 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         None if words.is_empty() => PROMPT.to_string(),
         None => words,
     };
-    config.sampling.temperature = 0.0;
     config.prompt.special = true;
-    let session = Session::start(invocation, &config, &console, 32)?;
+    let mut session = Session::start(invocation, &SPEC, &config, &console, 32)?;
+    session.be_greedy();
     let tokens = session.tokenizer.encode(&text, true, true);
     pages::print(&session.tokenizer.decode(&tokens, true))?;
     let start = std::time::Instant::now();

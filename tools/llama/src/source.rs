@@ -34,6 +34,7 @@ pub fn files(invocation: &Invocation, model: &Model, console: &Console) -> Resul
     let mut bar = Download { console, bar: ProgressBar::hidden() };
     let mut observe = |event: Event<'_>| bar.observe(event);
     interrupt::install();
+    let _busy = interrupt::busy();
     if let Some(name) = &model.hf_repo {
         let repository: Repository = name.parse().map_err(|error| invocation.usage(error))?;
         return Ok(hub.pull(&repository, model.hf_file.as_deref(), &mut observe)?);

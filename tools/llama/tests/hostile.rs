@@ -122,3 +122,42 @@ fn hostile_files_are_accepted_or_refused_in_one_line() {
     println!("{accepted} accepted, {refused} refused");
     assert!(accepted + refused >= 400, "{accepted} + {refused}");
 }
+
+/// Where nothing runs, Ctrl-C ends the program at once.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_while_waiting_for_input_ends_the_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("good.gguf");
+    std::fs::write(&path, good()).expect("the model is written");
+    let mut command = llama(&["cli", "-c", "32", "-m", path.to_str().expect("a plain path")]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    // Once the model is described, the program waits for a message, which never comes.
+    let mut seen = Vec::new();
+    let mut messages = child.stderr.take().expect("its messages");
+    while !String::from_utf8_lossy(&seen).contains("context 32") {
+        let mut byte = [0];
+        assert_eq!(messages.read(&mut byte).expect("a message"), 1, "{}", String::from_utf8_lossy(&seen));
+        seen.push(byte[0]);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
+    assert!(sent.success());
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("the program can be asked") {
+            break status;
+        }
+        if start.elapsed() > Duration::from_secs(10) {
+            child.kill().expect("it can be ended");
+            panic!("it goes on");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(130));
+}

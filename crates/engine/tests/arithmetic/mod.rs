@@ -61,6 +61,9 @@ pub fn expected(prompt: &[u32], count: usize) -> Vec<u32> {
     held.split_off(prompt.len())
 }
 
+/// Restoring this fails as a device does: the sequence is empty afterwards.
+pub const BROKEN: &[u8] = b"broken";
+
 impl Runner for Arithmetic {
     fn vocabulary(&self) -> u32 {
         VOCABULARY
@@ -138,6 +141,10 @@ impl Runner for Arithmetic {
         Ok(tokens.iter().map(|token| *token as u8).collect())
     }
     fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, RuntimeError> {
+        if bytes == BROKEN {
+            self.held[sequence as usize].clear();
+            return Err(RuntimeError::NotALanguageModel { what: "device" });
+        }
         if bytes.iter().any(|byte| u32::from(*byte) >= VOCABULARY) {
             return Err(RuntimeError::TokenOutOfRange { token: 255, vocabulary: VOCABULARY });
         }

@@ -42,10 +42,15 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .env("LLAMA_ARG_CTX_SIZE")
     .default("0")
     .tools(SIZED),
-    Flag::value("-b --batch-size", "N", "Tokens handed over at once", |c: &mut Config, v| {
-        c.context.batch = at_least(v, 1)?;
-        Ok(())
-    })
+    Flag::value(
+        "-b --batch-size",
+        "N",
+        "Tokens handed over at once: the upper limit of -ub",
+        |c: &mut Config, v| {
+            c.context.batch = at_least(v, 1)?;
+            Ok(())
+        },
+    )
     .env("LLAMA_ARG_BATCH")
     .default("2048")
     .tools(SIZED),
@@ -83,18 +88,11 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     )
     .env("LLAMA_ARG_SWA_FULL")
     .tools(SIZED),
-    Flag::word(
-        "-fa --flash-attn",
-        "on|off|auto",
-        TOGGLE_WORDS,
-        "Flash-style attention",
-        |c: &mut Config, v| {
-            c.context.flash_attention = toggle(v)?;
-            Ok(())
-        },
-    )
+    Flag::word("-fa --flash-attn", "on|off|auto", TOGGLE_WORDS, "Flash-style attention", |_, v| {
+        toggle(v).map(drop)
+    })
     .env("LLAMA_ARG_FLASH_ATTN")
-    .default("auto")
+    .inert("there is one kind of attention, which is flash-style")
     .tools(ToolSet::ENGINE),
     Flag::value(
         "-ctk --cache-type-k",
@@ -120,9 +118,9 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .env("LLAMA_ARG_CACHE_TYPE_V")
     .default("f16")
     .tools(SIZED),
-    Flag::switch("--warmup", "Run once before the first prompt", |c: &mut Config, on| c.context.warmup = on)
+    Flag::switch("--warmup", "Run once before the first prompt", |_, _| ())
         .negative("--no-warmup")
-        .default("on")
+        .inert("loading leaves nothing to warm up")
         .tools(ToolSet::ENGINE),
     Flag::value("--rope-scaling", "none|linear|yarn", "Scaling of positions", |c: &mut Config, v| {
         c.rope.scaling = Some(choice(v, &["none", "linear", "yarn"])?);

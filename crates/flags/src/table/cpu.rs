@@ -6,13 +6,16 @@ use crate::values::{boolean, choice, integer};
 
 const PLACE: &str = "the system places the threads";
 
+/// More threads than any machine has cores for.
+pub(crate) const MOST_THREADS: usize = 4096;
+
 /// A number of threads; -1 and 0 leave it to the program.
 fn threads(value: &str) -> Result<Option<usize>, String> {
     let number: i32 = integer(value)?;
-    if number > 4096 {
-        return Err("expected at most 4096".into());
+    match usize::try_from(number) {
+        Ok(number) if number > MOST_THREADS => Err(format!("expected at most {MOST_THREADS}")),
+        other => Ok(other.ok().filter(|number| *number > 0)),
     }
-    Ok(usize::try_from(number).ok().filter(|number| *number > 0))
 }
 
 fn mask(value: &str) -> Result<(), String> {
@@ -62,26 +65,16 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .env("LLAMA_ARG_THREADS")
     .default("-1")
     .tools(ToolSet::ENGINE),
-    Flag::value(
-        "-tb --threads-batch",
-        "N",
-        "Threads for prompts; -1 means as many as --threads",
-        |c: &mut Config, v| {
-            c.cpu.threads_batch = threads(v)?;
-            Ok(())
-        },
-    )
-    .default("-1")
-    .tools(ToolSet::ENGINE),
+    Flag::value("-tb --threads-batch", "N", "Threads for prompts", |_, v| threads(v).map(drop))
+        .inert("there is one pool, of --threads")
+        .tools(ToolSet::ENGINE),
     Flag::value(
         "--poll",
         "0...100",
         "How long threads without work keep looking for some before they sleep",
-        |c: &mut Config, v| {
-            c.cpu.poll = Some(poll(v)?);
-            Ok(())
-        },
+        |_, v| poll(v).map(drop),
     )
+    .inert("the pool chooses by itself")
     .tools(ToolSet::ENGINE),
     Flag::value("--poll-batch", "0|1", "The same for prompts", |_, v| zero_or_one(v))
         .inert("there is one pool")

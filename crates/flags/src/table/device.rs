@@ -1,31 +1,26 @@
 //! Devices and placement.
 
-use crate::config::{Config, GpuLayers};
+use crate::config::Config;
 use crate::flag::{Flag, ToolSet};
 use crate::values::{TOGGLE_WORDS, boolean, choice, integer, integers, number};
 
 const ONE_DEVICE: &str = "there is no device but the CPU yet";
 
 /// A number, -1 and `auto`, or `all`.
-fn gpu_layers(value: &str) -> Result<GpuLayers, String> {
+fn gpu_layers(value: &str) -> Result<(), String> {
     match value {
-        "auto" | "-1" => Ok(GpuLayers::Auto),
-        "all" | "-2" => Ok(GpuLayers::All),
-        _ => integer(value).map(GpuLayers::Count).map_err(|_| "expected a number, auto or all".into()),
+        "auto" | "-1" | "all" | "-2" => Ok(()),
+        _ => integer::<u32>(value).map(drop).map_err(|_| "expected a number, auto or all".into()),
     }
 }
 
-fn devices(value: &str) -> Result<Option<Vec<String>>, String> {
-    match value {
-        "auto" => Ok(None),
-        "none" => Ok(Some(Vec::new())),
-        _ => {
-            let names: Vec<String> = value.split(',').map(|name| name.trim().to_owned()).collect();
-            if names.iter().any(String::is_empty) {
-                return Err("expected device names separated by commas, or none".into());
-            }
-            Ok(Some(names))
-        }
+/// One device; `auto` and `none` (which means no device but the CPU) leave the choice to the program.
+pub(crate) fn device(value: &str) -> Result<Option<String>, String> {
+    match value.trim() {
+        "auto" | "none" => Ok(None),
+        "" => Err("expected the name of a device, auto or none".into()),
+        name if name.contains([',', '/']) => Err("a model runs on one device: name one".into()),
+        name => Ok(Some(name.to_owned())),
     }
 }
 
@@ -34,20 +29,17 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         "-ngl --gpu-layers --n-gpu-layers",
         "N|auto|all",
         "Layers on devices other than the CPU",
-        |c: &mut Config, v| {
-            c.device.gpu_layers = gpu_layers(v)?;
-            Ok(())
-        },
+        |_, v| gpu_layers(v),
     )
     .env("LLAMA_ARG_N_GPU_LAYERS")
-    .default("auto")
+    .inert(ONE_DEVICE)
     .tools(ToolSet::ENGINE),
     Flag::value(
         "-dev --device",
-        "NAME,...",
-        "Devices to use; none means only the CPU",
+        "NAME",
+        "Device to use, of those that --list-devices names; none means the CPU",
         |c: &mut Config, v| {
-            c.device.names = devices(v)?;
+            c.device.name = device(v)?;
             Ok(())
         },
     )
@@ -129,13 +121,11 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         .env("LLAMA_ARG_NO_HOST")
         .inert(ONE_DEVICE)
         .tools(ToolSet::ENGINE),
-    Flag::switch("--repack", "Convert weights to the layout that kernels like best", |c: &mut Config, on| {
-        c.device.repack = on;
-    })
-    .negative("-nr --no-repack")
-    .env("LLAMA_ARG_REPACK")
-    .default("on")
-    .tools(ToolSet::ENGINE),
+    Flag::switch("--repack", "Convert weights to the layout that kernels like best", |_, _| ())
+        .negative("-nr --no-repack")
+        .env("LLAMA_ARG_REPACK")
+        .inert("kernels read no other layout; results are the same")
+        .tools(ToolSet::ENGINE),
     Flag::not_yet("--rpc", "HOST:PORT,...", "Devices of other machines")
         .env("LLAMA_ARG_RPC")
         .tools(ToolSet::ENGINE),

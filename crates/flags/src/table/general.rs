@@ -55,9 +55,9 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::switch("--offline", "Never use the network", |c: &mut Config, on| c.model.offline = on)
         .env("LLAMA_ARG_OFFLINE")
         .tools(HUB),
-    Flag::switch("--perf", "Timings after the output", |c: &mut Config, on| c.log.perf = on)
+    Flag::switch("--perf", "Timings after the output", |_, _| ())
         .negative("--no-perf")
         .env("LLAMA_ARG_PERF")
-        .default("off")
+        .inert("timings are among the messages, which --log-disable hides")
         .tools(ToolSet::ENGINE),
 ];

@@ -13,6 +13,8 @@ mod special;
 mod workshop;
 
 pub(crate) use context::CACHE_TYPES;
+pub(crate) use cpu::MOST_THREADS;
+pub(crate) use device::device;
 
 use crate::config::Config;
 use crate::flag::Group;

@@ -88,7 +88,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .negative("--no-mmap")
     .env("LLAMA_ARG_MMAP")
     .tools(ToolSet::ENGINE),
-    Flag::switch("--mlock", "Keep the model out of swap", |c: &mut Config, _| {
+    Flag::switch("--mlock", "Keep what stays of the file in memory out of swap", |c: &mut Config, _| {
         c.model.load_mode = match c.model.load_mode {
             LoadMode::Read | LoadMode::Mlock => LoadMode::Mlock,
             _ => LoadMode::MmapMlock,

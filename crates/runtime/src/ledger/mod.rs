@@ -18,7 +18,7 @@ mod runs;
 mod tests;
 mod window;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, TryReserveError};
 use std::ops::Range;
 
 use puna_backend::CellMove;
@@ -70,16 +70,23 @@ pub(crate) enum Refusal {
     Recurrent,
 }
 
+/// So many zeroes. Their pages cost nothing until they are touched, which for a context larger than what is ever
+/// used matters; only `vec!` does that, but it ends the program where there is no memory, so that is asked first.
+fn zeroes<T: Clone + Default>(count: usize) -> Result<Vec<T>, TryReserveError> {
+    Vec::<T>::new().try_reserve_exact(count)?;
+    Ok(vec![T::default(); count])
+}
+
 impl Ledger {
-    /// An empty ledger of `cells` cells for sequences 0 to `sequences - 1`.
-    pub(crate) fn new(group: CacheGroup, cells: u32, sequences: u32) -> Self {
-        Self {
+    /// An empty ledger of `cells` cells for sequences 0 to `sequences - 1`. Fails if there is no memory for it.
+    pub(crate) fn new(group: CacheGroup, cells: u32, sequences: u32) -> Result<Self, TryReserveError> {
+        Ok(Self {
             group,
-            positions: vec![-1; cells as usize],
-            owners: vec![0; cells as usize],
+            positions: zeroes(cells as usize)?,
+            owners: zeroes(cells as usize)?,
             free: cells,
             sequences: vec![Held::default(); sequences as usize],
-        }
+        })
     }
 
     /// Which positions it keeps.

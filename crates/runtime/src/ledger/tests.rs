@@ -42,7 +42,7 @@ impl World {
             CacheGroup::Recurrent => panic!("recurrent ledgers have tests of their own"),
         };
         Self {
-            ledger: Ledger::new(group, cells, sequences),
+            ledger: Ledger::new(group, cells, sequences).expect("there is memory"),
             window,
             cache: vec![(0, 0); cells as usize],
             naive: vec![BTreeMap::new(); sequences as usize],
@@ -281,7 +281,7 @@ fn window_ledgers_agree_with_the_naive_model() {
 
 #[test]
 fn sequences_that_advance_together_stay_in_few_ranges() {
-    let mut ledger = Ledger::new(CacheGroup::Full, 4096, 4);
+    let mut ledger = Ledger::new(CacheGroup::Full, 4096, 4).expect("there is memory");
     for sequence in 0..4 {
         ledger.place(&[(sequence, 100)]).expect("has room");
     }
@@ -296,7 +296,7 @@ fn sequences_that_advance_together_stay_in_few_ranges() {
 
 #[test]
 fn a_window_goes_round_its_cells() {
-    let mut ledger = Ledger::new(CacheGroup::Window(8), 16, 1);
+    let mut ledger = Ledger::new(CacheGroup::Window(8), 16, 1).expect("there is memory");
     for _ in 0..1000 {
         let step = ledger.place(&[(0, 1)]).expect("has room");
         let span = &step.spans[0];
@@ -312,7 +312,7 @@ fn a_window_goes_round_its_cells() {
 
 #[test]
 fn a_copy_costs_no_cell_and_writing_goes_elsewhere() {
-    let mut ledger = Ledger::new(CacheGroup::Full, 32, 2);
+    let mut ledger = Ledger::new(CacheGroup::Full, 32, 2).expect("there is memory");
     ledger.place(&[(0, 20)]).expect("has room");
     ledger.copy(0, 1);
     assert_eq!(ledger.free(), 12);
@@ -323,4 +323,17 @@ fn a_copy_costs_no_cell_and_writing_goes_elsewhere() {
     assert_eq!(ledger.free(), 32 - 21);
     assert_eq!(ledger.place(&[(1, 12)]), Err(12));
     assert_eq!(ledger.next(1), 21);
+}
+
+#[test]
+fn a_ledger_without_memory_is_an_error() {
+    assert!(super::zeroes::<u32>(usize::MAX / 4).is_err());
+    assert!(super::zeroes::<u32>(isize::MAX as usize / 4).is_err());
+    assert_eq!(super::zeroes::<u32>(3).expect("there is memory"), [0; 3]);
+    // Either is right; what matters is that the program goes on, and that untouched cells cost no memory.
+    if let Ok(mut ledger) = Ledger::new(CacheGroup::Full, 1 << 26, 1) {
+        assert_eq!(ledger.free(), 1 << 26);
+        ledger.place(&[(0, 4)]).expect("there is room");
+        assert_eq!(ledger.free(), (1 << 26) - 4);
+    }
 }

@@ -140,7 +140,9 @@ fn stats(chat: &mut Chat<'_>, _: &str) -> Result<Flow, Failure> {
     let session = chat.session;
     let information = &session.information;
     let held = session.engine.held(0).map(|tokens| tokens.len()).unwrap_or(0);
-    console::plain(&format!("  model     {} ({})", information.name, information.architecture));
+    let printable = |text| console::printable(text, 100);
+    let (name, architecture) = (printable(&information.name), printable(&information.architecture));
+    console::plain(&format!("  model     {name} ({architecture})"));
     console::plain(&format!(
         "  size      {}, {:.1} M parameters",
         console::size(information.file_bytes),

@@ -84,6 +84,8 @@ impl Input {
 
 fn edit(editor: &mut Editor<Assistant, FileHistory>) -> Result<Line, Failure> {
     let mut interrupted = false;
+    // The editor hears Ctrl-C as a key, and has a terminal to put in order before anything ends.
+    let _busy = crate::interrupt::busy();
     loop {
         match editor.readline(PROMPT) {
             Ok(text) => {

@@ -17,7 +17,7 @@ use template::Renderer;
 
 /// Whether the model's file has a chat template.
 pub fn has_template(session: &Session) -> bool {
-    template::of_file(&session.metadata).is_some()
+    session.template.as_deref().is_some_and(|text| !text.is_empty())
 }
 
 /// A running chat.
@@ -229,10 +229,7 @@ impl<'a> Chat<'a> {
 
     /// Something beside the conversation.
     fn note(&self, text: &str) {
-        match self.colour && io::stderr().is_terminal() {
-            true => self.console.info(&format!("\x1b[2m{text}\x1b[0m")),
-            false => self.console.info(text),
-        }
+        self.console.aside(text, self.colour && io::stderr().is_terminal());
     }
 
     fn paint(&self, code: &str, text: &str) -> String {

@@ -6,7 +6,6 @@ use crate::failure::Failure;
 use crate::session::Session;
 use puna_chat::{LocalTime, Template, builtin};
 use puna_flags::{Chat, Toggle};
-use puna_gguf::Metadata;
 use puna_tokenizer::{Tokenizer, Vocabulary};
 use serde_json::{Map, Value};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,20 +18,15 @@ pub struct Renderer {
     pub values: Map<String, Value>,
 }
 
-/// The template in the model's file.
-pub fn of_file(metadata: &Metadata) -> Option<&str> {
-    metadata.optional_str("tokenizer.chat_template").ok().flatten().filter(|text| !text.is_empty())
-}
-
 impl Renderer {
     /// The template that the flags name, else the model's, else a usual one.
     pub fn new(session: &Session, chat: &Chat, console: &Console) -> Result<Self, Failure> {
-        Self::choose(&session.metadata, session.tokenizer.vocabulary(), chat, console)
+        Self::choose(session.template.as_deref(), session.tokenizer.vocabulary(), chat, console)
     }
 
-    /// The same without a session.
+    /// The same without a session, from the template in the model's file.
     pub fn choose(
-        metadata: &Metadata,
+        of_file: Option<&str>,
         vocabulary: &Vocabulary,
         chat: &Chat,
         console: &Console,
@@ -44,7 +38,7 @@ impl Renderer {
             (None, None) => None,
         };
         let usual = || parse(builtin::find(builtin::FALLBACK).map_err(failed)?, vocabulary);
-        let template = match (given, of_file(metadata)) {
+        let template = match (given, of_file.filter(|text| !text.is_empty())) {
             (Some(source), _) => parse(&source, vocabulary)?,
             (None, Some(source)) => parse(source, vocabulary).or_else(|failure| {
                 if let Failure::Failed(reason) = failure {
