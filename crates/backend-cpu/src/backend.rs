@@ -114,7 +114,9 @@ impl Backend for Cpu {
                 let rotation = keys.and_then(|keys| {
                     let node = &graph.nodes[keys.rope];
                     let Op::Rope(rope) = &node.op else { return None };
-                    let StateDecl::KeyValue { key_dim, .. } = graph.states[state.index()] else { return None };
+                    let StateDecl::KeyValue { key_dim, .. } = graph.states[state.index()] else {
+                        return None;
+                    };
                     let (kernel, frequencies) = rotation(&graph, node, rope, &weights);
                     let (offset, head_dim) = (keys.offset as usize, key_dim as usize);
                     Some((crate::kernels::rope::Rope { offset, head_dim, ..kernel }, frequencies))

@@ -76,7 +76,9 @@ pub fn key_rotations(graph: &Graph, nodes: Range<usize>) -> Vec<(StateId, Option
     graph.nodes[nodes]
         .iter()
         .filter_map(|node| match &node.op {
-            Op::Attention(attention) => Some((attention.state, node.inputs.get(1).copied().and_then(rotation))),
+            Op::Attention(attention) => {
+                Some((attention.state, node.inputs.get(1).copied().and_then(rotation)))
+            }
             _ => None,
         })
         .collect()
