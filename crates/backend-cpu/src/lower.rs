@@ -196,7 +196,8 @@ impl Lowering<'_> {
                 Some(kernel) => self.binary(node, kernel, value, symbol),
                 None => self.evaluate(index, node, value),
             },
-            Op::Concat(_)
+            Op::Softmax(_)
+            | Op::Concat(_)
             | Op::RepeatHeads(_)
             | Op::SumElements(_)
             | Op::Interpolate(_)

@@ -14,6 +14,7 @@ mod bailing3;
 mod cohere;
 mod deci;
 mod deepseek2;
+mod dots3note;
 mod exaone;
 mod falcon;
 mod falcon_h1;
@@ -28,6 +29,7 @@ mod granite_hybrid;
 mod grok;
 mod hunyuan;
 mod jamba;
+mod kimi_k3;
 mod kimi_linear;
 mod lfm2;
 mod llama;
@@ -189,6 +191,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
     deepseek2::MISTRAL4,
     minicpm3::ARCHITECTURE,
     plm::ARCHITECTURE,
+    dots3note::ARCHITECTURE,
+    kimi_k3::ARCHITECTURE,
     rwkv6::RWKV6,
     rwkv6::RWKV6_QWEN2,
     rwkv7::RWKV7,

@@ -27,6 +27,7 @@ mod scale;
 mod scale_rows;
 mod slice;
 mod soft_cap;
+mod softmax;
 mod sum_elements;
 mod unary;
 mod weighted_sum;
@@ -62,6 +63,7 @@ pub use scale::Scale;
 pub use scale_rows::ScaleRows;
 pub use slice::Slice;
 pub use soft_cap::SoftCap;
+pub use softmax::Softmax;
 pub use sum_elements::SumElements;
 pub use unary::{Function, Unary};
 pub use weighted_sum::WeightedSum;
@@ -113,7 +115,7 @@ macro_rules! ops {
 ops! {
     GatherRows, MatMul, Add, Mul, Scale, RmsNorm, LayerNorm, Rope, Attention, Glu, Unary, SoftCap, Reshape,
     RouteExperts, ExpertWeights, MatMulExperts, SumExperts, AddExpertBias, Slice, ScaleRows, Div, Clamp,
-    ClampedGlu, PositionScale, Xielu, GroupOfExpert, WeightedSum, MatchNorm, GaussianCut, Concat, RepeatHeads, SumElements, MatMulHeads,
+    ClampedGlu, PositionScale, Xielu, GroupOfExpert, WeightedSum, MatchNorm, GaussianCut, Softmax, Concat, RepeatHeads, SumElements, MatMulHeads,
     Interpolate, ShortConvolution, TokenShift, SelectiveScan, GatedDeltaRule, GatedLinearAttention, Rwkv7,
 }
 

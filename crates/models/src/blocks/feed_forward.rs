@@ -1,7 +1,7 @@
 //! Feed-forward networks.
 
 use puna_graph::ValueId;
-use puna_graph::ops::{ClampedGlu, Function, GateBound};
+use puna_graph::ops::{ClampedGlu, Function, GateBound, SoftCap};
 
 use crate::{Builder, ModelError};
 
@@ -12,6 +12,13 @@ pub enum Activation {
     Function(Function),
     /// A bounded product.
     Clamped(ClampedGlu),
+    /// `β tanh(gate / β) · sigmoid(gate) · λ tanh(up / λ)`; `λ` of 0 leaves `up` as it is.
+    Situ {
+        /// `β`
+        gate_bound: f32,
+        /// `λ`
+        up_bound: f32,
+    },
 }
 
 impl From<Function> for Activation {
@@ -159,6 +166,16 @@ impl Builder<'_> {
             (Activation::Function(function), None) => self.unary(function, up, "ffn_act"),
             (Activation::Clamped(glu), Some(gate)) => self.push(glu, vec![gate.into(), up.into()], "ffn_act"),
             (Activation::Clamped(_), None) => self.unary(Function::Silu, up, "ffn_act"),
+            (Activation::Situ { gate_bound, up_bound }, gate) => {
+                let gate = gate.unwrap_or(up);
+                let mut up = up;
+                if up_bound > 0.0 {
+                    up = self.push(SoftCap { cap: up_bound }, vec![up.into()], "ffn_act")?;
+                }
+                let bounded = self.push(SoftCap { cap: gate_bound }, vec![gate.into()], "ffn_act")?;
+                let opened = self.glu(Function::Sigmoid, gate, bounded)?;
+                self.mul(opened, up, "ffn_act")
+            }
         }
     }
 }

@@ -24,12 +24,14 @@ pub struct LatentAttention {
     pub gate: Option<Function>,
     /// Whether the rotary part of keys is normalised (`attn_k_norm`).
     pub key_norm: bool,
+    /// Whether widths come from the keys of window layers (`…_swa`), where the file has them.
+    pub windowed: bool,
 }
 
 impl LatentAttention {
     /// Without rotation.
     pub fn unrotated(scale: f32, mask: MaskRule) -> Self {
-        Self { rope: None, scale, mask, temperature: None, gate: None, key_norm: false }
+        Self { rope: None, scale, mask, temperature: None, gate: None, key_norm: false, windowed: false }
     }
 }
 
@@ -71,20 +73,29 @@ impl Builder<'_> {
         Ok(LatentAttention { rope: Some(rope), ..LatentAttention::unrotated(scale, MaskRule::Causal) })
     }
 
-    fn latent_widths(&self) -> Result<Widths, ModelError> {
+    /// The name of a key, or of its counterpart for window layers if the file has that.
+    fn latent_key(&self, key: &str, windowed: bool) -> String {
+        let of_windows = format!("{key}_swa");
+        if windowed && self.has_key(&of_windows) { of_windows } else { key.to_string() }
+    }
+
+    fn latent_widths(&self, windowed: bool) -> Result<Widths, ModelError> {
         let heads = self.layer_u32("attention.head_count")?.unwrap_or(0);
         if !(1..=1 << 12).contains(&heads) {
             return Err(self.value_error("attention.head_count", heads, "between 1 and 4096"));
         }
-        let key = self.latent_key_dim()?;
+        let key = match self.latent_key("attention.key_length_mla", windowed) {
+            name if self.has_key(&name) => self.extent(&name)?,
+            _ => self.key_dim()?,
+        };
         let rotary = self.width_or("rope.dimension_count", key)?;
         if rotary > key {
             return Err(self.value_error("rope.dimension_count", rotary, "at most the width of a key"));
         }
-        let latent = self.extent("attention.kv_lora_rank")?;
-        let value = match self.optional_u32("attention.value_length_mla")? {
-            Some(_) => self.extent("attention.value_length_mla")?,
-            None => self.width_or("attention.value_length", key)?,
+        let latent = self.extent(&self.latent_key("attention.kv_lora_rank", windowed))?;
+        let value = match self.latent_key("attention.value_length_mla", windowed) {
+            name if self.has_key(&name) => self.extent(&name)?,
+            _ => self.width_or("attention.value_length", key)?,
         };
         if key.max(value) > 1 << 16 {
             return Err(self.value_error("attention.key_length", key, "at most 65536"));
@@ -96,7 +107,7 @@ impl Builder<'_> {
     /// the key and value projections apart (`attn_k_b`, `attn_v_b`), they are applied to queries and results, so the
     /// cache holds latent vectors; with `attn_kv_b` keys and values of every head are cached.
     pub fn latent_attention(&mut self, x: ValueId, block: &LatentAttention) -> Result<ValueId, ModelError> {
-        let widths = self.latent_widths()?;
+        let widths = self.latent_widths(block.windowed)?;
         let Widths { heads, plain, rotary, latent, value } = widths;
         let (q_plain, q_rotary) = self.latent_queries(x, block, widths)?;
         let both = self.linear("attn_kv_a_mqa", x, latent + rotary)?;

@@ -120,6 +120,7 @@ impl World {
                 assert!(self.window.is_none(), "a window that is large enough always finds room");
                 return;
             }
+            Err(Refusal::Recurrent) => panic!("recurrent ledgers have tests of their own"),
             Err(Refusal::PositionsLost) => {
                 let lost = self.ledger.lost(sequence).min(keep);
                 let window = self.window.expect("only windows lose positions");
