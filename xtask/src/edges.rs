@@ -46,6 +46,12 @@ pub const EDGES: &[Edges] = &[
     // Who asks for it.
     row("puna-runtime", &["puna-backend", "puna-gguf", "puna-graph", "puna-models", "puna-quant"]),
     row("puna-engine", &["puna-runtime", "puna-sampling"]),
+    Edges {
+        from: "puna-server",
+        to: &["puna-chat", "puna-engine", "puna-sampling", "puna-tokenizer"],
+        // Whole models on real back ends.
+        tests: &["puna-backend", "puna-backend-cpu"],
+    },
     row(
         "puna-llama",
         &[
@@ -61,6 +67,7 @@ pub const EDGES: &[Edges] = &[
             "puna-quant",
             "puna-runtime",
             "puna-sampling",
+            "puna-server",
             "puna-tokenizer",
         ],
     ),

@@ -75,6 +75,10 @@ const TOOLS: &[(&str, ToolSet)] = &[
     ("pull", ToolSet::PULL),
     ("list", ToolSet::LIST),
     ("bench", ToolSet::BENCH),
+    ("serve", ToolSet::SERVE),
+    ("perplexity", ToolSet::PERPLEXITY),
+    ("quantize", ToolSet::QUANTIZE),
+    ("gguf-split", ToolSet::GGUF_SPLIT),
 ];
 
 /// Rows without a line of the form `` | `name` | … `` on their page, and lines without a row.

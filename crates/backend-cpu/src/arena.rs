@@ -15,7 +15,7 @@ pub struct Slot {
     /// Numbers in one row.
     pub width: usize,
     /// Bytes in all, at the bounds of the program.
-    bytes: usize,
+    pub bytes: usize,
     first: usize,
     last: usize,
     /// Byte at which it starts; known after [`Arena::lay_out`].
@@ -44,6 +44,12 @@ impl Arena {
         let slot = &mut self.slots[slot.0];
         slot.first = slot.first.min(task);
         slot.last = slot.last.max(task);
+    }
+
+    /// The slot has room for at least so many bytes.
+    pub fn grow(&mut self, slot: SlotId, bytes: usize) {
+        let slot = &mut self.slots[slot.0];
+        slot.bytes = slot.bytes.max(bytes.next_multiple_of(ALIGNMENT));
     }
 
     /// The slot.

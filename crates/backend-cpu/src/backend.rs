@@ -1,13 +1,13 @@
 //! The back end and its partitions.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use puna_backend::partition::key_rotations;
 use puna_backend::{
     Backend, BackendError, Boundary, Bounds, CacheOptions, DeviceId, DeviceInfo, DeviceKind, MemoryUse,
     Partition, ProgramId, Segment, States, WeightSource,
 };
-use puna_graph::{Graph, Input, Op, Operand, Step};
+use puna_graph::{Graph, Input, Op, Operand, StateDecl, Step};
 
 use crate::frame::Frame;
 use crate::isa::Features;
@@ -90,7 +90,8 @@ impl Backend for Cpu {
                     | (Operand::Value(_), Operand::Input(Input::OutputRows))
             ),
             Op::MatMul(_) => {
-                matches!((node.inputs[0], node.inputs[1]), (Operand::Weight(_), Operand::Value(_)))
+                node.ty.shape.len() == 2
+                    && matches!((node.inputs[0], node.inputs[1]), (Operand::Weight(_), Operand::Value(_)))
             }
             Op::MatMulExperts(_) | Op::MatMulHeads(_) => matches!(node.inputs[0], Operand::Weight(_)),
             Op::AddExpertBias(_) => matches!(node.inputs[1], Operand::Weight(_)),
@@ -110,14 +111,21 @@ impl Backend for Cpu {
         let weights = Weights::load(graph.clone(), segment.nodes.clone(), weights, &self.pool, progress)?;
         let rotations = key_rotations(&graph, segment.nodes.clone())
             .into_iter()
-            .map(|(state, node)| {
-                let rotation = node.and_then(|node| match &graph.nodes[node].op {
-                    Op::Rope(rope) => Some(rotation(&graph, &graph.nodes[node], rope, &weights)),
-                    _ => None,
+            .map(|(state, keys)| {
+                let rotation = keys.and_then(|keys| {
+                    let node = &graph.nodes[keys.rope];
+                    let Op::Rope(rope) = &node.op else { return None };
+                    let StateDecl::KeyValue { key_dim, .. } = graph.states[state.index()] else {
+                        return None;
+                    };
+                    let (kernel, frequencies) = rotation(&graph, node, rope, &weights);
+                    let (offset, head_dim) = (keys.offset as usize, key_dim as usize);
+                    Some((crate::kernels::rope::Rope { offset, head_dim, ..kernel }, frequencies))
                 });
                 (state, rotation)
             })
             .collect();
+        let cells = caches.cells.clone();
         let caches = Caches::new(&graph, segment.nodes.clone(), rotations, caches, self.features)?;
         Ok(Box::new(CpuPartition {
             segment,
@@ -125,8 +133,9 @@ impl Backend for Cpu {
             pool: self.pool.clone(),
             weights,
             caches,
+            cells,
             programs: Vec::new(),
-            partials: Mutex::new(Vec::new()),
+            partials: Vec::new(),
         }))
     }
 }
@@ -145,9 +154,57 @@ struct CpuPartition {
     pool: Arc<Pool>,
     weights: Weights,
     caches: Caches,
+    /// Cells of each cache group.
+    cells: Vec<u32>,
     programs: Vec<Compiled>,
     /// Partial results of attention over split cells; grows with the context.
-    partials: Mutex<Vec<f32>>,
+    partials: Vec<f32>,
+}
+
+impl CpuPartition {
+    /// Refuses a step that would make chunks access the same memory, or memory that is not there. All tasks rely
+    /// on it.
+    fn check(&self, step: &Step, bounds: Bounds) -> Result<(), BackendError> {
+        let rows = step.tokens.len();
+        let refuse = |reason: String| Err(device_error(format!("a step cannot run: {reason}")));
+        if rows > bounds.tokens as usize || step.output_rows.len() > bounds.outputs as usize {
+            let outputs = step.output_rows.len();
+            return refuse(format!("{rows} tokens and {outputs} outputs exceed {bounds:?}"));
+        }
+        if step.positions.len() != rows || step.output_rows.iter().any(|row| *row as usize >= rows) {
+            return refuse(format!("positions or output rows do not fit {rows} tokens"));
+        }
+        for node in &self.segment.graph.nodes[self.segment.nodes.clone()] {
+            if let (Op::GatherRows(_), [Operand::Weight(table), Operand::Input(Input::Tokens)]) =
+                (&node.op, &node.inputs[..])
+                && let Some(token) =
+                    step.tokens.iter().find(|token| **token as usize >= self.weights.rows(*table))
+            {
+                return refuse(format!("token {token} is not in the vocabulary"));
+            }
+        }
+        let groups = self.segment.graph.groups();
+        if step.groups.len() != groups.len() {
+            return refuse(format!("{} cache groups instead of {}", step.groups.len(), groups.len()));
+        }
+        for (group, cells) in step.groups.iter().zip(&self.cells) {
+            let mut written = group.write_cells.clone();
+            written.sort_unstable();
+            written.dedup();
+            let covered: usize = group.spans.iter().map(|span| span.tokens.len()).sum();
+            let mut ends: Vec<_> =
+                group.spans.iter().map(|span| (span.tokens.start, span.tokens.end)).collect();
+            ends.sort_unstable();
+            let disjoint = ends.windows(2).all(|pair| pair[0].1 <= pair[1].0);
+            if written.len() != rows || written.last().is_some_and(|cell| cell >= cells) {
+                return refuse("rows do not have cells of their own".into());
+            }
+            if covered > rows || !disjoint || group.cell_positions.len() > *cells as usize {
+                return refuse("spans overlap or name cells that are not there".into());
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Partition for CpuPartition {
@@ -168,22 +225,15 @@ impl Partition for CpuPartition {
     }
 
     fn run(&mut self, program: ProgramId, step: &Step, boundary: &mut Boundary) -> Result<(), BackendError> {
+        self.check(step, self.programs[program.0].bounds)?;
         let compiled = &mut self.programs[program.0];
-        let bounds = compiled.bounds;
-        if step.tokens.len() > bounds.tokens as usize || step.output_rows.len() > bounds.outputs as usize {
-            return Err(device_error(format!(
-                "a step of {} tokens and {} outputs exceeds the program's {bounds:?}",
-                step.tokens.len(),
-                step.output_rows.len()
-            )));
-        }
         let mut partial_floats = 0;
         for (plan, (_, group)) in compiled.plans.iter_mut().zip(&compiled.program.plans) {
             let group = &step.groups[*group];
             plan.build(&group.spans, step.tokens.len(), group.cell_positions.len()).map_err(device_error)?;
             partial_floats = plan.partial_floats().max(partial_floats);
         }
-        let partials = self.partials.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let partials = &mut self.partials;
         if partials.len() < partial_floats {
             partials.resize(partial_floats, 0.0);
         }
@@ -227,7 +277,8 @@ impl Partition for CpuPartition {
         MemoryUse {
             weights: self.weights.bytes() as u64,
             caches: self.caches.bytes() as u64,
-            work: self.programs.iter().map(|compiled| compiled.memory.len() as u64).sum(),
+            work: self.programs.iter().map(|compiled| compiled.memory.len() as u64).sum::<u64>()
+                + 4 * self.partials.len() as u64,
         }
     }
 }

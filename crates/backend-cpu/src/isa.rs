@@ -1,22 +1,21 @@
 //! What the processor can do, and which of it is used.
 
 /// The instruction sets a kernel table is built for. A value of this type proves that the processor has
-/// them: the only constructors are [`Features::detect`] and methods that take features away.
+/// them: other crates get one only from [`Features::detect`] and from methods that take features away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
 pub struct Features {
     /// AVX2, FMA and F16C.
-    pub avx2: bool,
+    pub(crate) avx2: bool,
     /// AVX-VNNI (256-bit `vpdpbusd` without AVX-512).
-    pub avx_vnni: bool,
+    pub(crate) avx_vnni: bool,
     /// AVX-512 F, BW, DQ, VL and VBMI.
-    pub avx512: bool,
+    pub(crate) avx512: bool,
     /// AVX-512 VNNI.
-    pub avx512_vnni: bool,
+    pub(crate) avx512_vnni: bool,
     /// AVX-512 BF16.
-    pub avx512_bf16: bool,
+    pub(crate) avx512_bf16: bool,
     /// AMX tiles with INT8 and BF16, permitted by the operating system.
-    pub amx: bool,
+    pub(crate) amx: bool,
 }
 
 impl Features {

@@ -442,7 +442,10 @@ impl Lowering<'_> {
         let mut added = Vec::new();
         let Task::MatMul(task) = &mut self.program.tasks[at] else { return false };
         for (format, bytes) in forms {
-            if !task.prepared.forms.iter().any(|(other, _)| *other == format) {
+            // Readers ask for a form up to different numbers of rows: the slot serves the largest.
+            if let Some((_, slot)) = task.prepared.forms.iter().find(|(other, _)| *other == format) {
+                self.program.arena.grow(*slot, bytes);
+            } else {
                 let slot = self.program.arena.add(symbol, width, bytes, at - 1);
                 self.program.arena.touch(slot, at);
                 added.push((format, slot));

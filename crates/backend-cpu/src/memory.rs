@@ -15,6 +15,13 @@ pub struct AlignedBuffer {
 const ALIGNMENT: usize = 64;
 
 impl AlignedBuffer {
+    /// [`AlignedBuffer::new`] in large pages, for memory that is filled whole and read in many streams at once.
+    pub fn large(bytes: usize) -> Option<Self> {
+        let buffer = Self::new(bytes)?;
+        buffer.advise_large_pages();
+        Some(buffer)
+    }
+
     /// `bytes` zero bytes, or `None` if the system has no memory for them.
     pub fn new(bytes: usize) -> Option<Self> {
         // The allocator hands out untouched pages only for its natural alignment: for a larger one it clears
@@ -26,9 +33,7 @@ impl AlignedBuffer {
         debug_assert!(offset < ALIGNMENT);
         // SAFETY: the offset is below the bytes added.
         let pointer = unsafe { allocation.add(offset) };
-        let buffer = Self { allocation, layout, pointer, bytes };
-        buffer.advise_large_pages();
-        Some(buffer)
+        Some(Self { allocation, layout, pointer, bytes })
     }
 
     /// Asks for large pages where the buffer spans several: matrices are read in many streams at once, more than

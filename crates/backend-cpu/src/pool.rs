@@ -250,8 +250,7 @@ impl Pool {
             }
         }
         let stage = Loop { chunks, grain: chunks.div_ceil(MAX_CHUNKS).max(1), work };
-        // The stage needs no scratch, so there is nothing that could fail.
-        let _ = self.run(&[&stage]);
+        self.run(&[&stage]).expect("a stage without scratch memory has nothing that could fail");
     }
 }
 

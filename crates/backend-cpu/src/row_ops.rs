@@ -226,6 +226,8 @@ impl RowOp {
                         continue;
                     }
                     done.push(format);
+                    let needed = format.bytes(x.rows(), x.width());
+                    assert!(needed <= frame.arena.slot(slot).bytes, "room for a prepared activation");
                     // SAFETY: the rows lie side by side (stride equals width); the slot has room for every row
                     // of the step and this chunk prepares rows of its own.
                     unsafe {

@@ -135,6 +135,9 @@ impl Cache {
     }
 }
 
+/// How a state's keys carry their positions: the rotation and its frequencies, if they are rotated.
+pub type KeyRotation = (StateId, Option<(Rope, Vec<f64>)>);
+
 /// All caches of a segment.
 pub struct Caches {
     features: Features,
@@ -148,7 +151,7 @@ impl Caches {
     pub fn new(
         graph: &Arc<Graph>,
         nodes: Range<usize>,
-        rotations: Vec<(StateId, Option<(Rope, Vec<f64>)>)>,
+        rotations: Vec<KeyRotation>,
         options: &CacheOptions,
         features: Features,
     ) -> Result<Self, BackendError> {

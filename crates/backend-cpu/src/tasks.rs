@@ -121,7 +121,7 @@ impl Stage for Bound<'_> {
             Task::MatMul(task) => task.chunks(self.frame),
             Task::Attention(task) => self.plans[task.plan].chunks(),
             Task::AttentionMerge(task) => self.plans[task.plan].merge_chunks(),
-            Task::Experts(task) => self.frame.weights.matrices(task.weight).len(),
+            Task::Experts(task) => self.frame.weights.matrices(task.weight).len() * task.block(self.frame).1,
             Task::Evaluate(_) => 1,
         }
     }
@@ -263,9 +263,21 @@ impl ExpertsTask {
         prepared + results + kernel
     }
 
-    /// One expert: gathers the rows that chose it, multiplies them and puts the results in their places.
-    fn run(&self, frame: &Frame<'_>, expert: usize, scratch: &mut Scratch<'_>) {
+    /// Rows of one chunk of an expert's matrix, and chunks of the matrix: a token uses few experts, so the threads
+    /// share each of them.
+    fn block(&self, frame: &Frame<'_>) -> (usize, usize) {
+        let rows = frame.weights.matrices(self.weight)[0].rows();
+        let size = rows.div_ceil(2 * frame.threads).next_multiple_of(2 * MatrixPlan::ROW_GRANULARITY);
+        (size, rows.div_ceil(size))
+    }
+
+    /// Rows of one expert: gathers the activations that chose it, multiplies them and puts the results in their
+    /// places.
+    fn run(&self, frame: &Frame<'_>, chunk: usize, scratch: &mut Scratch<'_>) {
+        let (size, blocks) = self.block(frame);
+        let (expert, block) = (chunk / blocks, chunk % blocks);
         let matrix = &frame.weights.matrices(self.weight)[expert];
+        let range = block * size..((block + 1) * size).min(matrix.rows());
         let (rows, columns) = (matrix.rows(), matrix.columns());
         let x = frame.floats(self.x);
         let (per_slot, slots): (bool, Vec<usize>) = match self.chosen {
@@ -291,13 +303,14 @@ impl ExpertsTask {
             let activation = Activation { format, tokens: slots.len(), columns, bytes };
             let view = OutputView { pointer: results.as_mut_ptr().cast(), stride: rows };
             // SAFETY: `results` has room for BATCH rows and is this worker's own.
-            unsafe { matrix.multiply(frame.features, &activation, 0..rows, view, kernel) };
+            unsafe { matrix.multiply(frame.features, &activation, range.clone(), view, kernel) };
             for (row, slot) in slots.iter().enumerate() {
-                // SAFETY: the result has a row for each slot, and no other expert has this slot.
+                // SAFETY: the result has a row for each slot; no other expert has this slot, and no other chunk
+                // of the expert this range.
                 unsafe {
-                    let target = frame.pointer(self.out).cast::<f32>().add(slot * rows);
-                    let source = results.as_ptr().cast::<f32>().add(row * rows);
-                    std::ptr::copy_nonoverlapping(source, target, rows);
+                    let target = frame.pointer(self.out).cast::<f32>().add(slot * rows + range.start);
+                    let source = results.as_ptr().cast::<f32>().add(row * rows + range.start);
+                    std::ptr::copy_nonoverlapping(source, target, range.len());
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Weights of a segment in the layouts that the kernels read.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -38,7 +38,8 @@ pub enum Weight {
 pub struct Weights {
     graph: Arc<Graph>,
     source: Arc<dyn WeightSource>,
-    loaded: HashMap<WeightId, Weight>,
+    /// One entry per weight of the graph; `None` for those of other segments.
+    loaded: Vec<Option<Weight>>,
 }
 
 impl Weights {
@@ -54,10 +55,10 @@ impl Weights {
         let uses = uses(&graph, nodes);
         let total: usize = uses.keys().map(|weight| source.bytes(*weight).len()).sum();
         let mut done = 0;
-        let mut loaded = HashMap::new();
+        let mut loaded: Vec<Option<Weight>> = graph.weights.iter().map(|_| None).collect();
         for (weight, usage) in uses {
             let bytes = source.bytes(weight).len();
-            loaded.insert(weight, load_one(&graph, weight, usage, source.as_ref(), pool)?);
+            loaded[weight.index()] = Some(load_one(&graph, weight, usage, source.as_ref(), pool)?);
             done += bytes;
             if !progress(done as f32 / total.max(1) as f32) {
                 return Err(device_error("loading was stopped"));
@@ -73,31 +74,31 @@ impl Weights {
             Weight::Vector(floats) => floats.len() * 4,
             Weight::Table => 0,
         };
-        self.loaded.values().map(bytes).sum()
+        self.loaded.iter().flatten().map(bytes).sum()
     }
 
     /// The matrix of a weight that is multiplied by, or the matrices of its experts.
     pub fn matrices(&self, weight: WeightId) -> &[PackedMatrix] {
-        match &self.loaded[&weight] {
-            Weight::Matrices(matrices) => matrices,
+        match &self.loaded[weight.index()] {
+            Some(Weight::Matrices(matrices)) => matrices,
             _ => &[],
         }
     }
 
     /// A decoded tensor.
     pub fn vector(&self, weight: WeightId) -> &[f32] {
-        match &self.loaded[&weight] {
-            Weight::Vector(floats) => floats,
+        match &self.loaded[weight.index()] {
+            Some(Weight::Vector(floats)) => floats,
             _ => &[],
         }
     }
 
     /// Decodes row `row` of a matrix or table; `row` is below its extent.
     pub fn decode_row(&self, weight: WeightId, row: usize, out: &mut [f32]) {
-        match &self.loaded[&weight] {
-            Weight::Matrices(matrices) => matrices[0].decode_row(row, out),
-            Weight::Vector(floats) => out.copy_from_slice(&floats[row * out.len()..][..out.len()]),
-            Weight::Table => {
+        match &self.loaded[weight.index()] {
+            Some(Weight::Matrices(matrices)) => matrices[0].decode_row(row, out),
+            Some(Weight::Vector(floats)) => out.copy_from_slice(&floats[row * out.len()..][..out.len()]),
+            Some(Weight::Table) | None => {
                 let format = self.graph.weights[weight.index()].dtype.format();
                 let bytes = out.len() / format.block * format.bytes;
                 (format.decode)(&self.source.bytes(weight)[row * bytes..][..bytes], out);
@@ -165,7 +166,7 @@ fn load_one(
 
 /// Packs one matrix with all threads.
 fn pack(plan: Plan, rows: usize, source: &[u8], pool: &Pool) -> Result<PackedMatrix, MatrixError> {
-    let buffer = AlignedBuffer::new(plan.bytes()).ok_or(MatrixError::Memory { bytes: plan.bytes() })?;
+    let buffer = AlignedBuffer::large(plan.bytes()).ok_or(MatrixError::Memory { bytes: plan.bytes() })?;
     let unit =
         (rows / (4 * pool.threads())).next_multiple_of(Plan::ROW_GRANULARITY).max(Plan::ROW_GRANULARITY);
     struct Destination(*mut u8);

@@ -166,8 +166,8 @@ impl States for ReferencePartition {
         let rotations = key_rotations(&self.segment.graph, self.segment.nodes.clone());
         for state in self.of_group(group) {
             let rope = rotations.iter().find(|(other, _)| *other == state).and_then(|(_, rope)| *rope);
-            let Some(node) = rope else { continue };
-            let node = &self.segment.graph.nodes[node];
+            let Some(rotation) = rope else { continue };
+            let node = &self.segment.graph.nodes[rotation.rope];
             let Op::Rope(rope) = &node.op else { continue };
             let factors = match node.inputs.get(2) {
                 Some(Operand::Weight(weight)) => Some(self.decoded.decode(*weight)),
@@ -187,6 +187,7 @@ impl States for ReferencePartition {
                         // A turn by the difference alone: the stored key already carries the magnitude.
                         let (sine, cosine) = (*delta as f64 * frequency).sin_cos();
                         let (i, j) = rope.pair(pair);
+                        let (i, j) = (i + rotation.offset as usize, j + rotation.offset as usize);
                         let (a, b) = (head[i] as f64, head[j] as f64);
                         head[i] = (a * cosine - b * sine) as f32;
                         head[j] = (a * sine + b * cosine) as f32;

@@ -9,6 +9,13 @@ use crate::EngineError;
 /// One thing that happened to a request. `Finished` or `Failed` is the last one.
 #[derive(Debug)]
 pub enum Event {
+    /// A sequence was chosen for the request, whose evaluation begins.
+    Started {
+        /// The sequence.
+        sequence: u32,
+        /// Prompt tokens that it holds already.
+        cached: usize,
+    },
     /// A part of the prompt was evaluated. The first one tells how much was reused.
     Progress {
         /// Prompt tokens in the cache now, reused ones included.

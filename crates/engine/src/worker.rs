@@ -216,6 +216,7 @@ impl Worker {
         self.slots[index].used = self.clock;
         match Job::new(id, *request, events, self.model.vocabulary(), cached) {
             Ok(mut job) => {
+                job.send(Event::Started { sequence: index as u32, cached });
                 job.report_progress(cached);
                 self.slots[index].job = Some(job);
             }

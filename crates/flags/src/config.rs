@@ -1,6 +1,7 @@
 //! The configuration that flags write: plain data, one field per flag.
 
 use crate::values::Toggle;
+use crate::workshop::{GgufSplit, Perplexity, Quantize};
 use puna_gguf::Value;
 use std::path::PathBuf;
 
@@ -25,10 +26,18 @@ pub struct Config {
     pub prompt: Prompt,
     /// Conversation.
     pub chat: Chat,
+    /// How models are served.
+    pub server: Server,
     /// What `tokenize` prints.
     pub tokenize: Tokenize,
     /// What `logits` computes.
     pub logits: Logits,
+    /// What `perplexity` computes.
+    pub perplexity: Perplexity,
+    /// How `quantize` chooses formats.
+    pub quantize: Quantize,
+    /// How `gguf-split` cuts files.
+    pub gguf_split: GgufSplit,
     /// `--json` of `info`, `devices` and `list`.
     pub json: bool,
     /// Arguments that are no flags, in order.
@@ -404,6 +413,75 @@ impl Default for Chat {
             template_file: None,
             template_values: None,
             reasoning: Toggle::Auto,
+        }
+    }
+}
+
+/// How models are served.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Server {
+    /// Host name or address to listen on.
+    pub host: String,
+    /// Port to listen on; 0 for any that is free.
+    pub port: u16,
+    /// Requests answered at once; `None` leaves the choice to the program.
+    pub parallel: Option<u32>,
+    /// Requests that may wait for a slot.
+    pub queue: usize,
+    /// Keys that clients need.
+    pub api_keys: Vec<String>,
+    /// A file with keys, one a line.
+    pub api_key_file: Option<PathBuf>,
+    /// Serve other machines without a key.
+    pub allow_unauthenticated: bool,
+    /// Origins of web pages that may use the server.
+    pub origins: Vec<String>,
+    /// Text before every path.
+    pub prefix: String,
+    /// Name of the model in answers.
+    pub alias: Option<String>,
+    /// Answer `/metrics`.
+    pub metrics: bool,
+    /// Answer `/slots`.
+    pub slots: bool,
+    /// Answer `POST /props`.
+    pub properties: bool,
+    /// Folder for saved slots.
+    pub slot_folder: Option<PathBuf>,
+    /// Largest body of a request in MiB.
+    pub body_mebibytes: u32,
+    /// Seconds that a client may take to send a body.
+    pub timeout: u32,
+    /// Seconds of silence in a stream after which a comment is sent; -1 means never.
+    pub ping: i32,
+    /// Reuse what a slot holds of the same beginning.
+    pub cache_prompt: bool,
+    /// Continue a conversation's last message if it is the assistant's.
+    pub prefill: bool,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".into(),
+            port: 8080,
+            parallel: None,
+            queue: 512,
+            api_keys: Vec::new(),
+            api_key_file: None,
+            allow_unauthenticated: false,
+            origins: vec!["localhost".into()],
+            prefix: String::new(),
+            alias: None,
+            metrics: false,
+            slots: true,
+            properties: false,
+            slot_folder: None,
+            body_mebibytes: 16,
+            timeout: 60,
+            ping: 30,
+            cache_prompt: true,
+            prefill: true,
         }
     }
 }

@@ -16,11 +16,12 @@ mod spec;
 mod suggest;
 mod table;
 mod values;
+mod workshop;
 
 pub use clap::Command;
 pub use config::{
     Chat, Config, Context, Cpu, Device, GpuLayers, LoadMode, Log, Logits, Model, Prompt, Rope, Sampling,
-    Tokenize,
+    Server, Tokenize,
 };
 pub use error::UsageError;
 pub use flag::{Action, Flag, Group, Kind, SetValue, ToolSet};
@@ -30,3 +31,4 @@ pub use spec::{Positional, Spec};
 pub use suggest::closest;
 pub use table::FLAGS;
 pub use values::Toggle;
+pub use workshop::{GgufSplit, Perplexity, Quantize};

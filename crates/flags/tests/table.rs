@@ -94,8 +94,12 @@ fn commands_are_valid_and_help_lists_only_the_tools_flags() {
         ("tokenize", ToolSet::TOKENIZE),
         ("info", ToolSet::INFO),
         ("devices", ToolSet::DEVICES),
+        ("serve", ToolSet::SERVE),
         ("pull", ToolSet::PULL),
         ("list", ToolSet::LIST),
+        ("perplexity", ToolSet::PERPLEXITY),
+        ("quantize", ToolSet::QUANTIZE),
+        ("gguf-split", ToolSet::GGUF_SPLIT),
     ] {
         let spec = Spec { name, tool, about: "About", groups: FLAGS, positional: None };
         spec.command(name).debug_assert();

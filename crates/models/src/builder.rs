@@ -96,7 +96,11 @@ impl<'m> Builder<'m> {
         if (1..=most).contains(&value) {
             return Ok(value);
         }
-        let rule = if most == MOST_LAYERS { "between 1 and 512" } else { "between 1 and 16777216" };
+        let rule = match most {
+            MOST_LAYERS => "between 1 and 512",
+            MOST_WIDTH => "between 1 and 16777216",
+            _ => "at least 1",
+        };
         Err(self.value_error(key, value, rule))
     }
 
@@ -296,6 +300,9 @@ impl<'m> Builder<'m> {
                 found: tensor.shape.clone(),
                 expected: shape.to_vec(),
             });
+        }
+        if shape.contains(&0) {
+            return Err(ModelError::EmptyTensor { name });
         }
         if matches!(
             tensor.dtype,

@@ -42,6 +42,12 @@ pub enum ModelError {
         /// Row-major shape that the keys ask for.
         expected: Vec<u32>,
     },
+    /// A tensor has no elements.
+    #[error("tensor {name} has no elements")]
+    EmptyTensor {
+        /// Full tensor name.
+        name: String,
+    },
     /// A tensor has a number format that no weight can have.
     #[error("tensor {name} has number format {dtype}, which no weight can have")]
     TensorFormat {

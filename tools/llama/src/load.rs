@@ -44,14 +44,20 @@ pub fn open(
     Ok(Opened { path, file })
 }
 
-/// Loads the model with caches for one sequence.
-pub fn model(opened: &Opened, config: &Config, console: &Console, outputs: u32) -> Result<Model, Failure> {
+/// Loads the model with caches for so many sequences and logits of so many tokens in a step (0 for all).
+pub fn model(
+    opened: &Opened,
+    config: &Config,
+    console: &Console,
+    sequences: u32,
+    outputs: u32,
+) -> Result<Model, Failure> {
     let threads = config.cpu.threads.unwrap_or_else(devices::default_threads);
     let backend = backend(threads, config.device.names.as_deref().unwrap_or_default())?;
     let context = &config.context;
     let options = ModelOptions {
         context: context.size,
-        sequences: 1,
+        sequences,
         batch: context.batch,
         micro_batch: context.micro_batch.min(context.batch),
         outputs,

@@ -31,7 +31,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     config.context.micro_batch = rows;
     interrupt::install();
     let opened = load::open(invocation, &config, &console, true)?;
-    let mut model = load::model(&opened, &config, &console, 0)?;
+    let mut model = load::model(&opened, &config, &console, 1, 0)?;
     let greedy = compute(&mut model, &config, rows, &console)?;
     let ids: Vec<String> = greedy.iter().map(u32::to_string).collect();
     pages::print(format!("[{}]\n", ids.join(", ")).as_bytes())

@@ -21,13 +21,14 @@ mod logits;
 mod measure;
 mod memory;
 mod pages;
+mod perplexity;
 mod prompt;
 mod pull;
 mod run;
+mod serve;
 mod session;
 mod simple;
 mod source;
-mod stops;
 mod tokenize;
 mod tools;
 

@@ -3,8 +3,8 @@
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::stops::Stops;
 use crate::{interrupt, load};
+use puna_chat::Stops;
 use puna_engine::{Engine, EngineOptions, Event, FinishReason, Request, Timings};
 use puna_flags::{Config, Sampling};
 use puna_gguf::Metadata;
@@ -76,7 +76,7 @@ impl Session {
         let tokenizer = Tokenizer::from_metadata(&opened.file.metadata)?
             .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
         tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
-        let model = load::model(&opened, config, console, 1)?;
+        let model = load::model(&opened, config, console, 1, 1)?;
         let information = model.information().clone();
         let cache_bytes = model.memory().iter().map(|memory| memory.caches).sum();
         if tokenizer.vocabulary().len() > information.vocabulary as usize {
@@ -155,7 +155,8 @@ impl Session {
                         self.engine.cancel(id);
                     }
                 }
-                Ok(Event::Token { .. } | Event::Progress { .. }) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Started { .. } | Event::Token { .. } | Event::Progress { .. })
+                | Err(RecvTimeoutError::Timeout) => {}
                 Ok(Event::Finished { reason, timings }) => break (reason, timings),
                 Ok(Event::Failed(error)) => return Err(Failure::Failed(error.to_string())),
                 Err(RecvTimeoutError::Disconnected) => {

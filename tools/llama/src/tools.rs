@@ -2,7 +2,9 @@
 
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{bench, cli, completion, devices, info, logits, pages, pull, run, simple, tokenize};
+use crate::{
+    bench, cli, completion, devices, info, logits, pages, perplexity, pull, run, serve, simple, tokenize,
+};
 use puna_flags::{Command, closest};
 
 /// One tool.
@@ -53,8 +55,8 @@ pub static TOOLS: &[Tool] = &[
         name: "serve",
         aliases: &["server"],
         summary: "Serve models over HTTP",
-        command: |program| pages::plain_command(program, "Serve models over HTTP (not built yet)", ""),
-        run: |_| Err(Failure::Failed("llama serve is not built yet".to_owned())),
+        command: |program| serve::SPEC.command(program),
+        run: serve::run,
     },
     Tool {
         name: "bench",
@@ -69,6 +71,13 @@ pub static TOOLS: &[Tool] = &[
         summary: "Write a model's logits for given tokens",
         command: |program| logits::SPEC.command(program),
         run: logits::run,
+    },
+    Tool {
+        name: "perplexity",
+        aliases: &[],
+        summary: "Measure how well a model predicts a text",
+        command: |program| perplexity::SPEC.command(program),
+        run: perplexity::run,
     },
     Tool {
         name: "tokenize",

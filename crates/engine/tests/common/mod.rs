@@ -23,6 +23,7 @@ pub fn collect(events: impl IntoIterator<Item = Event>) -> Collected {
     for event in events {
         assert!(collected.end.is_none() && collected.error.is_none(), "nothing follows the end");
         match event {
+            Event::Started { .. } => assert!(collected.progress.is_empty(), "it starts once, first"),
             Event::Progress { processed, total } => collected.progress.push((processed, total)),
             Event::Token { id, log_probabilities } => {
                 collected.tokens.push(id);

@@ -81,13 +81,13 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         },
     )
     .env("LLAMA_ARG_CHAT_TEMPLATE")
-    .tools(ToolSet::CHAT),
+    .tools(ToolSet::TEMPLATE),
     Flag::value("--chat-template-file", "FILE", "File with the chat template", |c: &mut Config, v| {
         c.chat.template_file = Some(path(v)?);
         Ok(())
     })
     .env("LLAMA_ARG_CHAT_TEMPLATE_FILE")
-    .tools(ToolSet::CHAT),
+    .tools(ToolSet::TEMPLATE),
     Flag::text(
         "--chat-template-kwargs",
         "JSON",
@@ -98,12 +98,12 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         },
     )
     .env("LLAMA_ARG_CHAT_TEMPLATE_KWARGS")
-    .tools(ToolSet::CHAT),
+    .tools(ToolSet::TEMPLATE),
     Flag::switch("--jinja", "Templates are Jinja", |_, _| ())
         .env("LLAMA_ARG_JINJA")
         .inert("they always are")
-        .tools(ToolSet::CHAT),
-    Flag::not_yet("--no-jinja", "", "Templates without Jinja").tools(ToolSet::CHAT),
+        .tools(ToolSet::TEMPLATE),
+    Flag::not_yet("--no-jinja", "", "Templates without Jinja").tools(ToolSet::TEMPLATE),
     Flag::word(
         "-rea --reasoning",
         "on|off|auto",
@@ -116,7 +116,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     )
     .env("LLAMA_ARG_REASONING")
     .default("auto")
-    .tools(ToolSet::CHAT),
+    .tools(ToolSet::TEMPLATE),
     Flag::value(
         "--reasoning-format",
         "FORMAT",
@@ -128,25 +128,25 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     )
     .env("LLAMA_ARG_THINK")
     .default("auto")
-    .tools(ToolSet::CHAT),
+    .tools(ToolSet::TEMPLATE),
     Flag::not_yet("--reasoning-effort", "LEVEL", "Effort of reasoning")
         .env("LLAMA_ARG_REASONING_EFFORT")
-        .tools(ToolSet::CHAT),
+        .tools(ToolSet::TEMPLATE),
     Flag::value("--reasoning-budget", "N", "Only -1 (no limit) so far", |_, v| match integer::<i32>(v)? {
         -1 => Ok(()),
         _ => Err("a limit of reasoning is not supported yet".into()),
     })
     .env("LLAMA_ARG_THINK_BUDGET")
     .default("-1")
-    .tools(ToolSet::CHAT),
+    .tools(ToolSet::TEMPLATE),
     Flag::text("--reasoning-budget-message", "TEXT", "Text at the end of the budget", |_, _| Ok(()))
         .env("LLAMA_ARG_THINK_BUDGET_MESSAGE")
         .inert("there is no limit")
-        .tools(ToolSet::CHAT),
+        .tools(ToolSet::TEMPLATE),
     Flag::switch("--skip-chat-parsing", "Print answers as they come", |_, _| ())
         .negative("--no-skip-chat-parsing")
         .env("LLAMA_ARG_SKIP_CHAT_PARSING")
         .inert("answers are always printed as they come")
-        .tools(ToolSet::CHAT),
+        .tools(ToolSet::TEMPLATE),
     Flag::not_yet("--server-base", "URL", "Use this server").tools(ToolSet::CLI),
 ];

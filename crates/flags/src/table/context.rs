@@ -9,6 +9,8 @@ pub(crate) const CACHE_TYPES: &[&str] =
     &["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"];
 
 const ONE_SEQUENCE: &str = "this tool runs one sequence";
+/// Tools that run one sequence whatever they are told.
+const ALONE: ToolSet = ToolSet::CHAT.or(ToolSet::SIMPLE).or(ToolSet::LOGITS);
 const SIZED: ToolSet = ToolSet::ENGINE.or(ToolSet::INFO);
 
 fn cache_type(value: &str) -> Result<&'static str, String> {
@@ -229,22 +231,22 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::value("-np --parallel", "N", "Sequences at once", |_, v| integer::<i32>(v).map(drop))
         .env("LLAMA_ARG_N_PARALLEL")
         .inert(ONE_SEQUENCE)
-        .tools(ToolSet::ENGINE),
+        .tools(ALONE),
     Flag::switch("-kvu --kv-unified", "One cache for all sequences", |_, _| ())
         .negative("-no-kvu --no-kv-unified")
         .env("LLAMA_ARG_KV_UNIFIED")
-        .inert(ONE_SEQUENCE)
+        .inert("all sequences share one cache")
         .tools(ToolSet::ENGINE),
     Flag::value("-ctxcp --ctx-checkpoints --swa-checkpoints", "N", "Saved states per sequence", |_, v| {
         integer::<u32>(v).map(drop)
     })
     .env("LLAMA_ARG_CTX_CHECKPOINTS")
-    .inert(ONE_SEQUENCE)
-    .tools(ToolSet::CLI),
+    .inert("prompts are reused without saved states")
+    .tools(ToolSet::CLI.or(ToolSet::SERVE)),
     Flag::value("-cram --cache-ram", "MIB", "Memory for saved prompts", |_, v| integer::<i32>(v).map(drop))
         .env("LLAMA_ARG_CACHE_RAM")
-        .inert(ONE_SEQUENCE)
-        .tools(ToolSet::CLI),
+        .inert("prompts are reused from the cache of the context only")
+        .tools(ToolSet::CLI.or(ToolSet::SERVE)),
     Flag::value("-dt --defrag-thold", "N", "Deprecated", |_, v| number(v).map(drop))
         .env("LLAMA_ARG_DEFRAG_THOLD")
         .inert("caches do not fragment")

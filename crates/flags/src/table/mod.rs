@@ -8,7 +8,9 @@ mod general;
 mod model;
 mod prompt;
 mod sampling;
+mod server;
 mod special;
+mod workshop;
 
 pub(crate) use context::CACHE_TYPES;
 
@@ -18,10 +20,12 @@ use crate::flag::Group;
 /// All shared flags, in the order of the help text.
 pub static FLAGS: &[Group<Config>] = &[
     Group { heading: "Tool", flags: special::FLAGS },
+    Group { heading: "Model files", flags: workshop::FLAGS },
     Group { heading: "Model", flags: model::FLAGS },
     Group { heading: "Prompt", flags: prompt::FLAGS },
     Group { heading: "Chat", flags: chat::FLAGS },
     Group { heading: "Sampling", flags: sampling::FLAGS },
+    Group { heading: "Server", flags: server::FLAGS },
     Group { heading: "Context", flags: context::FLAGS },
     Group { heading: "CPU", flags: cpu::FLAGS },
     Group { heading: "Devices", flags: device::FLAGS },

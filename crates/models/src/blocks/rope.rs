@@ -28,10 +28,7 @@ impl Builder<'_> {
             let rule = "even and at most the width of a head";
             return Err(self.value_error("rope.dimension_count", dimensions, rule));
         }
-        let base = self.f32_or("rope.freq_base", 10000.0)?;
-        if base <= 1.0 {
-            return Err(self.value_error("rope.freq_base", base, "above 1"));
-        }
+        let base = self.rope_base("rope.freq_base", 10000.0)?;
         let factor = match self.applied_f32("rope.scaling.factor")? {
             Some(factor) => factor,
             None => self.applied_f32("rope.scale_linear")?.unwrap_or(1.0),
@@ -70,6 +67,12 @@ impl Builder<'_> {
         }
         let factors = if with_factors { self.rope_factors(dimensions, original_context)? } else { None };
         Ok(RopeSettings { rope: Rope { kind, dimensions, base, position_scale, yarn, magnitude }, factors })
+    }
+
+    /// A base of frequencies: above 1.
+    pub fn rope_base(&self, key: &str, default: f32) -> Result<f32, ModelError> {
+        let base = self.f32_or(key, default)?;
+        if base > 1.0 { Ok(base) } else { Err(self.value_error(key, base, "above 1")) }
     }
 
     /// `rope_freqs` if present; else LongRoPE's factors, chosen by the context a sequence may use.

@@ -77,10 +77,7 @@ impl Builder<'_> {
             WindowRope::PlainWithBase(base) => base,
             _ => full.rope.base,
         };
-        settings.rope.base = self.f32_or("rope.freq_base_swa", default)?;
-        if settings.rope.base <= 1.0 {
-            return Err(self.value_error("rope.freq_base_swa", settings.rope.base, "above 1"));
-        }
+        settings.rope.base = self.rope_base("rope.freq_base_swa", default)?;
         settings.rope.dimensions = self.width_or("rope.dimension_count_swa", full.rope.dimensions)?;
         if kind != WindowRope::Copied {
             settings.rope.position_scale = 1.0;

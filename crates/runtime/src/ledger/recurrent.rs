@@ -95,3 +95,97 @@ impl Ledger {
         weakest.map(|(_, cell)| cell)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use puna_graph::CacheGroup;
+
+    use crate::ledger::{Ledger, Refusal};
+
+    fn ledger(cells: u32, sequences: u32) -> Ledger {
+        Ledger::new(CacheGroup::Recurrent, cells, sequences)
+    }
+
+    /// Places one piece and returns the cells read and written.
+    fn place(ledger: &mut Ledger, sequence: u32, rows: u32) -> (Option<u32>, u32) {
+        let step = ledger.place(&[(sequence, rows)]).expect("has room");
+        assert_eq!(step.write_cells.len(), rows as usize);
+        assert!(step.write_cells.iter().all(|cell| *cell == step.write_cells[0]));
+        assert_eq!(step.spans[0].tokens, 0..rows);
+        (step.spans[0].cells.first().map(|cells| cells.start), step.write_cells[0])
+    }
+
+    #[test]
+    fn each_step_reads_what_the_last_one_wrote() {
+        let mut ledger = ledger(3, 1);
+        let (from, mut written) = place(&mut ledger, 0, 5);
+        assert_eq!(from, None);
+        for _ in 0..20 {
+            let (from, to) = place(&mut ledger, 0, 1);
+            assert_eq!(from, Some(written));
+            assert_ne!(to, written);
+            written = to;
+        }
+        // The prompt's end and the last step but one are left to go back to.
+        assert_eq!(ledger.next(0), 25);
+        assert_eq!([24, 23, 5, 4].map(|length| ledger.longest_truncation(0, length)), [24, 5, 5, 0]);
+        assert!(ledger.can_continue(0, 25) && ledger.can_continue(0, 5) && ledger.can_continue(0, 0));
+        assert!(!ledger.can_continue(0, 6));
+        ledger.remove(0, 5..i32::MAX);
+        assert_eq!((ledger.next(0), ledger.free()), (5, 2));
+        ledger.remove(0, 0..i32::MAX);
+        assert_eq!((ledger.next(0), ledger.free()), (0, 3));
+        assert_eq!(place(&mut ledger, 0, 2).0, None);
+    }
+
+    #[test]
+    fn copies_share_a_cell_until_they_go_on() {
+        let mut ledger = ledger(6, 2);
+        let (_, shared) = place(&mut ledger, 0, 4);
+        ledger.copy(0, 1);
+        assert_eq!(ledger.free(), 5);
+        let step = ledger.place(&[(0, 1), (1, 2)]).expect("has room");
+        assert!(step.spans.iter().all(|span| span.cells.first() == Some(&(shared..shared + 1))));
+        assert_ne!(step.write_cells[0], step.write_cells[1]);
+        assert!(!step.write_cells.contains(&shared));
+    }
+
+    #[test]
+    fn every_sequence_always_finds_room() {
+        let mut ledger = ledger(9, 3);
+        for round in 0..50 {
+            let pieces: Vec<(u32, u32)> = (0..3).map(|sequence| (sequence, 1 + round % 4)).collect();
+            let before: Vec<Option<u32>> =
+                (0..3).map(|sequence| ledger.held(sequence).last().map(|(_, cell)| *cell)).collect();
+            let step = ledger.place(&pieces).expect("has room");
+            for (span, before) in step.spans.iter().zip(&before) {
+                assert_eq!(span.cells.first().map(|cells| cells.start), *before);
+                assert!(before.is_none_or(|cell| !step.write_cells.contains(&cell)), "a state read is kept");
+            }
+            if round % 7 == 0 {
+                ledger.copy(round % 3, (round + 1) % 3);
+            }
+        }
+    }
+
+    #[test]
+    fn a_piece_of_the_same_sequence_starts_from_the_one_before() {
+        let mut ledger = ledger(3, 1);
+        let step = ledger.place(&[(0, 2), (0, 3)]).expect("has room");
+        assert_eq!(step.spans[1].cells.first().map(|cells| cells.start), Some(step.write_cells[0]));
+        assert_eq!((ledger.next(0), step.write_cells.len()), (5, 5));
+    }
+
+    #[test]
+    fn shifts_are_refused_and_restored_states_must_be_the_newest() {
+        let mut ledger = ledger(3, 1);
+        place(&mut ledger, 0, 8);
+        assert_eq!(ledger.clone().shift(0, 1, 2), Err(Refusal::Recurrent));
+        assert!(ledger.is_enough(&[2, 7], 8) && ledger.is_enough(&[], 0));
+        assert!(!ledger.is_enough(&[2, 6], 8) && !ledger.is_enough(&[], 8));
+        let cells = ledger.adopt(0, &[2, 3, 4, 7], 8, 0).expect("has room");
+        assert_eq!(cells.len(), 2);
+        assert_eq!(ledger.held(0), [(4, cells[0]), (7, cells[1])]);
+        assert_eq!(place(&mut ledger, 0, 1).0, Some(cells[1]));
+    }
+}

@@ -3,7 +3,7 @@
 mod commands;
 mod conversation;
 mod input;
-mod template;
+pub mod template;
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
@@ -17,7 +17,7 @@ use template::Renderer;
 
 /// Whether the model's file has a chat template.
 pub fn has_template(session: &Session) -> bool {
-    template::of_file(session).is_some()
+    template::of_file(&session.metadata).is_some()
 }
 
 /// A running chat.

@@ -6,25 +6,37 @@ use crate::failure::Failure;
 use crate::session::Session;
 use puna_chat::{LocalTime, Template, builtin};
 use puna_flags::{Chat, Toggle};
+use puna_gguf::Metadata;
 use puna_tokenizer::{Tokenizer, Vocabulary};
 use serde_json::{Map, Value};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A template with what the flags add to it.
 pub struct Renderer {
-    template: Template,
-    values: Map<String, Value>,
+    /// The template.
+    pub template: Template,
+    /// More variables.
+    pub values: Map<String, Value>,
 }
 
 /// The template in the model's file.
-pub fn of_file(session: &Session) -> Option<&str> {
-    session.metadata.optional_str("tokenizer.chat_template").ok().flatten().filter(|text| !text.is_empty())
+pub fn of_file(metadata: &Metadata) -> Option<&str> {
+    metadata.optional_str("tokenizer.chat_template").ok().flatten().filter(|text| !text.is_empty())
 }
 
 impl Renderer {
     /// The template that the flags name, else the model's, else a usual one.
     pub fn new(session: &Session, chat: &Chat, console: &Console) -> Result<Self, Failure> {
-        let vocabulary = session.tokenizer.vocabulary();
+        Self::choose(&session.metadata, session.tokenizer.vocabulary(), chat, console)
+    }
+
+    /// The same without a session.
+    pub fn choose(
+        metadata: &Metadata,
+        vocabulary: &Vocabulary,
+        chat: &Chat,
+        console: &Console,
+    ) -> Result<Self, Failure> {
         let given = match (&chat.template_file, &chat.template) {
             (Some(path), _) => Some(crate::files::read_text(path)?),
             (None, Some(text)) if text.contains("{{") || text.contains("{%") => Some(text.clone()),
@@ -32,7 +44,7 @@ impl Renderer {
             (None, None) => None,
         };
         let usual = || parse(builtin::find(builtin::FALLBACK).map_err(failed)?, vocabulary);
-        let template = match (given, of_file(session)) {
+        let template = match (given, of_file(metadata)) {
             (Some(source), _) => parse(&source, vocabulary)?,
             (None, Some(source)) => parse(source, vocabulary).or_else(|failure| {
                 if let Failure::Failed(reason) = failure {

@@ -475,6 +475,11 @@ impl Tile<'_> {
                 let new = old.max(largest.largest());
                 if new == f32::NEG_INFINITY {
                     self.scores[row * TILE..][..used].fill(0.0);
+                    // A maximum passes over what is not a number: if there were scores, none of them was one, and
+                    // so the result must not be either.
+                    if seen[..count].contains(&1.0) {
+                        (state.largest[row], state.total[row]) = (0.0, f32::NAN);
+                    }
                     continue;
                 }
                 let shift = V::splat(new);

@@ -6,24 +6,25 @@
 pub struct Stops {
     stops: Vec<String>,
     held: String,
-    stopped: bool,
+    found: Option<String>,
 }
 
 impl Stops {
     /// For these texts; empty ones are ignored.
     pub fn new(stops: &[String]) -> Self {
         let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
-        Self { stops, held: String::new(), stopped: false }
+        Self { stops, held: String::new(), found: None }
     }
 
     /// Adds text and returns what can be shown now. After the first stop text nothing is shown any more.
     pub fn push(&mut self, text: &str) -> String {
-        if self.stopped {
+        if self.stopped() {
             return String::new();
         }
         self.held.push_str(text);
-        if let Some(place) = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
-            self.stopped = true;
+        let found = self.stops.iter().filter_map(|stop| Some((self.held.find(stop.as_str())?, stop)));
+        if let Some((place, stop)) = found.min_by_key(|(place, _)| *place) {
+            self.found = Some(stop.clone());
             self.held.truncate(place);
             return std::mem::take(&mut self.held);
         }
@@ -42,7 +43,12 @@ impl Stops {
 
     /// Whether a stop text was found.
     pub fn stopped(&self) -> bool {
-        self.stopped
+        self.found.is_some()
+    }
+
+    /// The stop text that was found.
+    pub fn found(&self) -> Option<&str> {
+        self.found.as_deref()
     }
 
     /// Ends the text: what was held back is no stop text.

@@ -1,0 +1,74 @@
+//! Zoo models with weights in many formats at once, against the evaluator on the same file: the paths that models of
+//! plain f32 never take (integer kernels, matrix tiles, matrices of different formats that share an activation).
+
+use std::sync::Arc;
+
+use puna_backend::reference::Reference;
+use puna_backend_cpu::isa::Features;
+use puna_backend_cpu::{Cpu, CpuOptions};
+use puna_conformance::run::SingleSequence;
+use puna_conformance::{normalised_squared_error, zoo};
+use puna_gguf::{File, TensorSpec};
+use puna_models::{BuildOptions, build};
+use puna_quant::DType;
+
+/// The model with its matrices in these formats, in turn.
+fn quantised(model: &zoo::ZooModel, formats: &[DType]) -> Arc<File> {
+    let file = model.open();
+    let mut turn = formats.iter().cycle();
+    let tensors: Vec<(TensorSpec, Vec<u8>)> = file
+        .tensors
+        .iter()
+        .map(|tensor| {
+            let bytes = file.bytes(tensor);
+            let columns = *tensor.shape.last().expect("a tensor has an axis");
+            let is_matrix = tensor.shape.len() >= 2 && !tensor.name.contains("ffn_gate_inp");
+            let wanted = if is_matrix { *turn.next().expect("a cycle has no end") } else { DType::F32 };
+            let dtype = if wanted.bytes_for(columns).is_some() { wanted } else { DType::F32 };
+            let floats: Vec<f32> =
+                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            let size = dtype.bytes_for(floats.len() as u64).expect("whole blocks") as usize;
+            let mut encoded = vec![0; size];
+            puna_quant::encode_row(dtype, &floats, &mut encoded).expect("the format has an encoder");
+            (TensorSpec { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() }, encoded)
+        })
+        .collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.gguf");
+    let parts: Vec<(TensorSpec, &[u8])> =
+        tensors.iter().map(|(spec, bytes)| (spec.clone(), bytes.as_slice())).collect();
+    puna_gguf::write(&path, &file.metadata, &parts).expect("the model is written");
+    Arc::new(File::from_bytes(std::fs::read(&path).expect("the model is there")).expect("the model is good"))
+}
+
+#[test]
+fn mixed_formats_agree_with_the_evaluator() {
+    let legacy = [DType::Q4_0, DType::F32, DType::Q4_1, DType::BF16, DType::Q5_0, DType::F16, DType::Q8_0];
+    let pairs = [DType::F16, DType::F32, DType::BF16, DType::Q5_1, DType::IQ4_NL, DType::Q8_0, DType::F32];
+    for (name, formats) in [("llama-dense", legacy), ("qwen3-dense", pairs), ("llama-moe-top2", legacy)] {
+        let model = zoo::models().into_iter().find(|model| model.name == name).expect("a zoo model");
+        let file = quantised(&model, &formats);
+        let graph = build(&file.metadata, &file.tensors, &BuildOptions { context: 256 }).expect("it builds");
+        // More rows than any threshold between kernels.
+        let tokens: Vec<u32> = model.tokens.iter().cycle().take(40).copied().collect();
+        let load = |backend: &dyn puna_backend::Backend| {
+            SingleSequence::load(backend, file.clone(), graph.clone(), DType::F32, 512)
+        };
+        let right = load(&Reference).push(&tokens);
+        let vocabulary = right.len() / tokens.len();
+        for (level, features) in Features::detect().levels() {
+            let cpu = Cpu::new(CpuOptions { threads: 2, features }).expect("threads start");
+            for step in [1, 7, 8, 23, 24, 40] {
+                let mut sequence = load(&cpu);
+                let found: Vec<f32> = tokens.chunks(step).flat_map(|part| sequence.push(part)).collect();
+                assert_eq!(found.len(), right.len());
+                // Activations of 8 bits have an error near 1e-5 a product, of BF16 near 4e-6; layers add up.
+                let rows = found.chunks(vocabulary).zip(right.chunks(vocabulary));
+                let off = rows.filter(|(a, b)| normalised_squared_error(a, b) > 1e-3).count();
+                // Where a router's choice is a near tie, the error of an activation decides it.
+                let allowed = if name.contains("moe") { tokens.len() / 5 } else { 0 };
+                assert!(off <= allowed, "{name} on {level}, {step} tokens at a time: {off} rows are off");
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! `POST /v1/completions` and `POST /v1/chat/completions`: OpenAI's protocols.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use puna_tokenizer::Tokenizer;
+use serde_json::{Map, Value, json};
+
+use crate::api::Names;
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::fields::{Fields, missing};
+use crate::generate::{Ending, Output, Reason, Scored};
+use crate::parts::{Parts, Wanted};
+use crate::plan::{Plan, members};
+use crate::stream::{Frame, Protocol, answer, timings};
+use crate::{chat, edge::Call, probabilities, prompt};
+
+/// `POST /v1/completions`.
+pub async fn completions(app: Arc<App>, call: Call) -> ApiResult<Response> {
+    let (plan, protocol) = call
+        .prepare(&app, |app, fields| {
+            let (name, value) = fields.get(&["prompt"]).ok_or_else(|| missing("prompt"))?;
+            let prompts = prompt::prompts(name, value, &app.served.tokenizer)?;
+            if fields.boolean(&["echo"])?.unwrap_or(false) {
+                return Err(ApiError::invalid("field 'echo' is not supported yet"));
+            }
+            let probable = fields.integer(&["logprobs", "n_probs"], 0..=20)?;
+            let plan = Plan::new(app, fields, prompts, probable.map(|count| count as usize), &["stop"])?;
+            let protocol = OpenAi::new(app, &plan, Style::Text);
+            Ok((plan, protocol))
+        })
+        .await?;
+    answer(&app, plan, protocol).await
+}
+
+/// `POST /v1/chat/completions`.
+pub async fn chat_completions(app: Arc<App>, call: Call) -> ApiResult<Response> {
+    let (plan, protocol) = call
+        .prepare(&app, |app, fields| {
+            let wanted = Wanted::new(fields)?;
+            let (plan, prompt) = chat_plan(app, fields, &["stop"])?;
+            let mut protocol = OpenAi::new(app, &plan, Style::Chat);
+            protocol.parts = plan.requests.iter().map(|_| wanted.parts(app, &prompt)).collect();
+            Ok((plan, protocol))
+        })
+        .await?;
+    answer(&app, plan, protocol).await
+}
+
+/// The plan of a request with `messages`, and the text of its prompt.
+pub fn chat_plan(app: &App, fields: &Fields, stop_fields: &[&str]) -> ApiResult<(Plan, String)> {
+    match fields.get(&["tool_choice"]) {
+        None => {}
+        Some((_, Value::String(choice))) if choice == "auto" || choice == "none" => {}
+        Some((_, other)) => {
+            let message =
+                format!("field 'tool_choice': {other} is not supported yet, only auto and none are");
+            return Err(ApiError::invalid(message));
+        }
+    }
+    let text = chat::render(app, fields)?;
+    let asked = fields.boolean(&["logprobs"])?.unwrap_or(false);
+    let top = fields.integer(&["top_logprobs", "n_probs"], 0..=20)?;
+    if top.is_some_and(|top| top > 0) && !asked && fields.get(&["n_probs"]).is_none() {
+        return Err(ApiError::invalid("field 'top_logprobs' needs 'logprobs'"));
+    }
+    let probable = match (asked, top) {
+        (true, top) => Some(top.unwrap_or(0) as usize),
+        (false, Some(top)) if top > 0 => Some(top as usize),
+        _ => None,
+    };
+    let plan = Plan::new(app, fields, vec![chat::tokens(app, &text)], probable, stop_fields)?;
+    Ok((plan, text))
+}
+
+/// Which of the two protocols.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Style {
+    Text,
+    Chat,
+}
+
+struct OpenAi {
+    names: Names,
+    tokenizer: Tokenizer,
+    style: Style,
+    include_usage: bool,
+    probabilities: bool,
+    usage: Usage,
+    last_timings: Value,
+    choices: usize,
+    /// Of a chat, one for each choice.
+    parts: Vec<Parts>,
+}
+
+/// Sums over all answers.
+#[derive(Default)]
+struct Usage {
+    prompt: usize,
+    cached: usize,
+    completion: usize,
+}
+
+impl Usage {
+    fn add(&mut self, ending: &Ending) {
+        self.prompt += ending.prompt_tokens;
+        self.cached += ending.timings.cached_tokens;
+        self.completion += ending.tokens.len();
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "completion_tokens": self.completion,
+            "prompt_tokens": self.prompt,
+            "total_tokens": self.prompt + self.completion,
+            "prompt_tokens_details": { "cached_tokens": self.cached },
+        })
+    }
+}
+
+impl OpenAi {
+    fn new(app: &App, plan: &Plan, style: Style) -> Self {
+        let prefix = if style == Style::Chat { "chatcmpl-" } else { "cmpl-" };
+        Self {
+            names: Names::new(app, prefix),
+            tokenizer: app.served.tokenizer.clone(),
+            style,
+            include_usage: plan.include_usage,
+            probabilities: plan.requests.iter().any(|request| request.log_probabilities.is_some()),
+            usage: Usage::default(),
+            last_timings: Value::Null,
+            choices: plan.requests.len(),
+            parts: Vec::new(),
+        }
+    }
+
+    fn frame(&self, stream: bool, choices: Vec<Value>) -> Map<String, Value> {
+        let object = match (self.style, stream) {
+            (Style::Text, _) => "text_completion",
+            (Style::Chat, true) => "chat.completion.chunk",
+            (Style::Chat, false) => "chat.completion",
+        };
+        members(json!({
+            "id": self.names.id,
+            "object": object,
+            "created": self.names.created,
+            "model": self.names.model,
+            "system_fingerprint": self.names.build,
+            "choices": choices,
+        }))
+    }
+
+    fn log_probabilities(&self, scored: &[Scored]) -> Value {
+        match self.probabilities {
+            true => json!({ "content": probabilities::entries(scored, &self.tokenizer) }),
+            false => Value::Null,
+        }
+    }
+
+    /// A chunk of a completion's stream.
+    fn text_chunk(&self, index: usize, text: &str, scored: &[Scored], reason: Value) -> Map<String, Value> {
+        let log_probabilities = self.log_probabilities(scored);
+        let choice =
+            json!({ "index": index, "text": text, "logprobs": log_probabilities, "finish_reason": reason });
+        self.frame(true, vec![choice])
+    }
+
+    /// A chunk of a chat's stream.
+    fn chat_chunk(&self, index: usize, delta: Value, scored: &[Scored], reason: Value) -> Map<String, Value> {
+        let mut choice = members(json!({ "index": index, "delta": delta, "finish_reason": reason }));
+        if self.probabilities && !scored.is_empty() {
+            choice.insert("logprobs".into(), self.log_probabilities(scored));
+        }
+        self.frame(true, vec![Value::Object(choice)])
+    }
+
+    /// Chunks of a chat's stream; the first has the probabilities of them all.
+    fn chat_chunks(&self, index: usize, deltas: Vec<Value>, scored: &[Scored]) -> Vec<Frame> {
+        let deltas = match deltas.is_empty() && self.probabilities && !scored.is_empty() {
+            true => vec![json!({})],
+            false => deltas,
+        };
+        let chunk = |(place, delta)| {
+            let scored = if place == 0 { scored } else { &[] };
+            Frame::Data(Value::Object(self.chat_chunk(index, delta, scored, Value::Null)))
+        };
+        deltas.into_iter().enumerate().map(chunk).collect()
+    }
+
+    /// Why an answer ended: a limit, its calls, or itself.
+    fn reason(&self, index: usize, reason: &Reason) -> &'static str {
+        match reason {
+            Reason::Limit => "length",
+            _ if self.parts.get(index).is_some_and(Parts::called) => "tool_calls",
+            Reason::EndOfGeneration | Reason::Stop(_) => "stop",
+        }
+    }
+}
+
+impl Protocol for OpenAi {
+    fn begin(&mut self) -> Vec<Frame> {
+        if self.style == Style::Text {
+            return Vec::new();
+        }
+        let role = |index: usize| json!({ "index": index, "delta": { "role": "assistant", "content": null }, "finish_reason": null });
+        (0..self.choices)
+            .map(|index| Frame::Data(Value::Object(self.frame(true, vec![role(index)]))))
+            .collect()
+    }
+
+    fn output(&mut self, index: usize, output: &Output) -> Vec<Frame> {
+        match output {
+            Output::Progress { .. } => Vec::new(),
+            Output::Piece(piece) => {
+                let Some(parts) = self.parts.get_mut(index) else {
+                    let chunk = self.text_chunk(index, &piece.text, &piece.scored, Value::Null);
+                    return vec![Frame::Data(Value::Object(chunk))];
+                };
+                let deltas = parts.push(&piece.text);
+                self.chat_chunks(index, deltas, &piece.scored)
+            }
+            Output::Ending(ending) => {
+                self.usage.add(ending);
+                self.last_timings = timings(ending);
+                let rest = self.parts.get_mut(index).map(Parts::finish).unwrap_or_default();
+                let mut frames = self.chat_chunks(index, rest, &[]);
+                let reason = json!(self.reason(index, &ending.reason));
+                let mut chunk = match self.style {
+                    Style::Text => self.text_chunk(index, "", &[], reason),
+                    Style::Chat => self.chat_chunk(index, json!({}), &[], reason),
+                };
+                chunk.insert("timings".into(), self.last_timings.clone());
+                frames.push(Frame::Data(Value::Object(chunk)));
+                frames
+            }
+        }
+    }
+
+    fn end(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        if self.include_usage {
+            let mut chunk = self.frame(true, Vec::new());
+            chunk.insert("usage".into(), self.usage.json());
+            chunk.insert("timings".into(), self.last_timings.clone());
+            frames.push(Frame::Data(Value::Object(chunk)));
+        }
+        frames.push(Frame::Done);
+        frames
+    }
+
+    fn whole(&mut self, endings: Vec<Ending>) -> Value {
+        let mut choices = Vec::with_capacity(endings.len());
+        for (index, ending) in endings.iter().enumerate() {
+            self.usage.add(ending);
+            let log_probabilities = self.log_probabilities(&ending.scored);
+            let message = self.parts.get_mut(index).map(|parts| parts.message(&ending.text));
+            let reason = self.reason(index, &ending.reason);
+            choices.push(match message {
+                None => json!({
+                    "text": ending.text, "index": index, "logprobs": log_probabilities, "finish_reason": reason,
+                }),
+                Some(message) => {
+                    let mut choice =
+                        members(json!({ "index": index, "message": message, "finish_reason": reason }));
+                    if self.probabilities {
+                        choice.insert("logprobs".into(), log_probabilities);
+                    }
+                    Value::Object(choice)
+                }
+            });
+        }
+        let mut result = self.frame(false, choices);
+        result.insert("usage".into(), self.usage.json());
+        if let Some(ending) = endings.last() {
+            result.insert("timings".into(), timings(ending));
+        }
+        Value::Object(result)
+    }
+}

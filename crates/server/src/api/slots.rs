@@ -1,0 +1,156 @@
+//! `POST /slots/{id}`: saving, restoring and erasing what a slot holds.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use crate::api::identifier;
+use crate::api::information::enabled;
+use crate::app::App;
+use crate::edge::Call;
+use crate::error::{ApiError, ApiResult, Kind};
+use crate::fields::{Fields, missing};
+use crate::stream::json_response;
+
+/// Longest name of a file in bytes.
+const LONGEST_NAME: usize = 200;
+
+/// `POST /slots/{id}?action=save|restore|erase`.
+pub async fn act(app: Arc<App>, call: Call) -> ApiResult<Response> {
+    let id = call.parameter("id").unwrap_or("");
+    let count = app.slot_count();
+    let slot = id.parse::<u32>().ok().filter(|slot| (*slot as usize) < count);
+    let slot = slot
+        .ok_or_else(|| ApiError::invalid(format!("there is no slot '{id}', slots are 0 to {}", count - 1)))?;
+    let action = call.query("action").unwrap_or("").to_owned();
+    let result = call.work(&app, move |app, body| match action.as_str() {
+        "erase" => {
+            let erased = app.served.engine.held(slot)?.len();
+            app.served.engine.clear(slot)?;
+            Ok(json!({ "id_slot": slot, "n_erased": erased }))
+        }
+        "save" => save(app, slot, &Fields::parse(body)?),
+        "restore" => restore(app, slot, &Fields::parse(body)?),
+        other => Err(ApiError::invalid(format!("action '{other}', expected save, restore or erase"))),
+    });
+    Ok(json_response(&result.await?))
+}
+
+fn save(app: &App, slot: u32, fields: &Fields) -> ApiResult<Value> {
+    let (name, path) = file(app, fields)?;
+    let start = Instant::now();
+    let tokens = app.served.engine.held(slot)?.len();
+    let bytes = app.served.engine.save(slot)?;
+    write(&path, &bytes).map_err(|error| failed("save", &name, &error))?;
+    Ok(json!({
+        "id_slot": slot, "filename": name, "n_saved": tokens, "n_written": bytes.len(),
+        "timings": { "save_ms": start.elapsed().as_secs_f64() * 1e3 },
+    }))
+}
+
+fn restore(app: &App, slot: u32, fields: &Fields) -> ApiResult<Value> {
+    let (name, path) = file(app, fields)?;
+    let start = Instant::now();
+    let bytes = std::fs::read(&path).map_err(|error| failed("restore", &name, &error))?;
+    let length = bytes.len();
+    let tokens = app.served.engine.restore(slot, bytes).map_err(|error| match error {
+        puna_engine::EngineError::Runtime(reason) => {
+            ApiError::invalid(format!("'{name}' is not a saved slot of this model: {reason}"))
+        }
+        other => other.into(),
+    })?;
+    Ok(json!({
+        "id_slot": slot, "filename": name, "n_restored": tokens.len(), "n_read": length,
+        "timings": { "restore_ms": start.elapsed().as_secs_f64() * 1e3 },
+    }))
+}
+
+fn failed(action: &str, name: &str, error: &std::io::Error) -> ApiError {
+    let kind = match error.kind() {
+        std::io::ErrorKind::NotFound => Kind::NotFound,
+        _ => Kind::Internal,
+    };
+    ApiError::new(kind, format!("cannot {action} '{name}': {error}"))
+}
+
+/// The file in the folder for slots. Names that could lead out of it are refused.
+fn file(app: &App, fields: &Fields) -> ApiResult<(String, PathBuf)> {
+    enabled(app.options.slot_folder.is_some(), "--slot-save-path")?;
+    let name = fields.text(&["filename"])?.ok_or_else(|| missing("filename"))?;
+    if !is_safe(name) {
+        let message = format!("field 'filename': {name:?} is not a plain file name");
+        return Err(ApiError::invalid(message));
+    }
+    let folder = app.options.slot_folder.as_deref().unwrap_or(Path::new("."));
+    Ok((name.to_owned(), folder.join(name)))
+}
+
+/// Letters, digits and a few marks, not beginning with a dot: safe on every platform.
+fn is_safe(name: &str) -> bool {
+    let fine = |letter: char| letter.is_alphanumeric() || matches!(letter, '.' | '_' | '-' | ' ');
+    // Windows drops dots and blanks at the end, and gives devices the names of files.
+    let ends = |letter: char| letter == '.' || letter == ' ';
+    let stem = name.split('.').next().unwrap_or("").trim().to_ascii_uppercase();
+    let numbered = |prefix: &str| stem.strip_prefix(prefix).is_some_and(|rest| rest.chars().count() == 1);
+    let device = ["CON", "PRN", "AUX", "NUL"].contains(&stem.as_str()) || numbered("COM") || numbered("LPT");
+    !name.is_empty()
+        && name.len() <= LONGEST_NAME
+        && name.chars().all(fine)
+        && !name.starts_with(ends)
+        && !name.ends_with(ends)
+        && !device
+}
+
+/// Writes beside the file and renames, so that there is never half a file under its name.
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let beside = path.with_file_name(format!(".{}.tmp", identifier("slot-")));
+    let written = std::fs::File::create_new(&beside).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    let result = written.and_then(|()| std::fs::rename(&beside, path));
+    if result.is_err() {
+        // What is left of a failed attempt is of no use; there may be nothing.
+        let _ = std::fs::remove_file(&beside);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_safe;
+
+    #[test]
+    fn names_of_files() {
+        for name in ["a", "slot-1.bin", "été_2.x", "a b", "console"] {
+            assert!(is_safe(name), "{name:?}");
+        }
+        let long = "x".repeat(201);
+        for name in [
+            "",
+            ".",
+            "..",
+            "../x",
+            "a/b",
+            "/etc/passwd",
+            "a\\b",
+            "C:x",
+            ".hidden",
+            "a\0",
+            "x.",
+            "x ",
+            "NUL",
+            "com1.txt",
+            "a\nb",
+            "..%2fx",
+            "~",
+            &long,
+        ] {
+            assert!(!is_safe(name), "{name:?}");
+        }
+    }
+}

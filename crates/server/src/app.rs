@@ -1,0 +1,124 @@
+//! What all requests share: the model, the options, the queue's length, counters, and what each slot does.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use crate::error::{ApiError, ApiResult, Kind};
+use crate::metrics::Metrics;
+use crate::options::{Options, Served};
+
+/// What all requests share.
+pub struct App {
+    /// The model.
+    pub served: Served,
+    /// How it is served.
+    pub options: Options,
+    /// Counters for `/metrics`.
+    pub metrics: Arc<Metrics>,
+    /// The last request of each slot.
+    pub slots: Arc<Slots>,
+    /// Start of the server in seconds since 1970.
+    pub started: u64,
+    open: Arc<AtomicUsize>,
+}
+
+impl App {
+    /// Nothing has been asked yet.
+    pub fn new(served: Served, options: Options) -> Self {
+        let slots = Slots::new(served.engine.sequences() as usize);
+        Self {
+            served,
+            options,
+            metrics: Arc::default(),
+            slots: Arc::new(slots),
+            started: now(),
+            open: Arc::default(),
+        }
+    }
+
+    /// Number of slots.
+    pub fn slot_count(&self) -> usize {
+        self.served.engine.sequences() as usize
+    }
+
+    /// Places for `count` answers among those that run or wait, or the error that says to come back.
+    pub fn admit(&self, count: usize) -> ApiResult<Vec<Place>> {
+        let most = self.slot_count().saturating_add(self.options.queue);
+        let admitted = self.open.fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| {
+            open.checked_add(count).filter(|open| *open <= most)
+        });
+        match admitted {
+            Ok(_) => Ok((0..count).map(|_| Place { open: self.open.clone() }).collect()),
+            Err(open) => {
+                let message = format!("the queue is full: {open} answers run or wait, at most {most} may");
+                Err(ApiError::new(Kind::Unavailable, message))
+            }
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The place of one answer among those that run or wait; given back when dropped.
+pub struct Place {
+    open: Arc<AtomicUsize>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The last request of each slot.
+pub struct Slots {
+    views: Mutex<Vec<Option<Arc<View>>>>,
+}
+
+impl Slots {
+    fn new(count: usize) -> Self {
+        Self { views: Mutex::new(vec![None; count]) }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Vec<Option<Arc<View>>>> {
+        // The list is valid after any panic: it is only ever assigned to.
+        self.views.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request has taken a slot.
+    pub fn take(&self, slot: u32, view: &Arc<View>) {
+        if let Some(place) = self.locked().get_mut(slot as usize) {
+            *place = Some(view.clone());
+        }
+    }
+
+    /// The last request of each slot, in order.
+    pub fn list(&self) -> Vec<Option<Arc<View>>> {
+        self.locked().clone()
+    }
+}
+
+/// How far a request is. Written by the engine thread, read by `/slots`.
+#[derive(Default)]
+pub struct View {
+    /// Number of the request.
+    pub task: u64,
+    /// Its settings.
+    pub settings: Value,
+    /// Tokens of its prompt.
+    pub prompt: usize,
+    /// Prompt tokens in the cache now.
+    pub processed: AtomicUsize,
+    /// Prompt tokens that were there before.
+    pub cached: AtomicUsize,
+    /// Tokens generated.
+    pub decoded: AtomicUsize,
+    /// 1 once it is done.
+    pub done: AtomicUsize,
+}

@@ -1,0 +1,194 @@
+//! Errors of the server and of requests, and the table from which status codes and bodies derive.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use puna_engine::EngineError;
+use serde_json::{Map, Value, json};
+
+/// Why a server cannot start or had to end.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address cannot be used.
+    #[error("cannot listen on {host}:{port}: {reason}")]
+    Bind {
+        /// Host asked for.
+        host: String,
+        /// Port asked for; 0 for any.
+        port: u16,
+        /// The system's message.
+        reason: std::io::Error,
+    },
+    /// Everybody in the network could use the model.
+    #[error(
+        "{host} is not a loopback address and there is no API key: give --api-key, or --allow-unauthenticated \
+         to serve everybody who can reach this machine"
+    )]
+    Open {
+        /// Host asked for.
+        host: String,
+    },
+    /// The system gives no threads or no event queue.
+    #[error("cannot start the server's threads: {reason}")]
+    Runtime {
+        /// The system's message.
+        reason: std::io::Error,
+    },
+    /// Serving ended by itself.
+    #[error("the server stopped: {reason}")]
+    Stopped {
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// Kinds of errors that a client can see: the rows of [`ERRORS`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // each is the row of that name
+pub enum Kind {
+    Invalid,
+    Authentication,
+    NotFound,
+    Disabled,
+    ContextSize,
+    TooLarge,
+    Timeout,
+    NotSupported,
+    Unavailable,
+    Internal,
+}
+
+/// One kind of error.
+pub struct ErrorRow {
+    /// The kind.
+    pub kind: Kind,
+    /// `type` in the body.
+    pub name: &'static str,
+    /// HTTP status, and `code` in the body.
+    pub status: u16,
+    /// When it occurs, for the docs.
+    pub meaning: &'static str,
+}
+
+const fn row(kind: Kind, name: &'static str, status: u16, meaning: &'static str) -> ErrorRow {
+    ErrorRow { kind, name, status, meaning }
+}
+
+/// Every kind of error with its status and its name in bodies.
+pub const ERRORS: &[ErrorRow] = &[
+    row(
+        Kind::Invalid,
+        "invalid_request_error",
+        400,
+        "the body or a field cannot be used; the message names it",
+    ),
+    row(Kind::ContextSize, "exceed_context_size_error", 400, "the prompt does not fit"),
+    row(Kind::Authentication, "authentication_error", 401, "no key, or an unknown one"),
+    row(Kind::Disabled, "feature_disabled", 403, "a flag switches the endpoint on"),
+    row(Kind::NotFound, "not_found_error", 404, "no such path, method or slot file"),
+    row(Kind::Timeout, "timeout_error", 408, "the body did not come in time"),
+    row(Kind::TooLarge, "request_too_large", 413, "the body is larger than the limit"),
+    row(Kind::Internal, "server_error", 500, "a fault of the server"),
+    row(Kind::NotSupported, "not_supported_error", 501, "this model or this build cannot do it"),
+    row(Kind::Unavailable, "unavailable_error", 503, "the queue is full or the server ends; try again"),
+];
+
+/// What a client is told instead of a result.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ApiError {
+    /// Its row.
+    pub kind: Kind,
+    /// For people.
+    pub message: String,
+    /// More members of the body.
+    pub extra: Map<String, Value>,
+}
+
+/// Result of a request.
+pub type ApiResult<T> = Result<T, ApiError>;
+
+impl ApiError {
+    /// An error of this kind.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), extra: Map::new() }
+    }
+
+    /// The request cannot be used as it is.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, message)
+    }
+
+    /// A prompt of `tokens` in a context of `context` tokens.
+    pub fn context_size(tokens: usize, context: u32) -> Self {
+        let message = format!(
+            "the prompt has {tokens} tokens (n_prompt_tokens) and the context {context} (n_ctx): shorten it or \
+             start the server with a larger context (-c)"
+        );
+        let mut error = Self::new(Kind::ContextSize, message);
+        error.extra.insert("n_prompt_tokens".into(), json!(tokens));
+        error.extra.insert("n_ctx".into(), json!(context));
+        error
+    }
+
+    /// Its row of the table.
+    pub fn row(&self) -> &'static ErrorRow {
+        ERRORS.iter().find(|row| row.kind == self.kind).unwrap_or(&ERRORS[0])
+    }
+
+    /// The body.
+    pub fn body(&self) -> Value {
+        let row = self.row();
+        let mut error = Map::new();
+        error.insert("code".into(), json!(row.status));
+        error.insert("message".into(), json!(self.message));
+        error.insert("type".into(), json!(row.name));
+        error.extend(self.extra.clone());
+        json!({ "error": error })
+    }
+
+    /// The body as Anthropic's clients expect it.
+    pub fn anthropic(&self) -> Value {
+        let mut body = self.body();
+        if let Value::Object(members) = &mut body {
+            members.insert("type".into(), json!("error"));
+        }
+        body
+    }
+
+    /// The answer with this body.
+    pub fn response(&self, body: &Value) -> Response {
+        let status = StatusCode::from_u16(self.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let json = HeaderValue::from_static("application/json; charset=utf-8");
+        let mut response = (status, [(header::CONTENT_TYPE, json)], body.to_string()).into_response();
+        if self.kind == Kind::Unavailable {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.kind == Kind::Authentication {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<EngineError> for ApiError {
+    fn from(error: EngineError) -> Self {
+        let kind = match &error {
+            EngineError::PromptTooLong { tokens, context } => return Self::context_size(*tokens, *context),
+            EngineError::EmptyPrompt
+            | EngineError::TokenOutOfRange { .. }
+            | EngineError::NoSequence { .. }
+            | EngineError::Sampling(puna_sampling::SamplingError::Parameter { .. })
+            | EngineError::Sampling(puna_sampling::SamplingError::TokenOutOfRange { .. })
+            | EngineError::Busy { .. } => Kind::Invalid,
+            EngineError::NoRoom { .. } | EngineError::Stopped => Kind::Unavailable,
+            EngineError::Sampling(_) | EngineError::Runtime(_) | EngineError::Panic { .. } => Kind::Internal,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<puna_chat::Error> for ApiError {
+    fn from(error: puna_chat::Error) -> Self {
+        // A template that refuses a conversation or cannot cope with it: the conversation is the client's.
+        Self::invalid(error.to_string())
+    }
+}

@@ -1,0 +1,31 @@
+//! HTTP in, text out: a stateless edge over the engine that speaks the protocols of llama.cpp's server, OpenAI and
+//! Anthropic.
+//!
+//! [`Server::start`] takes a model that runs ([`Served`]) and how to serve it ([`Options`]). The endpoints are the
+//! rows of [`ROUTES`], their errors those of [`ERRORS`]. A request is checked once, becomes a plan, and its
+//! tokens come back as events; whoever stops reading stops its request.
+#![forbid(unsafe_code)]
+
+mod api;
+mod app;
+mod chat;
+mod edge;
+mod error;
+mod fields;
+mod generate;
+mod metrics;
+mod options;
+mod parts;
+mod plan;
+mod probabilities;
+mod prompt;
+mod routes;
+mod sampling;
+mod server;
+mod stream;
+
+pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};
+pub use metrics::{METRICS, MetricRow, Metrics};
+pub use options::{Defaults, Facts, Options, Served};
+pub use routes::{ROUTES, Route};
+pub use server::Server;

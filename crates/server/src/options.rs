@@ -1,0 +1,140 @@
+//! What a server serves and how: plain data that the program fills in.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use puna_chat::Template;
+use puna_engine::{Engine, UNLIMITED};
+use puna_sampling::Parameters;
+use puna_tokenizer::Tokenizer;
+use serde_json::{Map, Value};
+
+/// The model that is served.
+pub struct Served {
+    /// Runs it; each of its sequences is a slot.
+    pub engine: Engine,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat template.
+    pub template: Template,
+    /// What clients are told about it.
+    pub facts: Facts,
+    /// What requests get that say nothing else.
+    pub defaults: Defaults,
+}
+
+/// What clients are told about the model.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Facts {
+    /// Its name in answers.
+    pub name: String,
+    /// Its file.
+    pub path: String,
+    /// Number format of most weights, in words.
+    pub file_type: String,
+    /// Value of `general.architecture`.
+    pub architecture: String,
+    /// Context that it was trained with, in tokens.
+    pub context_train: u32,
+    /// Width of the residual stream.
+    pub embedding: u32,
+    /// Elements of all tensors.
+    pub parameters: u64,
+    /// Bytes of all tensors.
+    pub bytes: u64,
+    /// Name and version of the program.
+    pub build: String,
+}
+
+/// What requests get that say nothing else.
+#[derive(Clone, Debug)]
+pub struct Defaults {
+    /// Sampling. Without a seed in the request each answer draws a new one, unless [`Defaults::seed`] is set.
+    pub sampling: Parameters,
+    /// Seed of all answers.
+    pub seed: Option<u32>,
+    /// Tokens to generate at most.
+    pub predict: i32,
+    /// Tokens at the beginning that a context shift keeps; below 0 the whole prompt.
+    pub keep: i32,
+    /// Never end by the model's own choice.
+    pub ignore_end: bool,
+    /// Reuse what a slot holds of the same beginning.
+    pub reuse: bool,
+    /// More variables of the chat template.
+    pub template_values: Map<String, Value>,
+    /// Continue a conversation's last message if it is the assistant's.
+    pub prefill: bool,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            sampling: Parameters::default(),
+            seed: None,
+            predict: UNLIMITED,
+            keep: 0,
+            ignore_end: false,
+            reuse: true,
+            template_values: Map::new(),
+            prefill: true,
+        }
+    }
+}
+
+/// How it is served.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Options {
+    /// Host name or address to listen on.
+    pub host: String,
+    /// Port to listen on; 0 for any that is free.
+    pub port: u16,
+    /// Text before every path, without a slash at its end.
+    pub prefix: String,
+    /// Keys that open the endpoints which need one; empty for none.
+    pub api_keys: Vec<String>,
+    /// Serve other machines without a key.
+    pub allow_unauthenticated: bool,
+    /// Web pages that may use the server: `*` for all, `localhost` for those of this machine, or origins.
+    pub origins: Vec<String>,
+    /// Answer `/metrics`.
+    pub metrics: bool,
+    /// Answer `/slots`.
+    pub slots: bool,
+    /// Answer `POST /props`.
+    pub properties: bool,
+    /// Folder for saved slots; without one they cannot be saved.
+    pub slot_folder: Option<PathBuf>,
+    /// Requests that may wait for a slot; more are told to come back.
+    pub queue: usize,
+    /// Largest body of a request in bytes.
+    pub body_bytes: usize,
+    /// How long a client may take to send a body.
+    pub body_time: Duration,
+    /// Silence in a stream after which a comment is sent; `None` for never.
+    pub ping: Option<Duration>,
+    /// How long running answers may go on when the server ends.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".into(),
+            port: 8080,
+            prefix: String::new(),
+            api_keys: Vec::new(),
+            allow_unauthenticated: false,
+            origins: vec!["localhost".into()],
+            metrics: false,
+            slots: true,
+            properties: false,
+            slot_folder: None,
+            queue: 512,
+            body_bytes: 16 << 20,
+            body_time: Duration::from_secs(60),
+            ping: Some(Duration::from_secs(30)),
+            grace: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! An answer of a chat in OpenAI's members: content, reasoning, tool calls.
+
+use puna_chat::dialects::{Delta, OutputParser};
+use serde_json::{Map, Value, json};
+
+use crate::api::identifier;
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::fields::Fields;
+
+/// Tells the parts of one answer apart.
+pub struct Parts {
+    parser: OutputParser,
+    calls: usize,
+}
+
+/// What is looked for in answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    reasoning: bool,
+    calls: bool,
+}
+
+impl Wanted {
+    /// As a request says: reasoning unless `reasoning_format` is `none`, calls if there are tools.
+    pub fn new(fields: &Fields) -> ApiResult<Self> {
+        let reasoning = match fields.text(&["reasoning_format"])? {
+            None | Some("auto" | "deepseek") => true,
+            Some("none") => false,
+            Some(other) => {
+                let message = format!("field 'reasoning_format': '{other}', expected none, auto or deepseek");
+                return Err(ApiError::invalid(message));
+            }
+        };
+        let none = fields.get(&["tool_choice"]).is_some_and(|(_, choice)| choice == "none");
+        let calls = fields.list(&["tools"])?.is_some_and(|tools| !tools.is_empty()) && !none;
+        Ok(Self { reasoning, calls })
+    }
+
+    /// For one answer to this prompt.
+    pub fn parts(self, app: &App, prompt: &str) -> Parts {
+        let template = app.served.template.source();
+        Parts { parser: OutputParser::new(template, prompt, self.reasoning, self.calls), calls: 0 }
+    }
+}
+
+impl Parts {
+    /// Whether there was a call.
+    pub fn called(&self) -> bool {
+        self.calls > 0
+    }
+
+    /// New text as `delta` members of a stream.
+    pub fn push(&mut self, text: &str) -> Vec<Value> {
+        let deltas = self.parser.push(text);
+        self.members(deltas)
+    }
+
+    /// The rest of the answer.
+    pub fn finish(&mut self) -> Vec<Value> {
+        let deltas = self.parser.finish();
+        self.members(deltas)
+    }
+
+    /// New text, told apart.
+    pub fn deltas(&mut self, text: &str) -> Vec<Delta> {
+        self.parser.push(text)
+    }
+
+    /// The rest of the answer, told apart.
+    pub fn last_deltas(&mut self) -> Vec<Delta> {
+        self.parser.finish()
+    }
+
+    fn members(&mut self, deltas: Vec<Delta>) -> Vec<Value> {
+        deltas.into_iter().map(|delta| self.member(delta)).collect()
+    }
+
+    fn member(&mut self, delta: Delta) -> Value {
+        match delta {
+            Delta::Content(text) => json!({ "content": text }),
+            Delta::Reasoning(text) => json!({ "reasoning_content": text }),
+            Delta::Call(call) => {
+                let index = self.calls;
+                self.calls += 1;
+                let function = json!({ "name": call.name, "arguments": call.arguments });
+                let call = json!({ "index": index, "id": identifier("call_"), "type": "function", "function": function });
+                json!({ "tool_calls": [call] })
+            }
+        }
+    }
+
+    /// A whole answer as a `message`.
+    pub fn message(&mut self, text: &str) -> Value {
+        let mut deltas = self.push(text);
+        deltas.extend(self.finish());
+        let (mut content, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+        for mut delta in deltas {
+            content.push_str(delta["content"].as_str().unwrap_or(""));
+            reasoning.push_str(delta["reasoning_content"].as_str().unwrap_or(""));
+            if let Some(Value::Array(found)) = delta.get_mut("tool_calls") {
+                calls.append(found);
+            }
+        }
+        for call in &mut calls {
+            if let Value::Object(members) = call {
+                members.remove("index");
+            }
+        }
+        let mut message = Map::new();
+        message.insert("role".into(), json!("assistant"));
+        let silent = content.is_empty() && !calls.is_empty();
+        message.insert("content".into(), if silent { Value::Null } else { json!(content) });
+        if !reasoning.is_empty() {
+            message.insert("reasoning_content".into(), json!(reasoning));
+        }
+        if !calls.is_empty() {
+            message.insert("tool_calls".into(), Value::Array(calls));
+        }
+        Value::Object(message)
+    }
+}

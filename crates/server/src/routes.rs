@@ -1,0 +1,122 @@
+//! The table of endpoints, from which the router, the check of keys and the docs derive.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::response::Response;
+use axum::routing::{MethodFilter, on};
+
+use crate::api::{anthropic, information, native, openai, responses, slots, text};
+use crate::app::App;
+use crate::edge::{self, Call};
+use crate::error::ApiResult;
+
+/// Runs an endpoint.
+pub type Handler = fn(Arc<App>, Call) -> Pin<Box<dyn Future<Output = ApiResult<Response>> + Send>>;
+
+/// One endpoint.
+pub struct Route {
+    /// `GET` or `POST`.
+    pub method: &'static str,
+    /// Its paths; `{name}` stands for any part.
+    pub paths: &'static [&'static str],
+    /// Whether it needs a key, if there are keys.
+    pub key: bool,
+    /// What it does, for the docs.
+    pub summary: &'static str,
+    /// Does it.
+    pub handler: Handler,
+}
+
+const fn get(paths: &'static [&'static str], summary: &'static str, handler: Handler) -> Route {
+    Route { method: "GET", paths, key: true, summary, handler }
+}
+
+const fn post(paths: &'static [&'static str], summary: &'static str, handler: Handler) -> Route {
+    Route { method: "POST", paths, key: true, summary, handler }
+}
+
+/// Every endpoint.
+pub static ROUTES: &[Route] = &[
+    Route {
+        key: false,
+        ..get(&["/health", "/v1/health"], "whether the server answers", |app, call| {
+            Box::pin(information::health(app, call))
+        })
+    },
+    get(&["/models", "/v1/models"], "the model that is served", |app, call| {
+        Box::pin(information::models(app, call))
+    }),
+    get(&["/props"], "settings of the server and its defaults", |app, call| {
+        Box::pin(information::properties(app, call))
+    }),
+    post(&["/props"], "changes nothing so far", |app, call| Box::pin(information::set_properties(app, call))),
+    get(&["/metrics"], "counters for Prometheus", |app, call| Box::pin(information::metrics(app, call))),
+    get(&["/slots"], "what each slot does", |app, call| Box::pin(information::slots(app, call))),
+    post(&["/slots/{id}"], "saves, restores or erases what a slot holds", |app, call| {
+        Box::pin(slots::act(app, call))
+    }),
+    post(&["/completion", "/completions"], "continues a prompt", |app, call| {
+        Box::pin(native::completion(app, call))
+    }),
+    post(&["/v1/completions"], "continues a prompt, OpenAI's way", |app, call| {
+        Box::pin(openai::completions(app, call))
+    }),
+    post(
+        &["/chat/completions", "/v1/chat/completions"],
+        "answers a conversation, OpenAI's way",
+        |app, call| Box::pin(openai::chat_completions(app, call)),
+    ),
+    post(
+        &["/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"],
+        "counts the tokens of a conversation",
+        |app, call| Box::pin(text::count_chat(app, call)),
+    ),
+    post(&["/responses", "/v1/responses"], "answers a conversation, OpenAI's newer way", |app, call| {
+        Box::pin(responses::responses(app, call))
+    }),
+    post(
+        &["/responses/input_tokens", "/v1/responses/input_tokens"],
+        "counts the tokens of its input",
+        |app, call| Box::pin(text::count_responses(app, call)),
+    ),
+    post(&["/v1/messages"], "answers a conversation, Anthropic's way", |app, call| {
+        Box::pin(anthropic::messages(app, call))
+    }),
+    post(&["/v1/messages/count_tokens"], "counts the tokens of its input", |app, call| {
+        Box::pin(text::count_messages(app, call))
+    }),
+    post(&["/tokenize"], "tokens of a text", |app, call| Box::pin(text::tokenize(app, call))),
+    post(&["/detokenize"], "text of tokens", |app, call| Box::pin(text::detokenize(app, call))),
+    post(&["/apply-template"], "the prompt of a conversation", |app, call| {
+        Box::pin(text::apply_template(app, call))
+    }),
+    post(&["/embedding", "/embeddings", "/v1/embeddings"], "not supported yet: answers 501", |app, call| {
+        Box::pin(text::embeddings(app, call))
+    }),
+    post(
+        &["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"],
+        "not supported yet: answers 501",
+        |app, call| Box::pin(text::embeddings(app, call)),
+    ),
+    post(&["/infill"], "not supported yet: answers 501", |app, call| Box::pin(text::infill(app, call))),
+];
+
+/// The router of the table.
+pub fn router(app: &Arc<App>) -> Router {
+    let mut router = Router::new();
+    for route in ROUTES {
+        let filter = if route.method == "GET" { MethodFilter::GET } else { MethodFilter::POST };
+        for path in route.paths {
+            let (shared, path) = (app.clone(), format!("{}{path}", app.options.prefix));
+            router =
+                router.route(&path, on(filter, move |request: Request| edge::serve(shared, route, request)));
+        }
+    }
+    let other = app.clone();
+    let unknown = move |request: Request| edge::fallback(other, request);
+    router.fallback(unknown.clone()).method_not_allowed_fallback(unknown)
+}

@@ -1,0 +1,156 @@
+//! Sampling settings of a request: the fields, their ranges, and what is echoed of them.
+
+use puna_sampling::{Parameters, SamplerSpec, parse_letters, parse_names, random_seed};
+use puna_tokenizer::Tokenizer;
+use serde_json::{Map, Value, json};
+
+use crate::error::{ApiError, ApiResult};
+use crate::fields::{Fields, wrong};
+use crate::options::Defaults;
+
+const ANY: std::ops::RangeInclusive<i64> = i32::MIN as i64..=i32::MAX as i64;
+
+/// Fields of samplers that do not exist here, each with the value that switches the sampler off. Another value
+/// would be ignored silently, so it is refused.
+const ABSENT: &[(&str, f64)] = &[
+    ("dynatemp_range", 0.0),
+    ("top_n_sigma", -1.0),
+    ("xtc_probability", 0.0),
+    ("dry_multiplier", 0.0),
+    ("mirostat", 0.0),
+    ("adaptive_target", -1.0),
+];
+
+/// The sampling settings of a request. `suppress` and the like stay as in the defaults.
+pub fn parameters(fields: &Fields, defaults: &Defaults, tokenizer: &Tokenizer) -> ApiResult<Parameters> {
+    for (name, off) in ABSENT {
+        // Below 0 counts as off where 0 is.
+        let asked = fields.number(&[name])?.map(f64::from);
+        if asked.is_some_and(|value| value != *off && value > 0.0) {
+            return Err(ApiError::invalid(format!("field '{name}': this sampler is not supported yet")));
+        }
+    }
+    let mut all = defaults.sampling.clone();
+    all.seed = match fields.integer(&["seed"], -1..=i64::from(u32::MAX))? {
+        Some(seed) if (0..i64::from(u32::MAX)).contains(&seed) => seed as u32,
+        _ => defaults.seed.unwrap_or_else(random_seed),
+    };
+    set(&mut all.temperature, fields.clamped(&["temperature"], 0.0..=f32::MAX)?);
+    set(&mut all.top_p, fields.clamped(&["top_p"], 0.0..=1.0)?);
+    set(&mut all.min_p, fields.clamped(&["min_p"], 0.0..=1.0)?);
+    set(&mut all.typical_p, fields.clamped(&["typical_p", "typ_p"], 0.0..=1.0)?);
+    set(&mut all.presence_penalty, fields.number(&["presence_penalty"])?);
+    set(&mut all.frequency_penalty, fields.number(&["frequency_penalty"])?);
+    set(&mut all.repeat_penalty, fields.number(&["repeat_penalty"])?);
+    if all.repeat_penalty <= 0.0 {
+        let message = format!("field 'repeat_penalty': {} must be above 0", all.repeat_penalty);
+        return Err(ApiError::invalid(message));
+    }
+    set(&mut all.top_k, fields.integer(&["top_k"], ANY)?.map(|value| value.max(0) as i32));
+    let range = -1..=i64::from(i32::MAX);
+    set(&mut all.penalty_last_n, fields.integer(&["repeat_last_n"], range)?.map(|value| value as i32));
+    let range = 0..=i64::from(i32::MAX);
+    set(&mut all.min_keep, fields.integer(&["min_keep"], range)?.map(|value| value as usize));
+    set(&mut all.samplers, samplers(fields)?);
+    if let Some((name, value)) = fields.get(&["logit_bias"]) {
+        all.logit_bias.extend(logit_bias(name, value, tokenizer)?);
+    }
+    all.validate(tokenizer.vocabulary().len()).map_err(|error| ApiError::invalid(error.to_string()))?;
+    Ok(all)
+}
+
+fn set<T>(place: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *place = value;
+    }
+}
+
+/// Samplers by a list of names, or by a string of letters.
+fn samplers(fields: &Fields) -> ApiResult<Option<Vec<&'static SamplerSpec>>> {
+    let refused =
+        |error: puna_sampling::SamplingError| ApiError::invalid(format!("field 'samplers': {error}"));
+    match fields.get(&["samplers"]) {
+        None => Ok(None),
+        Some((_, Value::String(letters))) => parse_letters(letters).map(Some).map_err(refused),
+        Some(_) => {
+            let names = fields.texts(&["samplers"])?.unwrap_or_default();
+            parse_names(&names.join(";")).map(Some).map_err(refused)
+        }
+    }
+}
+
+/// `[[token, bias], …]` or `{token: bias}`; a token is an id or a text, which stands for all of its tokens; a
+/// bias of `false` rules out.
+fn logit_bias(name: &str, value: &Value, tokenizer: &Tokenizer) -> ApiResult<Vec<(u32, f32)>> {
+    let pairs: Vec<(Value, &Value)> = match value {
+        Value::Object(members) => members.iter().map(|(key, bias)| (json!(key), bias)).collect(),
+        Value::Array(items) => {
+            let pair = |item: &'_ Value| item.as_array().filter(|pair| pair.len() == 2).is_some();
+            if let Some(item) = items.iter().find(|item| !pair(item)) {
+                return Err(wrong(name, item, "pairs of a token and its bias"));
+            }
+            items.iter().filter_map(|item| Some((item.get(0)?.clone(), item.get(1)?))).collect()
+        }
+        _ => return Err(wrong(name, value, "a list of pairs or an object")),
+    };
+    let mut all = Vec::with_capacity(pairs.len());
+    let count = tokenizer.vocabulary().len();
+    for (token, bias) in pairs {
+        let bias = match bias {
+            Value::Bool(false) => f32::NEG_INFINITY,
+            Value::Number(number) => number.as_f64().unwrap_or(0.0) as f32,
+            other => return Err(wrong(name, other, "a number or false as a bias")),
+        };
+        if bias == f32::INFINITY {
+            return Err(ApiError::invalid(format!("field '{name}': a bias is too large")));
+        }
+        let id = match &token {
+            Value::String(text) => text.parse::<i64>().ok(),
+            Value::Number(number) => Some(number.as_i64().unwrap_or(-1)),
+            other => return Err(wrong(name, other, "an id or a text as a token")),
+        };
+        match (id, &token) {
+            (Some(id), _) => match u32::try_from(id).ok().filter(|id| (*id as usize) < count) {
+                Some(id) => all.push((id, bias)),
+                None => {
+                    let message = format!("field '{name}': token {id} is outside the vocabulary of {count}");
+                    return Err(ApiError::invalid(message));
+                }
+            },
+            (None, Value::String(text)) => {
+                all.extend(tokenizer.encode(text, false, true).into_iter().map(|id| (id, bias)));
+            }
+            (None, _) => {}
+        }
+    }
+    Ok(all)
+}
+
+/// The settings as `generation_settings` has them.
+pub fn echo(parameters: &Parameters) -> Map<String, Value> {
+    // Infinity is no JSON number; `false` is how requests spell it.
+    let bias = parameters.logit_bias.iter().map(|(token, bias)| match bias.is_finite() {
+        true => json!([token, bias]),
+        false => json!([token, false]),
+    });
+    let samplers = parameters.samplers.iter().map(|spec| spec.name).collect::<Vec<_>>();
+    let all = json!({
+        "seed": parameters.seed,
+        "temperature": parameters.temperature,
+        "top_k": parameters.top_k,
+        "top_p": parameters.top_p,
+        "min_p": parameters.min_p,
+        "typical_p": parameters.typical_p,
+        "repeat_last_n": parameters.penalty_last_n,
+        "repeat_penalty": parameters.repeat_penalty,
+        "presence_penalty": parameters.presence_penalty,
+        "frequency_penalty": parameters.frequency_penalty,
+        "min_keep": parameters.min_keep,
+        "logit_bias": bias.collect::<Vec<_>>(),
+        "samplers": samplers,
+    });
+    match all {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    }
+}

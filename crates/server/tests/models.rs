@@ -1,0 +1,121 @@
+//! Real graphs: a zoo model on the evaluator, and a real model on the CPU when there is one.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use common::{Client, served};
+use puna_backend::Backend;
+use puna_backend::reference::Reference;
+use puna_backend_cpu::{Cpu, CpuOptions};
+use puna_chat::Template;
+use puna_conformance::zoo;
+use puna_engine::{Engine, EngineOptions};
+use puna_gguf::{Array, File, Metadata, OpenOptions, Value as Stored};
+use puna_runtime::{Model, ModelOptions, Placement};
+use puna_server::{Defaults, Facts, Served, Server};
+use puna_tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+/// A vocabulary of so many tokens with one letter each.
+fn letters(count: u32) -> Tokenizer {
+    let text = |token: u32| char::from_u32(0x4e00 + token).unwrap().to_string();
+    let mut metadata = Metadata::new();
+    for (key, value) in [
+        ("general.architecture", Stored::String("llama".into())),
+        ("tokenizer.ggml.model", Stored::String("llama".into())),
+        ("tokenizer.ggml.tokens", Stored::Array(Array::String((0..count).map(text).collect()))),
+        ("tokenizer.ggml.scores", Stored::Array(Array::F32(vec![0.0; count as usize]))),
+        ("tokenizer.ggml.token_type", Stored::Array(Array::I32(vec![1; count as usize]))),
+        ("tokenizer.ggml.add_bos_token", Stored::Bool(false)),
+        ("tokenizer.ggml.add_space_prefix", Stored::Bool(false)),
+    ] {
+        metadata.set(key, value);
+    }
+    Tokenizer::from_metadata(&metadata).unwrap().unwrap()
+}
+
+/// Four at once on this back end: the recorded prompt, and beginnings of it as they are continued alone.
+fn recorded_on(backend: Arc<dyn Backend>) {
+    let chosen = ["llama-dense", "gemma3-window8"];
+    for zoo in zoo::models().into_iter().filter(|zoo| chosen.contains(&zoo.name.as_str())) {
+        let options = ModelOptions { context: 512, sequences: 4, outputs: 4, ..ModelOptions::default() };
+        let placement = Placement::default();
+        let model =
+            Model::load(Arc::new(zoo.open()), &[backend.clone()], &placement, &options, &mut |_| true)
+                .unwrap();
+        let vocabulary = model.information().vocabulary;
+        let served = served(model, 16, letters(vocabulary), "");
+        let client = Client::new(Server::start(served, common::options()).unwrap());
+        let lengths = [zoo.tokens.len(), 1, 3, zoo.tokens.len() / 2];
+        let run = &|length: usize| {
+            let body = json!({
+                "prompt": zoo.tokens[..length], "n_predict": zoo.greedy.len(), "temperature": 0,
+                "return_tokens": true, "ignore_eos": true, "cache_prompt": false,
+            });
+            client.post("/completion", body).ok()["tokens"].clone()
+        };
+        let alone = lengths.map(run);
+        assert_eq!(alone[0], json!(zoo.greedy), "{} alone on {}", zoo.name, backend.name());
+        for _ in 0..3 {
+            std::thread::scope(|scope| {
+                let threads = lengths.map(|length| scope.spawn(move || run(length)));
+                for (thread, alone) in threads.into_iter().zip(&alone) {
+                    assert_eq!(&thread.join().unwrap(), alone, "{} on {}", zoo.name, backend.name());
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn recorded_continuations() {
+    recorded_on(Arc::new(Reference));
+    recorded_on(Arc::new(Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap()));
+}
+
+/// A model beside the project.
+fn real_model() -> Option<PathBuf> {
+    let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    folders.map(|folder| folder.join("models/SmolLM2-135M-Instruct.Q4_1.gguf")).find(|path| path.exists())
+}
+
+#[test]
+fn a_real_model_answers_eight_clients() {
+    let Some(path) = real_model() else {
+        println!("skipped: there is no models/SmolLM2-135M-Instruct.Q4_1.gguf beside the project");
+        return;
+    };
+    let file = Arc::new(File::open(&path, &OpenOptions::default()).unwrap());
+    let tokenizer = Tokenizer::from_metadata(&file.metadata).unwrap().unwrap();
+    let source = file.metadata.optional_str("tokenizer.chat_template").unwrap().unwrap().to_owned();
+    let backends: [Arc<dyn Backend>; 1] =
+        [Arc::new(Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap())];
+    let options = ModelOptions { context: 4096, sequences: 4, outputs: 4, ..ModelOptions::default() };
+    let model = Model::load(file, &backends, &Placement::default(), &options, &mut |_| true).unwrap();
+    let engine = Engine::start(model, EngineOptions::default());
+    let template = Template::parse(&source, "<|im_start|>", "<|im_end|>").unwrap();
+    let served =
+        Served { engine, tokenizer, template, facts: Facts::default(), defaults: Defaults::default() };
+    let client = Client::new(Server::start(served, common::options()).unwrap());
+    let questions = ["What is the capital of France?", "Count to five.", "Name a colour."];
+    let body = |index: usize| {
+        let messages = json!([{"role": "user", "content": questions[index % questions.len()]}]);
+        json!({"messages": messages, "temperature": 0, "max_tokens": 24})
+    };
+    let text = |reply: Value| reply["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    let alone: Vec<String> = (0..questions.len())
+        .map(|index| text(client.post("/v1/chat/completions", body(index)).ok()))
+        .collect();
+    assert!(alone[0].contains("Paris"), "{alone:?}");
+    std::thread::scope(|scope| {
+        for index in 0..8 {
+            let (client, alone, body) = (&client, &alone, &body);
+            scope.spawn(move || {
+                let found = text(client.post("/v1/chat/completions", body(index)).ok());
+                assert_eq!(found, alone[index % questions.len()]);
+            });
+        }
+    });
+}

@@ -1,0 +1,98 @@
+//! The server as a program: it says where it listens, answers, and ends in order.
+
+mod common;
+
+use puna_conformance::zoo;
+use puna_gguf::{Array, TensorSpec, Value};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// A zoo model with a vocabulary of single letters.
+fn model(path: &Path) {
+    let zoo = zoo::models().into_iter().find(|zoo| zoo.name == "llama-dense").unwrap();
+    let file = zoo.open();
+    let count = file.tensors.get("token_embd.weight").unwrap().shape[0] as u32;
+    let text = |token: u32| char::from_u32(0x4e00 + token).unwrap().to_string();
+    let mut metadata = file.metadata.clone();
+    for (key, value) in [
+        ("tokenizer.ggml.model", Value::String("llama".into())),
+        ("tokenizer.ggml.tokens", Value::Array(Array::String((0..count).map(text).collect()))),
+        ("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; count as usize]))),
+        ("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![1; count as usize]))),
+        ("tokenizer.ggml.add_bos_token", Value::Bool(false)),
+        ("tokenizer.ggml.add_space_prefix", Value::Bool(false)),
+    ] {
+        metadata.set(key, value);
+    }
+    let tensors: Vec<(TensorSpec, &[u8])> = file
+        .tensors
+        .iter()
+        .map(|tensor| {
+            let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
+            (TensorSpec { name, dtype: tensor.dtype, shape }, file.bytes(tensor))
+        })
+        .collect();
+    puna_gguf::write(path, &metadata, &tensors).unwrap();
+}
+
+/// One request; the whole answer.
+fn ask(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn wait(child: &mut Child) -> i32 {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code().unwrap_or(-1);
+        }
+        assert!(start.elapsed() < Duration::from_secs(15), "the server does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn serves_and_ends_when_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("zoo.gguf");
+    model(&path);
+    let path = path.to_str().unwrap();
+    for signal in ["-TERM", "-INT"] {
+        let mut command = common::llama(&[
+            "serve", "-m", path, "-c", "256", "--port", "0", "-t", "2", "-np", "2", "-a", "zoo",
+        ]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("{line:?}"));
+        let models = ask(address, "GET /v1/models HTTP/1.0\r\n\r\n");
+        assert!(models.starts_with("HTTP/1.0 200") && models.contains("\"id\":\"zoo\""), "{models}");
+        let body = "{\"prompt\":[1,2,3],\"n_predict\":5,\"ignore_eos\":true}";
+        let head = format!("POST /completion HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len());
+        let answer = ask(address, &format!("{head}{body}"));
+        assert!(answer.contains("\"tokens_predicted\":5"), "{answer}");
+        let id = child.id().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &id]).status().unwrap().success());
+        assert_eq!(wait(&mut child), 0, "after {signal}");
+    }
+}
+
+#[test]
+fn other_machines_need_a_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("zoo.gguf");
+    model(&path);
+    let path = path.to_str().unwrap();
+    let arguments = ["serve", "-m", path, "-c", "64", "--host", "0.0.0.0", "--port", "0", "-t", "1"];
+    let run = common::run(&mut common::llama(&arguments));
+    assert_eq!(run.code, 1, "{}", run.err);
+    assert!(run.err.contains("--allow-unauthenticated"), "{}", run.err);
+}
