@@ -470,13 +470,6 @@ impl<'m> Builder<'m> {
         self.push(op, vec![x.into()], name)
     }
 
-    /// RMS norm of the last axis with `name.weight`.
-    pub fn rms_norm(&mut self, name: &'static str, x: ValueId) -> Result<ValueId> {
-        let epsilon = self.positive_f32("attention.layer_norm_rms_epsilon")?;
-        let weight = self.weight(&format!("{name}.weight"), &[self.width(x)])?;
-        self.push(RmsNorm { epsilon }, vec![x.into(), weight], name)
-    }
-
     /// `[rows, n]` as `[rows, n / dim, dim]`.
     pub fn split_heads(&mut self, x: ValueId, dim: u32) -> Result<ValueId> {
         let heads = self.width(x) / dim.max(1);

@@ -153,8 +153,7 @@ impl Builder<'_> {
         self.linear_with(down_name, h, width, !ignores_biases)
     }
 
-    /// Joins gate and value; a bounded product without a gate has the value as its gate's place taken by the
-    /// plain function.
+    /// Joins gate and value. Without a gate the bounds of a bounded product do not apply: what stays is SiLU.
     pub fn activate(
         &mut self,
         activation: Activation,

@@ -1,0 +1,83 @@
+//! Files with a missing or wrong key or tensor: an error that names something of the file, never a panic.
+
+use puna_conformance::zoo;
+use puna_gguf::{Array, Header, Metadata, Tensors, Value};
+use puna_models::{ARCHITECTURES, BuildOptions, ModelError, build};
+
+fn headers() -> impl Iterator<Item = (String, Vec<u8>)> {
+    let known = |model: &zoo::ZooModel| ARCHITECTURES.iter().any(|row| row.name == model.architecture());
+    zoo::models().into_iter().filter(known).map(|model| {
+        let path = zoo::folder().join("headers").join(format!("{}.header", model.name));
+        (model.name, std::fs::read(path).expect("a model has a header"))
+    })
+}
+
+fn built(metadata: &Metadata, tensors: &Tensors) -> Result<(), ModelError> {
+    build(metadata, tensors, &BuildOptions { context: 256 }).map(|_| ())
+}
+
+/// Values that some key may not have.
+fn wrong_values(value: &Value) -> Vec<Value> {
+    let mut wrong = vec![Value::String("no number".into()), Value::Array(Array::U32(vec![1; 77]))];
+    if value.integer().is_some() {
+        wrong.extend([0, 1, 7, u32::MAX].map(Value::U32));
+        wrong.push(Value::I32(-1));
+    }
+    if value.float().is_some() {
+        wrong.extend([0.0, -1.0, 1e30, f32::NAN, f32::INFINITY].map(Value::F32));
+    }
+    wrong
+}
+
+#[test]
+fn a_wrong_key_is_refused_by_name_or_harmless() {
+    let mut refused = 0;
+    for (name, bytes) in headers() {
+        let header = Header::parse(&bytes).expect("the zoo's headers are good");
+        let architecture = header.metadata.str("general.architecture").expect("it has one").to_string();
+        let keys: Vec<String> = header.metadata.iter().map(|(key, _)| key.to_string()).collect();
+        for key in keys.iter().filter(|key| key.starts_with(&format!("{architecture}."))) {
+            let mut metadata = header.metadata.clone();
+            let value = metadata.remove(key).expect("the key was listed");
+            let mut check = |metadata: &Metadata| {
+                if let Err(error) = built(metadata, &header.tensors) {
+                    refused += 1;
+                    let text = error.to_string();
+                    let names = ["tensor ", "key "].iter().any(|kind| text.contains(kind));
+                    assert!(names || matches!(error, ModelError::Graph { .. }), "{name}, {key}: {text}");
+                }
+            };
+            check(&metadata);
+            for wrong in wrong_values(&value) {
+                metadata.set(key.clone(), wrong);
+                check(&metadata);
+            }
+        }
+    }
+    assert!(refused > 1000, "only {refused} wrong keys were refused");
+}
+
+#[test]
+fn a_missing_tensor_is_named_or_optional() {
+    for (name, bytes) in headers() {
+        let header = Header::parse(&bytes).expect("the zoo's headers are good");
+        for tensor in header.tensors.iter() {
+            // A name follows its length, so that it is not found within a longer one.
+            let entry = [&(tensor.name.len() as u64).to_le_bytes()[..], tensor.name.as_bytes()].concat();
+            let at = bytes.windows(entry.len()).position(|part| part == entry);
+            let mut without = bytes.clone();
+            without[at.expect("the name stands in the header") + 8] = b'~';
+            let Ok(without) = Header::parse(&without) else { continue };
+            let result = built(&without.metadata, &without.tensors);
+            let needed = ["token_embd.weight", "blk.0.attn_output.weight"].contains(&tensor.name.as_str());
+            match result {
+                Ok(()) => assert!(!needed, "{name} builds without {}", tensor.name),
+                Err(error) => {
+                    let text = error.to_string();
+                    let exact = text.contains(&tensor.name);
+                    assert!(exact || !needed && text.contains('.'), "{name} without {}: {text}", tensor.name);
+                }
+            }
+        }
+    }
+}
