@@ -1,7 +1,8 @@
 //! The table of number formats.
 
 use crate::formats::{
-    binary, float, float4, integer, iq1, iq2, iq3, iq4, iq4_search, iq_encode, k_encode, k_quants, q8, round, round_search, small_search, ternary,
+    binary, float, float4, integer, iq_encode, iq1, iq2, iq3, iq4, iq4_search, k_encode, k_quants, q8, round,
+    round_search, small_search, ternary,
 };
 use FloatField::{BF16, E8M0, F16, F32, F64, SplitF16};
 

@@ -9,8 +9,7 @@ use std::sync::LazyLock;
 static IQ2_XXS: LazyLock<Lattice<8>> = LazyLock::new(|| Lattice::new(&grids::IQ2_XXS, &grids::LEVELS_2));
 static IQ2_XS: LazyLock<Lattice<8>> = LazyLock::new(|| Lattice::new(&grids::IQ2_XS, &grids::LEVELS_2));
 static IQ2_S: LazyLock<Lattice<8>> = LazyLock::new(|| Lattice::new(&grids::IQ2_S, &grids::LEVELS_2));
-static IQ3_XXS: LazyLock<Lattice<4>> =
-    LazyLock::new(|| Lattice::new(&grids::IQ3_XXS, &grids::LEVELS_3_XXS));
+static IQ3_XXS: LazyLock<Lattice<4>> = LazyLock::new(|| Lattice::new(&grids::IQ3_XXS, &grids::LEVELS_3_XXS));
 static IQ3_S: LazyLock<Lattice<4>> = LazyLock::new(|| Lattice::new(&grids::IQ3_S, &grids::LEVELS_3_S));
 static IQ1: LazyLock<Lattice<8>> = LazyLock::new(|| Lattice::new(&grids::IQ1, &grids::LEVELS_1));
 
@@ -21,11 +20,7 @@ const STARTS_1: &[f32] = &[0.9, 1.1, 1.3, 1.5, 1.75, 2.0, 2.4, 2.8];
 const NO_SHIFT: &[f32] = &[0.0];
 const EIGHTHS: &[f32] = &[0.125, -0.125];
 
-fn layout<const N: usize>(
-    lattice: &'static Lattice<N>,
-    group: usize,
-    factor: f32,
-) -> Layout<N> {
+fn layout<const N: usize>(lattice: &'static Lattice<N>, group: usize, factor: f32) -> Layout<N> {
     Layout { lattice, group, levels: 15.0, shifts: NO_SHIFT, shift_group: group, factor, starts: STARTS }
 }
 

@@ -25,7 +25,8 @@ impl<const N: usize> Lattice<N> {
     /// The lattice of these points, whose elements are `levels`, which ascend.
     pub(super) fn new(grid: &[[i8; N]], levels: &[i8]) -> Self {
         let points: Vec<[f32; N]> = grid.iter().map(|point| point.map(f32::from)).collect();
-        let midpoints = levels.windows(2).map(|pair| f32::midpoint(f32::from(pair[0]), f32::from(pair[1]))).collect();
+        let midpoints =
+            levels.windows(2).map(|pair| f32::midpoint(f32::from(pair[0]), f32::from(pair[1]))).collect();
         let combinations = levels.len().pow(N as u32);
         let near = (0..combinations)
             .map(|code| {
@@ -39,8 +40,11 @@ impl<const N: usize> Lattice<N> {
                     point.iter().zip(&corner).map(|(a, b)| (i32::from(*a) - b).pow(2).unsigned_abs()).sum()
                 };
                 // Distance above, index below: one comparison orders both.
-                let mut all: Vec<u32> =
-                    grid.iter().enumerate().map(|(index, point)| distance(point) << 11 | index as u32).collect();
+                let mut all: Vec<u32> = grid
+                    .iter()
+                    .enumerate()
+                    .map(|(index, point)| distance(point) << 11 | index as u32)
+                    .collect();
                 all.select_nth_unstable(NEAR);
                 std::array::from_fn(|place| (all[place] & 2047) as u16)
             })
@@ -53,9 +57,10 @@ impl<const N: usize> Lattice<N> {
     #[inline]
     fn closest(&self, x: &[f32; N], w: &[f32; N]) -> (f32, u16) {
         let levels = self.midpoints.len() + 1;
-        let code = x.iter().rev().fold(0, |code, x| {
-            code * levels + self.midpoints.iter().filter(|midpoint| x > midpoint).count()
-        });
+        let code = x
+            .iter()
+            .rev()
+            .fold(0, |code, x| code * levels + self.midpoints.iter().filter(|midpoint| x > midpoint).count());
         let mut best = (f32::INFINITY, 0);
         for &index in &self.near[code] {
             let point = &self.points[usize::from(index)];

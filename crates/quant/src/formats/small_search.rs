@@ -117,7 +117,8 @@ pub(crate) fn quantize_mxfp4(input: &[f32], importance: Option<&[f32]>, output: 
         let w = weights(&y, importance);
         // The power that brings the peak to 4 to 8, in a table that ends at 6.
         let exponent = (peak(x).to_bits() >> 23) as i32 - 2;
-        let codes = (exponent - 1..=exponent + 1).filter_map(|code| u8::try_from(code).ok().filter(|c| *c < 255));
+        let codes =
+            (exponent - 1..=exponent + 1).filter_map(|code| u8::try_from(code).ok().filter(|c| *c < 255));
         let code = least(codes, |code| error(x, &w, half_e8m0(code)));
         block[0] = code;
         let inverse = 1.0 / half_e8m0(code);
