@@ -12,7 +12,7 @@ use crate::invocation::Invocation;
 use crate::shards::{self, Output};
 use crate::{interrupt, pages};
 use convert::Job;
-use file_type::{FILE_TYPES, Row};
+use file_type::Row;
 use importance::Importance;
 use plan::{Plan, Planned};
 use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn help_names_every_type() {
-        for row in FILE_TYPES {
+        for row in file_type::FILE_TYPES {
             assert!(SPEC.about.split_whitespace().any(|word| word == row.names[0]), "{}", row.names[0]);
         }
     }
