@@ -61,6 +61,7 @@ fn flags_without_a_stated_lack_of_effect_have_one() {
         "yarn",
         "a.b=int:1",
         "7+1",
+        "7M",
         "kt",
         "top_k",
         "none",

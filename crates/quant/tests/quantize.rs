@@ -41,7 +41,6 @@ fn errors_are_at_most_those_of_the_peer() {
         for (kind, found, key) in [("plain", plain, "q_rmse"), ("weighted", weighted, "qi_rmse")] {
             let Some(limit) = row[key].as_f64() else { continue };
             seen += 1;
-            println!("{:8} {kind:8} {found:.6} of {limit:.6}: {:.4}", format.name, found / limit);
             // The recorded errors are rounded to single precision.
             if found > limit * (1.0 + 1e-6) {
                 faults.push(format!("{} {kind}: {found} > {limit}", format.name));

@@ -3,7 +3,8 @@
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::{
-    bench, cli, completion, devices, info, logits, pages, perplexity, pull, run, serve, simple, tokenize,
+    bench, cli, completion, devices, gguf_split, info, logits, pages, perplexity, pull, quantize, run, serve,
+    simple, tokenize,
 };
 use puna_flags::{Command, closest};
 
@@ -78,6 +79,20 @@ pub static TOOLS: &[Tool] = &[
         summary: "Measure how well a model predicts a text",
         command: |program| perplexity::SPEC.command(program),
         run: perplexity::run,
+    },
+    Tool {
+        name: "quantize",
+        aliases: &[],
+        summary: "Write a model in other number formats",
+        command: |program| quantize::SPEC.command(program),
+        run: quantize::run,
+    },
+    Tool {
+        name: "gguf-split",
+        aliases: &[],
+        summary: "Cut a model file into several, or make one of several",
+        command: |program| gguf_split::SPEC.command(program),
+        run: gguf_split::run,
     },
     Tool {
         name: "tokenize",

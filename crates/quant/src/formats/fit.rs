@@ -86,13 +86,12 @@ pub(super) fn symmetric<const N: usize>(x: &[f32; N], w: &[f32; N], least: f32, 
     }
     let mut best = Best { gain: 0.0, scale: 0.0 };
     // The peak on or near the far end, or, as few integers differ much, the near one.
-    const STEPS: i32 = 5;
-    for step in -STEPS..=STEPS {
-        best.consider(products(x, w, (least + 0.18 * step as f32) / top, least, most));
+    for step in -2..=2 {
+        best.consider(products(x, w, (least + 0.4 * step as f32) / top, least, most));
     }
     if most < 8.0 {
-        for step in -2..=2 {
-            best.consider(products(x, w, (most + 0.3 * step as f32) / top, least, most));
+        for step in -1..=1 {
+            best.consider(products(x, w, (most + 0.4 * step as f32) / top, least, most));
         }
     }
     for _ in 0..TURNS {
@@ -184,9 +183,9 @@ pub(super) fn affine<const N: usize>(x: &[f32; N], w: &[f32; N], most: f32, free
         }
         better
     };
-    const STEPS: i32 = 5;
+    const STEPS: i32 = 4;
     for step in -STEPS..=STEPS {
-        let inverse = (most + 0.2 * step as f32) / range;
+        let inverse = (most + 0.25 * step as f32) / range;
         consider(sums(&x, w, inverse, 0.0, most), &mut scale, &mut min);
     }
     for _ in 0..TURNS {

@@ -88,9 +88,9 @@ fn level_scale<const N: usize>(x: &[f32; N], w: &[f32; N], most: f32) -> f32 {
         })
     };
     let mut best = Best { gain: 0.0, scale: 0.0 };
-    for step in 2..=24 {
+    for step in 1..=6 {
         for end in [most, -1.0] {
-            best.consider(products(end * 0.5 * step as f32 / top));
+            best.consider(products(end * 0.5 * (step + 1) as f32 / top));
         }
     }
     for _ in 0..4 {

@@ -59,7 +59,8 @@ pub fn served(
     tokenizer: Tokenizer,
     template: &str,
 ) -> Served {
-    let engine = Engine::start(model, EngineOptions { step_tokens, context_shift: false }).expect("the engine starts");
+    let engine =
+        Engine::start(model, EngineOptions { step_tokens, context_shift: false }).expect("the engine starts");
     let facts = Facts { name: "scripted".into(), build: "test".into(), ..Facts::default() };
     let template = Template::parse(template, "<s>", "</s>").unwrap();
     Served { engine, tokenizer, template, facts, defaults: Defaults::default() }

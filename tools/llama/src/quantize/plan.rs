@@ -1,0 +1,358 @@
+//! What becomes of each tensor, decided before anything is written.
+
+use super::choose::{self, Facts, Role, Subject};
+use super::file_type::Row;
+use super::importance::Importance;
+use crate::failure::Failure;
+use crate::files;
+use crate::invocation::Invocation;
+use puna_flags::Config;
+use puna_gguf::{Array, File, Metadata, TensorInfo, TensorSpec, Value};
+use puna_quant::DType;
+use regex_automata::meta::Regex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+/// One tensor of the output.
+pub struct Planned {
+    /// Name in the input.
+    source: String,
+    /// Name in the output.
+    pub name: String,
+    /// Format in the output.
+    pub dtype: DType,
+    /// The format that was wanted where its blocks do not fit the rows.
+    wanted: Option<DType>,
+    missing_importance: bool,
+}
+
+impl Planned {
+    /// The tensor of the input.
+    pub fn tensor<'a>(&self, file: &'a File) -> Result<&'a TensorInfo, Failure> {
+        file.tensors
+            .get(&self.source)
+            .ok_or_else(|| Failure::Failed(format!("there is no tensor {}", self.source)))
+    }
+}
+
+/// All tensors of the output, in its order.
+pub struct Plan {
+    pub tensors: Vec<Planned>,
+    /// Layers that were left out, and the number of layers before.
+    pruned: BTreeSet<u32>,
+    layers: u32,
+    rows: BTreeMap<String, u64>,
+}
+
+/// Formats that the flags give to tensors.
+struct Wishes {
+    output: Option<DType>,
+    embedding: Option<DType>,
+    patterns: Vec<(Regex, DType)>,
+}
+
+impl Wishes {
+    fn new(invocation: &Invocation, config: &Config) -> Result<Self, Failure> {
+        let flags = &config.quantize;
+        let format = |name: &String| {
+            let found = DType::from_name(name).filter(|dtype| dtype.format().quantize.is_some());
+            found.ok_or_else(|| invocation.usage(format!("{name:?} is no number format for weights")))
+        };
+        let mut texts = flags.tensor_types.clone();
+        for path in &flags.tensor_type_files {
+            texts.extend(files::read_text(path)?.split_whitespace().map(str::to_owned));
+        }
+        let mut patterns = Vec::new();
+        for text in &texts {
+            let (pattern, name) = text
+                .rsplit_once('=')
+                .ok_or_else(|| invocation.usage(format!("{text:?} is not of the form PATTERN=TYPE")))?;
+            let regex = Regex::new(pattern).map_err(|error| {
+                invocation.usage(format!("{pattern:?} is no regular expression: {error}"))
+            })?;
+            patterns.push((regex, format(&name.to_owned())?));
+        }
+        Ok(Self {
+            output: flags.output_tensor_type.as_ref().map(format).transpose()?,
+            embedding: flags.token_embedding_type.as_ref().map(format).transpose()?,
+            patterns,
+        })
+    }
+
+    fn pattern(&self, name: &str) -> Option<DType> {
+        self.patterns.iter().find(|(regex, _)| regex.is_match(name)).map(|(_, dtype)| *dtype)
+    }
+
+    /// The format that the flags give to a tensor.
+    fn of(&self, name: &str, role: Role) -> Option<DType> {
+        let pattern = self.pattern(name);
+        match role {
+            Role::TokenEmbedding if name == "token_embd.weight" || pattern.is_none() => {
+                self.embedding.or(pattern)
+            }
+            Role::Output => self.output.or(pattern),
+            _ => pattern,
+        }
+    }
+}
+
+impl Plan {
+    /// Decides about every tensor. `row` is the type of file; without one all tensors are copied.
+    pub fn new(
+        invocation: &Invocation,
+        config: &Config,
+        file: &File,
+        row: Option<&Row>,
+        importance: Option<&Importance>,
+    ) -> Result<Self, Failure> {
+        let flags = &config.quantize;
+        let wishes = Wishes::new(invocation, config)?;
+        let facts = Facts::new(&file.metadata, &file.tensors, importance.is_some());
+        let pruned: BTreeSet<u32> = flags.prune_layers.iter().copied().collect();
+        if let Some(layer) = pruned.iter().find(|layer| **layer >= facts.layers) {
+            return Err(Failure::Failed(format!(
+                "there is no layer {layer}: the model has {}",
+                facts.layers
+            )));
+        }
+        let mut infos: Vec<&TensorInfo> = file.tensors.iter().collect();
+        // Tensors without a layer come first, then layer by layer.
+        infos.sort_by(|a, b| (layer_of(&a.name), &a.name).cmp(&(layer_of(&b.name), &b.name)));
+        let mut tensors = Vec::new();
+        let mut value = 0;
+        for info in infos {
+            let layer = layer_of(&info.name);
+            if layer.is_some_and(|layer| pruned.contains(&layer)) {
+                continue;
+            }
+            let role = Role::of(&info.name);
+            let axes = info.shape.iter().skip_while(|extent| **extent == 1).count();
+            let subject = Subject {
+                name: &info.name,
+                role,
+                row: info.shape.last().copied().unwrap_or(1),
+                matrices: if axes > 2 { info.shape.iter().rev().skip(2).product() } else { 1 },
+                layer: layer.unwrap_or(0),
+                value,
+            };
+            let kept = role == Role::Output && flags.leave_output_tensor;
+            let quantized = choose::is_quantized(&info.name, axes) && !kept;
+            if role == Role::Value && quantized {
+                value += 1;
+            }
+            let planned = match row.filter(|_| quantized) {
+                Some(row) => decide(info, &subject, row, &wishes, &facts, flags.pure, importance)?,
+                None => Planned::copied(info),
+            };
+            if planned.dtype != info.dtype
+                && !matches!(info.dtype, DType::F32 | DType::F16 | DType::BF16)
+                && !flags.allow_requantize
+            {
+                return Err(Failure::Failed(format!(
+                    "tensor {} is {} already; --allow-requantize makes it {} all the same, at a loss",
+                    info.name, info.dtype, planned.dtype
+                )));
+            }
+            tensors.push(Planned { name: renumbered(&info.name, layer, &pruned), ..planned });
+        }
+        let rows = file
+            .tensors
+            .iter()
+            .map(|info| (info.name.clone(), info.shape.last().copied().unwrap_or(1)))
+            .collect();
+        Ok(Self { tensors, pruned, layers: facts.layers, rows })
+    }
+
+    /// What the user should know: substitutes for formats that do not fit, by what they stand for.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut groups: BTreeMap<(u64, DType, DType), Vec<&str>> = BTreeMap::new();
+        for planned in &self.tensors {
+            if let Some(wanted) = planned.wanted {
+                let row = self.rows.get(&planned.source).copied().unwrap_or(0);
+                groups.entry((row, wanted, planned.dtype)).or_default().push(&planned.source);
+            }
+        }
+        let line = |((row, wanted, used), names): ((u64, DType, DType), Vec<&str>)| {
+            format!(
+                "rows of {row} elements are no multiple of {wanted}'s blocks of {}: {used} instead for {} tensors \
+                 ({}{})",
+                wanted.block(),
+                names.len(),
+                names.first().copied().unwrap_or_default(),
+                if names.len() > 1 { ", ..." } else { "" }
+            )
+        };
+        groups.into_iter().map(line).collect()
+    }
+
+    /// Why the plan must not be carried out.
+    pub fn refusal(&self) -> Option<String> {
+        let planned = self.tensors.iter().find(|planned| planned.missing_importance)?;
+        Some(format!(
+            "tensor {} would be {}, which needs importance: give --imatrix FILE with this tensor",
+            planned.source, planned.dtype
+        ))
+    }
+
+    /// Bytes of the tensors before and after.
+    pub fn sizes(&self, file: &File) -> (u64, u64) {
+        self.tensors.iter().fold((0, 0), |(before, after), planned| {
+            let Some(tensor) = file.tensors.get(&planned.source) else { return (before, after) };
+            let spec = TensorSpec { name: String::new(), dtype: planned.dtype, shape: tensor.shape.clone() };
+            (before + tensor.byte_len(), after + spec.byte_len().unwrap_or(0))
+        })
+    }
+
+    /// Elements of all tensors.
+    pub fn elements(&self, file: &File) -> u64 {
+        self.tensors
+            .iter()
+            .filter_map(|planned| file.tensors.get(&planned.source))
+            .map(|t| t.elements())
+            .sum()
+    }
+
+    /// One line for each tensor, then the sizes.
+    pub fn table(&self, file: &File) -> String {
+        let mut text = String::new();
+        let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        for (number, planned) in self.tensors.iter().enumerate() {
+            let Some(tensor) = file.tensors.get(&planned.source) else { continue };
+            let shape: Vec<String> = tensor.shape.iter().rev().map(|extent| format!("{extent:6}")).collect();
+            let spec = TensorSpec { name: String::new(), dtype: planned.dtype, shape: tensor.shape.clone() };
+            let after = spec.byte_len().unwrap_or(0);
+            // Writing to a string cannot fail.
+            let _ = write!(
+                text,
+                "[{:4}/{:4}] {:36} - [{}], type = {:>6}, size = {:8.3} MiB",
+                number + 1,
+                self.tensors.len(),
+                planned.name,
+                shape.join(", "),
+                tensor.dtype.name(),
+                mebibytes(tensor.byte_len())
+            );
+            if planned.dtype != tensor.dtype {
+                let _ = write!(text, " -> {:8.3} MiB ({})", mebibytes(after), planned.dtype);
+            }
+            text.push('\n');
+        }
+        let (before, after) = self.sizes(file);
+        let elements = self.elements(file).max(1) as f64;
+        for (what, bytes) in [("model", before), ("quant", after)] {
+            let bits = bytes as f64 * 8.0 / elements;
+            let _ = writeln!(text, "{what} size  = {:8.2} MiB ({bits:.2} BPW)", mebibytes(bytes));
+        }
+        if self.tensors.iter().any(|planned| planned.missing_importance) {
+            text.push_str("importance is needed (--imatrix)\n");
+        }
+        text
+    }
+
+    /// Takes the layers that were left out from the metadata, too.
+    pub fn prune_metadata(&self, metadata: &mut Metadata) {
+        if self.pruned.is_empty() {
+            return;
+        }
+        let Some(architecture) =
+            metadata.get("general.architecture").and_then(Value::text).map(str::to_owned)
+        else {
+            return;
+        };
+        let prefix = format!("{architecture}.");
+        let keys: Vec<String> =
+            metadata.iter().map(|(key, _)| key.to_owned()).filter(|key| key.starts_with(&prefix)).collect();
+        for key in keys {
+            let Some(Value::Array(array)) = metadata.get(&key) else { continue };
+            if array.len() == self.layers as usize {
+                let array = without(array, &self.pruned);
+                metadata.set(key, array);
+            }
+        }
+        let left = self.layers - self.pruned.len() as u32;
+        metadata.set(format!("{architecture}.block_count"), Value::U32(left));
+    }
+}
+
+impl Planned {
+    fn copied(info: &TensorInfo) -> Self {
+        let (source, name) = (info.name.clone(), info.name.clone());
+        Self { source, name, dtype: info.dtype, wanted: None, missing_importance: false }
+    }
+}
+
+/// The format of one tensor that is to be quantised.
+fn decide(
+    info: &TensorInfo,
+    subject: &Subject<'_>,
+    row: &Row,
+    wishes: &Wishes,
+    facts: &Facts,
+    pure: bool,
+    importance: Option<&Importance>,
+) -> Result<Planned, Failure> {
+    let (file_type, default) = (row.file_type, row.dtype);
+    let wanted = wishes
+        .of(subject.name, subject.role)
+        .unwrap_or_else(|| if pure { default } else { choose::mixture(file_type, default, subject, facts) });
+    let dtype = choose::fallback(wanted, subject.row).ok_or_else(|| {
+        Failure::Failed(format!(
+            "tensor {} has rows of {} elements, no multiple of {wanted}'s blocks of {}, and {wanted} has no substitute",
+            subject.name,
+            subject.row,
+            wanted.block()
+        ))
+    })?;
+    let columns = importance.and_then(|importance| importance.of(subject.name));
+    let expected = subject.row.saturating_mul(subject.matrices);
+    if let Some(columns) = columns
+        && columns.len() as u64 != expected
+    {
+        return Err(Failure::Failed(format!(
+            "tensor {} needs the importance of {expected} columns, but the file has {}",
+            subject.name,
+            columns.len()
+        )));
+    }
+    let missing_importance = dtype != info.dtype
+        && columns.is_none()
+        && choose::needs_importance(file_type, dtype, subject.role)
+        && !(facts.tied && subject.name == "token_embd.weight");
+    let wanted = (wanted != dtype).then_some(wanted);
+    Ok(Planned { wanted, dtype, missing_importance, ..Planned::copied(info) })
+}
+
+/// The number in `blk.N.`.
+fn layer_of(name: &str) -> Option<u32> {
+    name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
+}
+
+/// The name after layers were left out.
+fn renumbered(name: &str, layer: Option<u32>, pruned: &BTreeSet<u32>) -> String {
+    let Some(layer) = layer.filter(|_| !pruned.is_empty()) else { return name.to_owned() };
+    let before = pruned.range(..layer).count() as u32;
+    let rest = name.splitn(3, '.').nth(2).unwrap_or_default();
+    format!("blk.{}.{rest}", layer - before)
+}
+
+/// The array without the elements of these numbers.
+fn without(array: &Array, pruned: &BTreeSet<u32>) -> Array {
+    fn keep<T: Clone>(values: &[T], pruned: &BTreeSet<u32>) -> Vec<T> {
+        let kept = values.iter().enumerate().filter(|(index, _)| !pruned.contains(&(*index as u32)));
+        kept.map(|(_, value)| value.clone()).collect()
+    }
+    match array {
+        Array::U8(values) => Array::U8(keep(values, pruned)),
+        Array::I8(values) => Array::I8(keep(values, pruned)),
+        Array::U16(values) => Array::U16(keep(values, pruned)),
+        Array::I16(values) => Array::I16(keep(values, pruned)),
+        Array::U32(values) => Array::U32(keep(values, pruned)),
+        Array::I32(values) => Array::I32(keep(values, pruned)),
+        Array::F32(values) => Array::F32(keep(values, pruned)),
+        Array::Bool(values) => Array::Bool(keep(values, pruned)),
+        Array::String(values) => Array::String(keep(values, pruned)),
+        Array::U64(values) => Array::U64(keep(values, pruned)),
+        Array::I64(values) => Array::I64(keep(values, pruned)),
+        Array::F64(values) => Array::F64(keep(values, pruned)),
+    }
+}

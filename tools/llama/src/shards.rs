@@ -1,0 +1,115 @@
+//! Models in several files: their metadata, and writing all of them or none.
+
+use crate::failure::Failure;
+use puna_gguf::{Metadata, TensorSpec, Value, Writer, split};
+use std::path::{Path, PathBuf};
+
+/// A file that is about to be written.
+pub struct Shard {
+    pub path: PathBuf,
+    pub metadata: Metadata,
+    pub tensors: Vec<TensorSpec>,
+}
+
+/// The files for groups of tensors: one under the path itself, or several with `path` without `.gguf` before the
+/// number. The first has all metadata, the others only what says which part they are.
+pub fn plan(path: &Path, metadata: &Metadata, groups: Vec<Vec<TensorSpec>>) -> Result<Vec<Shard>, Failure> {
+    let mut metadata = metadata.clone();
+    for key in [split::KEY_NUMBER, split::KEY_COUNT, split::KEY_TENSORS] {
+        metadata.remove(key);
+    }
+    if groups.len() <= 1 {
+        let tensors = groups.into_iter().next().unwrap_or_default();
+        return Ok(vec![Shard { path: path.to_owned(), metadata, tensors }]);
+    }
+    let too_many = |what| Failure::Failed(format!("there are too many {what} for a model in parts"));
+    let count = u16::try_from(groups.len()).map_err(|_| too_many("files"))?;
+    let tensors = groups.iter().map(Vec::len).sum::<usize>();
+    let tensors = i32::try_from(tensors).map_err(|_| too_many("tensors"))?;
+    let prefix = match path.extension() {
+        Some(extension) if extension == "gguf" => path.with_extension(""),
+        _ => path.to_owned(),
+    };
+    let shards = (0..count).zip(groups).map(|(number, group)| {
+        let mut metadata = if number == 0 { metadata.clone() } else { alignment(&metadata) };
+        metadata.set(split::KEY_NUMBER, Value::U16(number));
+        metadata.set(split::KEY_COUNT, Value::U16(count));
+        metadata.set(split::KEY_TENSORS, Value::I32(tensors));
+        let path = split::path(&prefix, u32::from(number) + 1, u32::from(count));
+        Shard { path, metadata, tensors: group }
+    });
+    Ok(shards.collect())
+}
+
+/// The one key that the layout of every file depends on.
+fn alignment(metadata: &Metadata) -> Metadata {
+    let key = "general.alignment";
+    metadata.get(key).into_iter().map(|value| (key, value.clone())).collect()
+}
+
+/// Files that are being written side by side; they get their names together at the end, and dropping this leaves
+/// nothing behind.
+pub struct Output {
+    done: Vec<Writer>,
+    waiting: std::vec::IntoIter<Shard>,
+    current: Option<(Writer, usize)>,
+    paths: Vec<PathBuf>,
+}
+
+impl Output {
+    /// Starts with the first file.
+    pub fn new(shards: Vec<Shard>) -> Result<Self, Failure> {
+        let paths = shards.iter().map(|shard| shard.path.clone()).collect();
+        let mut output = Self { done: Vec::new(), waiting: shards.into_iter(), current: None, paths };
+        output.advance()?;
+        Ok(output)
+    }
+
+    /// Writes the next bytes of the next tensor.
+    pub fn write(&mut self, data: &[u8]) -> Result<(), Failure> {
+        match &mut self.current {
+            Some((writer, _)) => Ok(writer.write_part(data)?),
+            None => Err(Failure::Failed("there is more data than tensors".to_owned())),
+        }
+    }
+
+    /// Says that a tensor is complete.
+    pub fn end_tensor(&mut self) -> Result<(), Failure> {
+        if let Some((_, left)) = &mut self.current {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.advance()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins the next file that has tensors.
+    fn advance(&mut self) -> Result<(), Failure> {
+        self.done.extend(self.current.take().map(|(writer, _)| writer));
+        for shard in self.waiting.by_ref() {
+            let writer = Writer::create(&shard.path, &shard.metadata, &shard.tensors)?;
+            if !shard.tensors.is_empty() {
+                self.current = Some((writer, shard.tensors.len()));
+                return Ok(());
+            }
+            self.done.push(writer);
+        }
+        Ok(())
+    }
+
+    /// Gives all files their names. If that fails for one, those before it are taken away again.
+    pub fn finish(mut self) -> Result<Vec<PathBuf>, Failure> {
+        self.done.extend(self.current.take().map(|(writer, _)| writer));
+        for (number, writer) in self.done.into_iter().enumerate() {
+            if let Err(error) = writer.finish() {
+                for path in self.paths.iter().take(number) {
+                    // The error that is reported is the first one.
+                    let _ = std::fs::remove_file(path);
+                }
+                return Err(error.into());
+            }
+        }
+        Ok(self.paths)
+    }
+}
