@@ -76,6 +76,9 @@ const TOOLS: &[(&str, ToolSet)] = &[
     ("list", ToolSet::LIST),
     ("bench", ToolSet::BENCH),
     ("serve", ToolSet::SERVE),
+    ("perplexity", ToolSet::PERPLEXITY),
+    ("quantize", ToolSet::QUANTIZE),
+    ("gguf-split", ToolSet::GGUF_SPLIT),
 ];
 
 /// Rows without a line of the form `` | `name` | … `` on their page, and lines without a row.

@@ -7,7 +7,7 @@ use puna_backend::{
     Backend, BackendError, Boundary, Bounds, CacheOptions, DeviceId, DeviceInfo, DeviceKind, MemoryUse,
     Partition, ProgramId, Segment, States, WeightSource,
 };
-use puna_graph::{Graph, Input, Op, Operand, Step};
+use puna_graph::{Graph, Input, Op, Operand, StateDecl, Step};
 
 use crate::frame::Frame;
 use crate::isa::Features;
@@ -86,14 +86,15 @@ impl Backend for Cpu {
         match &node.op {
             Op::GatherRows(_) => matches!(
                 (node.inputs[0], node.inputs[1]),
-                (Operand::Weight(_), Operand::Input(Input::Tokens))
+                (Operand::Weight(_), Operand::Input(Input::Tokens | Input::Positions))
                     | (Operand::Value(_), Operand::Input(Input::OutputRows))
             ),
             Op::MatMul(_) => {
                 node.ty.shape.len() == 2
                     && matches!((node.inputs[0], node.inputs[1]), (Operand::Weight(_), Operand::Value(_)))
             }
-            Op::MatMulExperts(_) => matches!(node.inputs[0], Operand::Weight(_)),
+            Op::MatMulExperts(_) | Op::MatMulHeads(_) => matches!(node.inputs[0], Operand::Weight(_)),
+            Op::AddExpertBias(_) => matches!(node.inputs[1], Operand::Weight(_)),
             _ => true,
         }
     }
@@ -110,16 +111,22 @@ impl Backend for Cpu {
         let weights = Weights::load(graph.clone(), segment.nodes.clone(), weights, &self.pool, progress)?;
         let rotations = key_rotations(&graph, segment.nodes.clone())
             .into_iter()
-            .map(|(state, node)| {
-                let rotation = node.and_then(|node| match &graph.nodes[node].op {
-                    Op::Rope(rope) => Some(rotation(&graph, &graph.nodes[node], rope, &weights)),
-                    _ => None,
+            .map(|(state, keys)| {
+                let rotation = keys.and_then(|keys| {
+                    let node = &graph.nodes[keys.rope];
+                    let Op::Rope(rope) = &node.op else { return None };
+                    let StateDecl::KeyValue { key_dim, .. } = graph.states[state.index()] else {
+                        return None;
+                    };
+                    let (kernel, frequencies) = rotation(&graph, node, rope, &weights);
+                    let (offset, head_dim) = (keys.offset as usize, key_dim as usize);
+                    Some((crate::kernels::rope::Rope { offset, head_dim, ..kernel }, frequencies))
                 });
                 (state, rotation)
             })
             .collect();
         let cells = caches.cells.clone();
-        let caches = Caches::new(&graph, rotations, caches, self.features)?;
+        let caches = Caches::new(&graph, segment.nodes.clone(), rotations, caches, self.features)?;
         Ok(Box::new(CpuPartition {
             segment,
             features: self.features,

@@ -11,6 +11,7 @@ pub mod kernels;
 mod lower;
 pub mod memory;
 pub mod pool;
+mod recurrent;
 mod row_ops;
 mod states;
 mod tasks;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use puna_backend::{Bounds, Segment};
-use puna_graph::ops::{self, Function, alibi_slope};
+use puna_graph::ops::{self, Function, GateBound, alibi_slope};
 use puna_graph::{Dim, Graph, Input, Node, Op, Operand, StateDecl, Symbol, Type, ValueId, WeightId};
 
 use crate::arena::{Arena, SlotId};
@@ -14,7 +14,7 @@ use crate::kernels::attention::{Heads, MaskRule};
 use crate::kernels::matmul::ActivationFormat;
 use crate::kernels::norm::NormKind;
 use crate::kernels::rope::{Rope, RopeKind};
-use crate::row_ops::{Prepared, RowOp};
+use crate::row_ops::{Operands, Prepared, RowOp};
 use crate::tasks::{AttentionTask, EvaluateTask, ExpertsTask, MatMulTask, Task};
 use crate::weights::Weights;
 
@@ -187,14 +187,47 @@ impl Lowering<'_> {
                 self.unary(node, Unary::Affine { factor: scale.factor, offset: 0.0 }, value, symbol);
             }
             Op::SoftCap(soft_cap) => self.unary(node, Unary::Softcap { cap: soft_cap.cap }, value, symbol),
-            Op::Unary(unary) => self.unary(node, unary_kernel(unary.function), value, symbol),
+            Op::Unary(unary) => match unary_kernel(unary.function) {
+                Some(kernel) => self.unary(node, kernel, value, symbol),
+                None => self.evaluate(index, node, value),
+            },
+            Op::MatMulHeads(_) => self.heads(node, value),
             Op::Glu(glu) => match gate_kernel(glu.function) {
                 Some(kernel) => self.binary(node, kernel, value, symbol),
                 None => self.evaluate(index, node, value),
             },
-            Op::RouteExperts(_) | Op::ExpertWeights(_) | Op::SumExperts(_) => {
-                self.evaluate(index, node, value)
+            Op::Concat(_)
+            | Op::RepeatHeads(_)
+            | Op::SumElements(_)
+            | Op::Interpolate(_)
+            | Op::ShortConvolution(_)
+            | Op::TokenShift(_)
+            | Op::SelectiveScan(_)
+            | Op::GatedDeltaRule(_)
+            | Op::GatedLinearAttention(_)
+            | Op::Rwkv7(_) => self.evaluate(index, node, value),
+            Op::Div(_) => self.binary(node, Binary::Divide, value, symbol),
+            Op::Clamp(clamp) => {
+                self.unary(node, Unary::Clamp { low: clamp.low, high: clamp.high }, value, symbol);
             }
+            Op::ClampedGlu(glu) => self.binary(node, bounded_kernel(*glu), value, symbol),
+            Op::Slice(slice) => self.slice(node, *slice, value, symbol),
+            Op::ScaleRows(_) => self.scale_rows(node, value, symbol),
+            Op::AddExpertBias(_) => self.add_expert_bias(node, value, symbol),
+            Op::PositionScale(scale) => {
+                let task = self.task(symbol);
+                let x = self.read(node.inputs[0], task);
+                let out = self.value_slot(value);
+                self.push_row_op(symbol, RowOp::PositionScale { scale: *scale, x, out });
+            }
+            Op::RouteExperts(_)
+            | Op::ExpertWeights(_)
+            | Op::SumExperts(_)
+            | Op::GroupOfExpert(_)
+            | Op::WeightedSum(_)
+            | Op::MatchNorm(_)
+            | Op::GaussianCut(_)
+            | Op::Xielu(_) => self.evaluate(index, node, value),
         }
     }
 
@@ -210,6 +243,13 @@ impl Lowering<'_> {
         let task = self.task(symbol);
         let a = self.read(node.inputs[0], task);
         let op = match node.inputs[1] {
+            Operand::Weight(number)
+                if function == Binary::Multiply && self.weights.vector(number).len() == 1 =>
+            {
+                let factor = self.weights.vector(number)[0];
+                let out = self.value_slot(value);
+                RowOp::Unary { function: Unary::Affine { factor, offset: 0.0 }, x: a, out }
+            }
             Operand::Weight(vector) => {
                 RowOp::WithVector { function, x: a, vector, out: self.value_slot(value) }
             }
@@ -219,6 +259,37 @@ impl Lowering<'_> {
             }
         };
         self.push_row_op(symbol, op);
+    }
+
+    fn slice(&mut self, node: &Node, slice: ops::Slice, value: ValueId, symbol: Symbol) {
+        let group = self.graph.operand_type(node.inputs[0]).width().unwrap_or(1) as usize;
+        let task = self.task(symbol);
+        let x = self.read(node.inputs[0], task);
+        let out = self.value_slot(value);
+        let (start, length) = (slice.start as usize, slice.length as usize);
+        self.push_row_op(symbol, RowOp::Slice { group, start, length, x, out });
+    }
+
+    fn scale_rows(&mut self, node: &Node, value: ValueId, symbol: Symbol) {
+        let task = self.task(symbol);
+        let x = self.read(node.inputs[0], task);
+        let factors = match node.inputs[1] {
+            Operand::Weight(weight) => Operands::Vector(weight),
+            other => Operands::Slot(self.read(other, task)),
+        };
+        let out = self.value_slot(value);
+        self.push_row_op(symbol, RowOp::ScaleGroups { factors, x, out });
+    }
+
+    fn add_expert_bias(&mut self, node: &Node, value: ValueId, symbol: Symbol) {
+        let Operand::Weight(biases) = node.inputs[1] else {
+            unreachable!("`supports` refuses other operands")
+        };
+        let task = self.task(symbol);
+        let x = self.read(node.inputs[0], task);
+        let chosen = self.read(node.inputs[2], task);
+        let out = self.value_slot(value);
+        self.push_row_op(symbol, RowOp::AddExpertBias { biases, chosen, x, out });
     }
 
     fn norm(&mut self, node: &Node, kind: NormKind, epsilon: f32, value: ValueId, symbol: Symbol) {
@@ -263,6 +334,10 @@ impl Lowering<'_> {
             (Operand::Weight(table), Operand::Input(Input::Tokens)) => {
                 let out = self.value_slot(value);
                 self.push_row_op(symbol, RowOp::Embed { table, out });
+            }
+            (Operand::Weight(table), Operand::Input(Input::Positions)) => {
+                let out = self.value_slot(value);
+                self.push_row_op(symbol, RowOp::EmbedPositions { table, out });
             }
             (x @ Operand::Value(_), Operand::Input(Input::OutputRows)) => {
                 // Rows of another axis are read, so they must be complete: a task of its own.
@@ -398,7 +473,19 @@ impl Lowering<'_> {
         let chosen = self.read(node.inputs[2], task);
         let used = self.graph.operand_type(node.inputs[2]).width().unwrap_or(1) as usize;
         let out = self.output_at(value, task);
-        self.push_task(Task::Experts(ExpertsTask { weight, x, chosen, used, out }));
+        self.push_task(Task::Experts(ExpertsTask { weight, x, chosen: Some(chosen), used, out }));
+    }
+
+    /// A matrix per head: experts of which every row uses all, in order.
+    fn heads(&mut self, node: &Node, value: ValueId) {
+        let Operand::Weight(weight) = node.inputs[0] else {
+            unreachable!("`supports` refuses other operands")
+        };
+        let task = self.program.tasks.len();
+        let x = self.read(node.inputs[1], task);
+        let used = self.graph.weights[weight.index()].shape[0] as usize;
+        let out = self.output_at(value, task);
+        self.push_task(Task::Experts(ExpertsTask { weight, x, chosen: None, used, out }));
     }
 
     fn attention(&mut self, node: &Node, attention: &ops::Attention, value: ValueId) {
@@ -409,7 +496,9 @@ impl Lowering<'_> {
         self.push_row_op(symbol, RowOp::CacheWrite { state: attention.state, keys, values });
 
         let declared = &self.graph.states[attention.state.index()];
-        let StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } = *declared;
+        let StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } = *declared else {
+            unreachable!("attention has keys and values")
+        };
         let groups = self.graph.groups();
         let group = groups.iter().position(|group| *group == declared.group()).unwrap_or(0);
         let heads = match self.graph.operand_type(node.inputs[0]).shape[..] {
@@ -438,6 +527,7 @@ impl Lowering<'_> {
             mask: match attention.mask {
                 ops::MaskRule::Causal => MaskRule::Causal,
                 ops::MaskRule::Window(window) => MaskRule::Window(window),
+                ops::MaskRule::Chunked(chunk) => MaskRule::Chunked(chunk),
                 ops::MaskRule::Bidirectional => MaskRule::Bidirectional,
             },
             sinks: node.inputs.get(3).and_then(|operand| match operand {
@@ -468,14 +558,25 @@ impl Lowering<'_> {
     }
 }
 
-fn unary_kernel(function: Function) -> Unary {
+fn unary_kernel(function: Function) -> Option<Unary> {
     match function {
-        Function::Silu => Unary::Silu,
-        Function::Gelu => Unary::Gelu,
-        Function::Relu => Unary::Relu,
-        Function::ReluSquared => Unary::ReluSquared,
-        Function::Sigmoid => Unary::Sigmoid,
-        Function::Tanh => Unary::Tanh,
+        Function::Silu => Some(Unary::Silu),
+        Function::Gelu => Some(Unary::Gelu),
+        Function::Relu => Some(Unary::Relu),
+        Function::ReluSquared => Some(Unary::ReluSquared),
+        Function::Sigmoid => Some(Unary::Sigmoid),
+        Function::Tanh => Some(Unary::Tanh),
+        Function::Exp => Some(Unary::Exp),
+        Function::Softplus => None,
+    }
+}
+
+fn bounded_kernel(glu: ops::ClampedGlu) -> Binary {
+    let limit = glu.limit;
+    match glu.bound {
+        GateBound::BeforeSilu => Binary::SiluGateLimitedBefore { limit },
+        GateBound::AfterSilu => Binary::SiluGateLimitedAfter { limit },
+        GateBound::Shifted { alpha } => Binary::OaiGate { alpha, limit },
     }
 }
 
@@ -485,6 +586,6 @@ fn gate_kernel(function: Function) -> Option<Binary> {
         Function::Gelu => Some(Binary::GeluGate),
         Function::Relu => Some(Binary::ReluGate),
         Function::Sigmoid => Some(Binary::SigmoidGate),
-        Function::ReluSquared | Function::Tanh => None,
+        Function::ReluSquared | Function::Tanh | Function::Exp | Function::Softplus => None,
     }
 }

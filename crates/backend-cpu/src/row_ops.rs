@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use puna_graph::ops::PositionScale;
 use puna_graph::{StateId, WeightId};
 
 use crate::arena::SlotId;
@@ -12,13 +13,15 @@ use crate::kernels::cache;
 use crate::kernels::matmul::ActivationFormat;
 use crate::kernels::norm::{Norm, NormKind};
 use crate::kernels::rope::Rope;
-use crate::kernels::rows::Rows;
+use crate::kernels::rows::{Rows, RowsMut};
 
 /// One row-wise operation.
 #[derive(Clone, Debug)]
 pub enum RowOp {
-    /// Decodes the embedding rows of the step's tokens.
+    /// Decodes the rows of a table at the step's tokens.
     Embed { table: WeightId, out: SlotId },
+    /// Decodes the rows of a table at the step's positions; one past the end counts as the last.
+    EmbedPositions { table: WeightId, out: SlotId },
     /// Copies the rows that leave the model.
     OutputRows { x: SlotId, out: SlotId },
     /// Normalises groups of each row.
@@ -43,8 +46,25 @@ pub enum RowOp {
     Binary { function: Binary, a: SlotId, b: SlotId, out: SlotId },
     /// A function of a value and a vector that is repeated along each row.
     WithVector { function: Binary, x: SlotId, vector: WeightId, out: SlotId },
+    /// Copies part of each group of `group` numbers.
+    Slice { group: usize, start: usize, length: usize, x: SlotId, out: SlotId },
+    /// Multiplies groups of each row by a factor each; the factors are a value or a vector.
+    ScaleGroups { factors: Operands, x: SlotId, out: SlotId },
+    /// Adds the bias of the chosen expert to each of a token's rows.
+    AddExpertBias { biases: WeightId, chosen: SlotId, x: SlotId, out: SlotId },
+    /// Multiplies each row by a factor that grows with its position.
+    PositionScale { scale: PositionScale, x: SlotId, out: SlotId },
     /// Converts an activation for the matrices that read it.
     Prepare { x: SlotId, prepared: Prepared },
+}
+
+/// A value of the step or a vector of the file.
+#[derive(Clone, Copy, Debug)]
+pub enum Operands {
+    /// A value.
+    Slot(SlotId),
+    /// A vector, the same for every row.
+    Vector(WeightId),
 }
 
 /// An activation in the forms that its matrices may ask for.
@@ -76,6 +96,16 @@ impl RowOp {
                     // SAFETY: the row is this chunk's own.
                     let out = unsafe { std::slice::from_raw_parts_mut(out.row(row), out.width()) };
                     frame.weights.decode_row(*table, frame.step.tokens[row] as usize, out);
+                }
+            }
+            RowOp::EmbedPositions { table, out } => {
+                let out = frame.rows_mut(*out);
+                let last = frame.weights.rows(*table).saturating_sub(1);
+                for row in range {
+                    // SAFETY: the row is this chunk's own.
+                    let out = unsafe { std::slice::from_raw_parts_mut(out.row(row), out.width()) };
+                    let position = usize::try_from(frame.step.positions[row]).unwrap_or(0);
+                    frame.weights.decode_row(*table, position.min(last), out);
                 }
             }
             RowOp::OutputRows { x, out } => {
@@ -126,10 +156,65 @@ impl RowOp {
                         let width = vector.len();
                         (
                             Rows::from_raw(x.row(row), repeats, width, width),
-                            crate::kernels::rows::RowsMut::from_raw(out.row(row), repeats, width, width),
+                            RowsMut::from_raw(out.row(row), repeats, width, width),
                         )
                     };
                     binary(features, *function, x, Rows::repeated(vector, repeats), &mut out, 0..repeats);
+                }
+            }
+            RowOp::Slice { group, start, length, x, out } => {
+                let (x, out) = (frame.rows(*x), frame.rows_mut(*out));
+                for row in range {
+                    // SAFETY: both rows are this chunk's own and lie in different slots.
+                    let (x, out) = unsafe { row_pair(x, &out, row) };
+                    for (x, out) in x.chunks_exact(*group).zip(out.chunks_exact_mut(*length)) {
+                        out.copy_from_slice(&x[*start..start + length]);
+                    }
+                }
+            }
+            RowOp::ScaleGroups { factors, x, out } => {
+                let (x, out) = (frame.rows(*x), frame.rows_mut(*out));
+                for row in range {
+                    // SAFETY: both rows are this chunk's own and lie in different slots.
+                    let (x, out) = unsafe { row_pair(x, &out, row) };
+                    let factors = match factors {
+                        Operands::Slot(slot) => {
+                            let factors = frame.rows(*slot);
+                            // SAFETY: the row has `width` numbers that nobody writes now.
+                            unsafe { std::slice::from_raw_parts(factors.row(row), factors.width()) }
+                        }
+                        Operands::Vector(weight) => frame.weights.vector(*weight),
+                    };
+                    let group = x.len() / factors.len().max(1);
+                    let groups = x.chunks_exact(group).zip(out.chunks_exact_mut(group));
+                    for ((x, out), factor) in groups.zip(factors) {
+                        out.iter_mut().zip(x).for_each(|(out, x)| *out = x * factor);
+                    }
+                }
+            }
+            RowOp::AddExpertBias { biases, chosen, x, out } => {
+                let (x, out) = (frame.rows(*x), frame.rows_mut(*out));
+                let biases = frame.weights.vector(*biases);
+                let chosen = frame.integers(*chosen);
+                let used = chosen.len() / x.rows().max(1);
+                for row in range {
+                    // SAFETY: both rows are this chunk's own and lie in different slots.
+                    let (x, out) = unsafe { row_pair(x, &out, row) };
+                    let width = x.len() / used.max(1);
+                    let groups = x.chunks_exact(width).zip(out.chunks_exact_mut(width));
+                    for ((x, out), expert) in groups.zip(&chosen[row * used..]) {
+                        let bias = &biases[*expert as usize * width..][..width];
+                        out.iter_mut().zip(x).zip(bias).for_each(|((out, x), bias)| *out = x + bias);
+                    }
+                }
+            }
+            RowOp::PositionScale { scale, x, out } => {
+                let (x, out) = (frame.rows(*x), frame.rows_mut(*out));
+                for row in range {
+                    // SAFETY: both rows are this chunk's own and lie in different slots.
+                    let (x, out) = unsafe { row_pair(x, &out, row) };
+                    let factor = scale.factor(frame.step.positions[row]) as f32;
+                    out.iter_mut().zip(x).for_each(|(out, x)| *out = x * factor);
                 }
             }
             RowOp::Prepare { x, prepared } => {
@@ -152,5 +237,19 @@ impl RowOp {
                 }
             }
         }
+    }
+}
+
+/// A row of a value and the same row of another.
+///
+/// # Safety
+/// The rows lie in different slots and nobody else uses that of `out`.
+unsafe fn row_pair<'a>(x: Rows<'a>, out: &RowsMut<'a>, row: usize) -> (&'a [f32], &'a mut [f32]) {
+    // SAFETY: a row has `width` numbers; the caller guarantees the rest.
+    unsafe {
+        (
+            std::slice::from_raw_parts(x.row(row), x.width()),
+            std::slice::from_raw_parts_mut(out.row(row), out.width()),
+        )
     }
 }

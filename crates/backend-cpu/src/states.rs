@@ -12,6 +12,7 @@ use crate::kernels::cache::{CacheRows, CacheRowsMut, RowFormat, copy_cells, shif
 use crate::kernels::rope::Rope;
 use crate::kernels::rows::RowsMut;
 use crate::memory::AlignedBuffer;
+use crate::recurrent::RecurrentStates;
 
 /// Keys or values of one layer: `[heads, cells, dim]` in the cache's number format.
 struct Rows {
@@ -91,7 +92,9 @@ impl Cache {
     ) -> Result<Self, BackendError> {
         let declared = &graph.states[state.index()];
         let group = graph.groups().iter().position(|group| *group == declared.group()).unwrap_or(0);
-        let StateDecl::KeyValue { layer, kv_heads, key_dim, value_dim, .. } = declared;
+        let StateDecl::KeyValue { layer, kv_heads, key_dim, value_dim, .. } = declared else {
+            unreachable!("attention has keys and values")
+        };
         let cells = options.cells[group];
         Ok(Self {
             layer: *layer,
@@ -138,14 +141,16 @@ pub type KeyRotation = (StateId, Option<(Rope, Vec<f64>)>);
 /// All caches of a segment.
 pub struct Caches {
     features: Features,
-    /// One entry per state of the graph; `None` for those of other segments.
+    /// One entry per state of the graph; `None` for recurrent ones and those of other segments.
     caches: Vec<Option<Cache>>,
+    recurrent: RecurrentStates,
 }
 
 impl Caches {
     /// Caches of the states that live in a segment.
     pub fn new(
         graph: &Arc<Graph>,
+        nodes: Range<usize>,
         rotations: Vec<KeyRotation>,
         options: &CacheOptions,
         features: Features,
@@ -154,7 +159,13 @@ impl Caches {
         for (state, rotation) in rotations {
             caches[state.index()] = Some(Cache::new(graph, state, options, rotation)?);
         }
-        Ok(Self { features, caches })
+        let recurrent = RecurrentStates::new(graph, nodes, options)?;
+        Ok(Self { features, caches, recurrent })
+    }
+
+    /// The recurrent states of this segment.
+    pub fn recurrent(&self) -> &RecurrentStates {
+        &self.recurrent
     }
 
     /// The cache of a state of this segment.
@@ -164,7 +175,7 @@ impl Caches {
 
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
-        self.caches.iter().flatten().map(Cache::bytes).sum()
+        self.caches.iter().flatten().map(Cache::bytes).sum::<usize>() + self.recurrent.bytes()
     }
 
     fn of_group(&mut self, group: usize) -> impl Iterator<Item = &mut Cache> {
@@ -174,6 +185,7 @@ impl Caches {
 
 impl States for Caches {
     fn copy(&mut self, group: usize, moves: &[CellMove]) -> Result<(), BackendError> {
+        self.recurrent.copy(group, moves);
         for cache in self.of_group(group) {
             // SAFETY: `self` is borrowed exclusively and no program runs.
             let (mut keys, mut values) = unsafe { cache.write() };
@@ -207,6 +219,9 @@ impl States for Caches {
     }
 
     fn save(&mut self, state: StateId, cells: &[u32]) -> Result<Vec<u8>, BackendError> {
+        if let Some(bytes) = self.recurrent.save(state, cells) {
+            return Ok(bytes);
+        }
         let cache = self.cache(state);
         let mut bytes =
             Vec::with_capacity(cells.len() * (cache.keys.cell_bytes() + cache.values.cell_bytes()));
@@ -221,6 +236,9 @@ impl States for Caches {
     }
 
     fn restore(&mut self, state: StateId, cells: &[u32], bytes: &[u8]) -> Result<(), BackendError> {
+        if self.recurrent.has(state) {
+            return self.recurrent.restore(state, cells, bytes);
+        }
         let cache = self.caches[state.index()].as_mut().expect("the state lives in this segment");
         let expected = cells.len() * (cache.keys.cell_bytes() + cache.values.cell_bytes());
         if bytes.len() != expected {
@@ -241,7 +259,7 @@ impl States for Caches {
     }
 
     fn states(&self) -> Vec<StateId> {
-        let present = self.caches.iter().enumerate().filter(|(_, cache)| cache.is_some());
-        present.map(|(index, _)| StateId(index as u32)).collect()
+        let all = (0..self.caches.len()).map(|index| StateId(index as u32));
+        all.filter(|state| self.caches[state.index()].is_some() || self.recurrent.has(*state)).collect()
     }
 }

@@ -75,8 +75,8 @@ pub struct ExpertsTask {
     pub weight: WeightId,
     /// Activation: a row per token, or per chosen expert.
     pub x: SlotId,
-    /// Chosen experts, integers.
-    pub chosen: SlotId,
+    /// Chosen experts, integers; without them every token uses all in order.
+    pub chosen: Option<SlotId>,
     /// Chosen experts per token.
     pub used: usize,
     /// Result: a row of the matrix per chosen expert.
@@ -279,10 +279,15 @@ impl ExpertsTask {
         let matrix = &frame.weights.matrices(self.weight)[expert];
         let range = block * size..((block + 1) * size).min(matrix.rows());
         let (rows, columns) = (matrix.rows(), matrix.columns());
-        let chosen = frame.integers(self.chosen);
         let x = frame.floats(self.x);
-        let per_slot = x.len() == chosen.len() * columns;
-        let slots: Vec<usize> = (0..chosen.len()).filter(|slot| chosen[*slot] as usize == expert).collect();
+        let (per_slot, slots): (bool, Vec<usize>) = match self.chosen {
+            Some(chosen) => {
+                let chosen = frame.integers(chosen);
+                let slots = (0..chosen.len()).filter(|slot| chosen[*slot] as usize == expert);
+                (x.len() == chosen.len() * columns, slots.collect())
+            }
+            None => (true, (expert..x.len() / columns).step_by(self.used).collect()),
+        };
         let (prepared_bytes, result_bytes, _) = self.format_bytes(frame);
         let format = matrix.activation(frame.features, 1);
         let (prepared, rest) = scratch.bytes.split_at_mut(prepared_bytes);
@@ -333,8 +338,10 @@ impl EvaluateTask {
             })
             .collect();
         let inputs: Vec<&Array> = inputs.iter().collect();
-        let mut context = puna_graph::evaluate::Context { graph, step: frame.step, memory: &mut [] };
-        let result = node.op.evaluate(&inputs, &mut context);
+        let result = frame.caches.recurrent().with(|memory| {
+            let mut context = puna_graph::evaluate::Context { graph, step: frame.step, memory };
+            node.op.evaluate(&inputs, &mut context)
+        });
         write_slot(frame, &result, node.ty.element, self.out);
     }
 }

@@ -124,7 +124,7 @@ fn uses(graph: &Graph, nodes: Range<usize>) -> BTreeMap<WeightId, Use> {
             let Operand::Weight(weight) = operand else { continue };
             let usage = match (&node.op, index) {
                 (Op::MatMul(_), 0) => Use::Matrix,
-                (Op::MatMulExperts(_), 0) => Use::Experts,
+                (Op::MatMulExperts(_) | Op::MatMulHeads(_), 0) => Use::Experts,
                 (Op::GatherRows(_), 0) => Use::Table,
                 _ => Use::Vector,
             };

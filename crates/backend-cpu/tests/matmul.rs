@@ -6,7 +6,7 @@ use puna_backend_cpu::memory::AlignedBuffer;
 use puna_quant::{DType, FORMATS, FloatField, Format};
 
 /// Formats with kernels of their own; the others share the path that decodes rows.
-const FAST: [DType; 12] = [
+const FAST: [DType; 28] = [
     DType::F32,
     DType::F16,
     DType::BF16,
@@ -19,6 +19,22 @@ const FAST: [DType; 12] = [
     DType::Q4_K,
     DType::Q5_K,
     DType::Q6_K,
+    DType::Q2_K,
+    DType::Q3_K,
+    DType::IQ4_XS,
+    DType::MXFP4,
+    DType::NVFP4,
+    DType::TQ1_0,
+    DType::TQ2_0,
+    DType::Q1_0,
+    DType::Q2_0,
+    DType::IQ2_XXS,
+    DType::IQ2_XS,
+    DType::IQ2_S,
+    DType::IQ3_XXS,
+    DType::IQ3_S,
+    DType::IQ1_S,
+    DType::IQ1_M,
 ];
 
 /// A small generator of the same numbers in every run.
@@ -244,7 +260,7 @@ fn decoded_rows_are_the_reference_values() {
 
 #[test]
 fn packing_in_parts_equals_packing_at_once() {
-    for dtype in [DType::Q4_1, DType::Q6_K, DType::F16, DType::IQ3_S] {
+    for dtype in [DType::Q4_1, DType::Q6_K, DType::F16, DType::IQ3_S, DType::NVFP4, DType::Q8_K] {
         let (rows, columns) = (57, 512);
         let source = random_rows(dtype.format(), rows, columns, &mut Random(3));
         let whole = PackedMatrix::pack(dtype, rows, columns, &source).expect("a valid shape");

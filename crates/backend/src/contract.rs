@@ -50,7 +50,7 @@ pub struct CacheOptions {
     pub keys: DType,
     /// Format of values.
     pub values: DType,
-    /// Cells of each cache group, in the order of `Graph::groups`.
+    /// Cells of each cache group (of a recurrent one: whole states), in the order of `Graph::groups`.
     pub cells: Vec<u32>,
 }
 
@@ -144,10 +144,10 @@ pub trait States {
     /// Copies cells, in order, in every state of the group.
     fn copy(&mut self, group: usize, moves: &[CellMove]) -> Result<(), BackendError>;
     /// Rotates the keys of cells by a change of position (context shift), in every state of the group whose
-    /// keys carry rotary positions.
+    /// keys carry rotary positions. Recurrent groups are never shifted.
     fn shift(&mut self, group: usize, cells: &[(u32, i32)]) -> Result<(), BackendError>;
     /// Contents of the cells of one state, in this order, in the cache's own formats: for each cell its keys
-    /// then its values.
+    /// then its values, or the numbers of a recurrent state as `f32`.
     fn save(&mut self, state: StateId, cells: &[u32]) -> Result<Vec<u8>, BackendError>;
     /// Writes what [`States::save`] gave into cells.
     fn restore(&mut self, state: StateId, cells: &[u32], bytes: &[u8]) -> Result<(), BackendError>;

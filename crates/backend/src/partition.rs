@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use puna_graph::{Graph, Operand, ValueId};
+use puna_graph::ops::OpDef;
+use puna_graph::{Graph, Op, Operand, StateId, ValueId};
 
 use crate::Segment;
 
@@ -36,20 +37,49 @@ pub fn partition(graph: &Arc<Graph>, device_of: impl Fn(usize) -> usize) -> Vec<
     segments
 }
 
-/// For each state of a segment that carries rotary positions, the rotation of its keys: `(state, node of the
-/// Rope)`. Context shift needs it. Keys reach an `Attention` either straight from a `Rope` or without one.
-pub fn key_rotations(graph: &Graph, nodes: Range<usize>) -> Vec<(puna_graph::StateId, Option<usize>)> {
+/// The states that the nodes of a segment read and write, in their order, each once.
+pub fn states(graph: &Graph, nodes: Range<usize>) -> Vec<StateId> {
+    let mut states: Vec<StateId> = graph.nodes[nodes].iter().filter_map(|node| node.op.state()).collect();
+    states.sort();
+    states.dedup();
+    states
+}
+
+/// How keys carry their positions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyRotation {
+    /// Node of the `Rope`.
+    pub rope: usize,
+    /// Elements of a key before those that it rotates.
+    pub offset: u32,
+}
+
+/// For each attention of a segment its state and the rotation of its keys, if they have one; context shift needs
+/// it. Keys reach an `Attention` straight from a `Rope`, or as the second part of a `Concat`, repeated or not.
+pub fn key_rotations(graph: &Graph, nodes: Range<usize>) -> Vec<(StateId, Option<KeyRotation>)> {
+    let rotation = |keys: Operand| {
+        let (mut operand, mut offset) = (keys, 0);
+        while let Operand::Value(value) = operand {
+            let node = graph.nodes.get(value.index())?;
+            operand = match &node.op {
+                Op::Rope(_) => return Some(KeyRotation { rope: value.index(), offset }),
+                Op::Concat(_) => {
+                    offset += graph.operand_type(*node.inputs.first()?).width()?;
+                    *node.inputs.get(1)?
+                }
+                Op::RepeatHeads(_) => *node.inputs.first()?,
+                _ => return None,
+            };
+        }
+        None
+    };
     graph.nodes[nodes]
         .iter()
-        .filter_map(|node| {
-            let puna_graph::Op::Attention(attention) = &node.op else { return None };
-            let rope = match node.inputs.get(1) {
-                Some(Operand::Value(keys)) => {
-                    matches!(graph.nodes[keys.index()].op, puna_graph::Op::Rope(_)).then_some(keys.index())
-                }
-                _ => None,
-            };
-            Some((attention.state, rope))
+        .filter_map(|node| match &node.op {
+            Op::Attention(attention) => {
+                Some((attention.state, node.inputs.get(1).copied().and_then(rotation)))
+            }
+            _ => None,
         })
         .collect()
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use puna_graph::evaluate::{Context, Memory, Weights, run};
 use puna_graph::{Array, Graph, Op, Operand, StateDecl, StateId, Step, WeightId};
 
-use crate::partition::key_rotations;
+use crate::partition::{key_rotations, states};
 use crate::{
     Backend, BackendError, Boundary, Bounds, CacheOptions, CellMove, DeviceId, DeviceInfo, DeviceKind,
     MemoryUse, Partition, ProgramId, Segment, States, WeightSource,
@@ -115,15 +115,23 @@ impl Partition for ReferencePartition {
     }
 
     fn memory(&self) -> MemoryUse {
-        let caches = self.memory.iter().map(|memory| 4 * (memory.keys.len() + memory.values.len()) as u64);
+        let caches = self
+            .memory
+            .iter()
+            .map(|memory| 4 * (memory.keys.len() + memory.values.len() + memory.recurrent.len()) as u64);
         MemoryUse { caches: caches.sum(), ..MemoryUse::default() }
     }
 }
 
-/// Elements of one cell's keys and values.
-fn widths(state: &StateDecl) -> (usize, usize) {
-    let StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } = state;
-    ((kv_heads * key_dim) as usize, (kv_heads * value_dim) as usize)
+/// The parts of a state's memory, each with the elements of one cell.
+fn parts<'m>(memory: &'m mut Memory, state: &StateDecl) -> Vec<(&'m mut Vec<f32>, usize)> {
+    match state {
+        StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } => vec![
+            (&mut memory.keys, (kv_heads * key_dim) as usize),
+            (&mut memory.values, (kv_heads * value_dim) as usize),
+        ],
+        StateDecl::Recurrent { elements, .. } => vec![(&mut memory.recurrent, *elements as usize)],
+    }
 }
 
 fn cell(index: u32, width: usize) -> Range<usize> {
@@ -144,11 +152,11 @@ impl ReferencePartition {
 impl States for ReferencePartition {
     fn copy(&mut self, group: usize, moves: &[CellMove]) -> Result<(), BackendError> {
         for state in self.of_group(group) {
-            let (keys, values) = widths(&self.segment.graph.states[state.index()]);
-            let memory = &mut self.memory[state.index()];
-            for CellMove { from, to } in moves {
-                memory.keys.copy_within(cell(*from, keys), *to as usize * keys);
-                memory.values.copy_within(cell(*from, values), *to as usize * values);
+            let declared = &self.segment.graph.states[state.index()];
+            for (floats, width) in parts(&mut self.memory[state.index()], declared) {
+                for CellMove { from, to } in moves {
+                    floats.copy_within(cell(*from, width), *to as usize * width);
+                }
             }
         }
         Ok(())
@@ -158,16 +166,19 @@ impl States for ReferencePartition {
         let rotations = key_rotations(&self.segment.graph, self.segment.nodes.clone());
         for state in self.of_group(group) {
             let rope = rotations.iter().find(|(other, _)| *other == state).and_then(|(_, rope)| *rope);
-            let Some(node) = rope else { continue };
-            let node = &self.segment.graph.nodes[node];
+            let Some(rotation) = rope else { continue };
+            let node = &self.segment.graph.nodes[rotation.rope];
             let Op::Rope(rope) = &node.op else { continue };
             let factors = match node.inputs.get(2) {
                 Some(Operand::Weight(weight)) => Some(self.decoded.decode(*weight)),
                 _ => None,
             };
             let frequencies = rope.frequencies(factors.as_ref().map(|factors| factors.floats()));
-            let StateDecl::KeyValue { key_dim, .. } = &self.segment.graph.states[state.index()];
-            let (keys, _) = widths(&self.segment.graph.states[state.index()]);
+            let StateDecl::KeyValue { key_dim, kv_heads, .. } = &self.segment.graph.states[state.index()]
+            else {
+                continue;
+            };
+            let keys = (kv_heads * key_dim) as usize;
             for (index, delta) in cells {
                 for head in
                     self.memory[state.index()].keys[cell(*index, keys)].chunks_exact_mut(*key_dim as usize)
@@ -176,6 +187,7 @@ impl States for ReferencePartition {
                         // A turn by the difference alone: the stored key already carries the magnitude.
                         let (sine, cosine) = (*delta as f64 * frequency).sin_cos();
                         let (i, j) = rope.pair(pair);
+                        let (i, j) = (i + rotation.offset as usize, j + rotation.offset as usize);
                         let (a, b) = (head[i] as f64, head[j] as f64);
                         head[i] = (a * cosine - b * sine) as f32;
                         head[j] = (a * sine + b * cosine) as f32;
@@ -187,35 +199,31 @@ impl States for ReferencePartition {
     }
 
     fn save(&mut self, state: StateId, cells: &[u32]) -> Result<Vec<u8>, BackendError> {
-        let (keys, values) = widths(&self.segment.graph.states[state.index()]);
-        let memory = &self.memory[state.index()];
-        let floats = cells.iter().flat_map(|index| {
-            memory.keys[cell(*index, keys)].iter().chain(&memory.values[cell(*index, values)])
-        });
+        let declared = &self.segment.graph.states[state.index()];
+        let parts = parts(&mut self.memory[state.index()], declared);
+        let floats = cells
+            .iter()
+            .flat_map(|index| parts.iter().flat_map(|(floats, width)| &floats[cell(*index, *width)]));
         Ok(floats.flat_map(|float| float.to_le_bytes()).collect())
     }
 
     fn restore(&mut self, state: StateId, cells: &[u32], bytes: &[u8]) -> Result<(), BackendError> {
         let declared = &self.segment.graph.states[state.index()];
-        let (keys, values) = widths(declared);
-        let expected = cells.len() * (keys + values) * 4;
+        let mut parts = parts(&mut self.memory[state.index()], declared);
+        let expected = cells.len() * parts.iter().map(|(_, width)| width).sum::<usize>() * 4;
         if bytes.len() != expected {
-            let StateDecl::KeyValue { layer, .. } = declared;
-            return Err(BackendError::SavedState { layer: *layer, found: bytes.len(), expected });
+            return Err(BackendError::SavedState { layer: declared.layer(), found: bytes.len(), expected });
         }
-        let floats: Vec<f32> =
-            bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        let memory = &mut self.memory[state.index()];
-        for (index, floats) in cells.iter().zip(floats.chunks_exact(keys + values)) {
-            memory.write(*index as usize, &floats[..keys], &floats[keys..]);
+        let mut saved = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        for index in cells {
+            for (floats, width) in &mut parts {
+                floats[cell(*index, *width)].iter_mut().zip(&mut saved).for_each(|(to, from)| *to = from);
+            }
         }
         Ok(())
     }
 
     fn states(&self) -> Vec<StateId> {
-        key_rotations(&self.segment.graph, self.segment.nodes.clone())
-            .into_iter()
-            .map(|(state, _)| state)
-            .collect()
+        states(&self.segment.graph, self.segment.nodes.clone())
     }
 }

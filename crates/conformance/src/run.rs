@@ -5,7 +5,7 @@ use std::sync::Arc;
 use puna_backend::partition::partition;
 use puna_backend::{Backend, Boundary, Bounds, CacheOptions, DeviceId, Partition, ProgramId, WeightSource};
 use puna_gguf::File;
-use puna_graph::{Graph, GroupStep, Output, Span, Step, WeightId};
+use puna_graph::{CacheGroup, Graph, GroupStep, Output, Span, Step, WeightId};
 use puna_quant::DType;
 
 /// Weights of an open file.
@@ -21,6 +21,25 @@ impl WeightSource for FileWeights {
     }
 
     fn release(&self, _: WeightId) {}
+}
+
+/// What one sequence does with the caches of a group when it goes on from position `first` to `end`: cell `i` holds
+/// position `i`, a recurrent state is in cell 0.
+pub fn group_step(group: CacheGroup, first: u32, end: u32) -> GroupStep {
+    let tokens = 0..end - first;
+    if group == CacheGroup::Recurrent {
+        let cells = if first > 0 { std::iter::once(0..1).collect() } else { Vec::new() };
+        return GroupStep {
+            write_cells: vec![0; tokens.len()],
+            cell_positions: Vec::new(),
+            spans: vec![Span { tokens, cells }],
+        };
+    }
+    GroupStep {
+        write_cells: (first..end).collect(),
+        cell_positions: (0..end as i32).collect(),
+        spans: vec![Span { tokens, cells: std::iter::once(0..end).collect() }],
+    }
 }
 
 /// A model on one back end with one sequence, cell `i` holding position `i`.
@@ -63,16 +82,11 @@ impl SingleSequence {
     fn step(&mut self, tokens: &[u32], first_output: u32) -> Vec<f32> {
         let (first, end) = (self.length, self.length + tokens.len() as u32);
         self.length = end;
-        let group = GroupStep {
-            write_cells: (first..end).collect(),
-            cell_positions: (0..end as i32).collect(),
-            spans: vec![Span { tokens: 0..tokens.len() as u32, cells: std::iter::once(0..end).collect() }],
-        };
         let step = Step {
             tokens: tokens.to_vec(),
             positions: (first as i32..end as i32).collect(),
             output_rows: (first_output..tokens.len() as u32).collect(),
-            groups: vec![group; self.graph.groups().len()],
+            groups: self.graph.groups().into_iter().map(|group| group_step(group, first, end)).collect(),
         };
         let mut boundary = Boundary::default();
         self.partition.run(self.program, &step, &mut boundary).expect("the step runs");

@@ -64,11 +64,37 @@ impl ZooModel {
         metadata.str("general.architecture").expect("a header has an architecture").to_string()
     }
 
-    /// Largest error allowed by the model's activation: goldens with a GELU carry a table in half precision.
+    /// Whether the model has a GELU, whose goldens carry a table in half precision.
+    pub fn has_gelu(&self) -> bool {
+        GELU.contains(&self.architecture().as_str())
+    }
+
+    /// Largest error allowed by the model's activation.
     pub fn tolerance(&self) -> f64 {
-        if self.architecture().starts_with("gemma") { 1e-6 } else { 1e-8 }
+        if self.has_gelu() { 1e-6 } else { 1e-8 }
     }
 }
+
+/// Architectures with a GELU.
+const GELU: &[&str] = &[
+    "bloom",
+    "codeshell",
+    "falcon",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3n",
+    "gemma4",
+    "gpt2",
+    "gptneox",
+    "grok",
+    "mpt",
+    "phi2",
+    "pockettts",
+    "spark2_5",
+    "starcoder",
+    "starcoder2",
+];
 
 /// A model file from a header (a GGUF cut at its data section) and a seed. Element `i` of tensor `T` is made
 /// from `splitmix64(fnv1a64(T) ^ seed·G + (i + 1)·G)` as a number in [-1, 1), scaled by the kind of tensor.

@@ -16,6 +16,8 @@ pub trait Runner: Send {
     fn length(&self, sequence: u32) -> u32;
     /// Evaluates a batch. On error nothing of it stays in any sequence, or a sequence is emptied.
     fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError>;
+    /// The largest length up to `wanted` to which the sequence can be truncated.
+    fn longest_truncation(&self, sequence: u32, wanted: u32) -> u32;
     /// Drops the positions from `position` on. An error leaves the sequence as it was.
     fn truncate(&mut self, sequence: u32, position: u32) -> Result<(), RuntimeError>;
     /// Drops everything of the sequence.
@@ -52,6 +54,10 @@ impl Runner for Model {
 
     fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError> {
         Model::run(self, batch)
+    }
+
+    fn longest_truncation(&self, sequence: u32, wanted: u32) -> u32 {
+        Model::longest_truncation(self, sequence, wanted)
     }
 
     fn truncate(&mut self, sequence: u32, position: u32) -> Result<(), RuntimeError> {

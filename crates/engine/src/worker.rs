@@ -198,7 +198,10 @@ impl Worker {
         let most = request.prompt.len().saturating_sub(1);
         let mut cached = 0;
         if request.reuse {
-            cached = common_prefix(&self.slots[index].held, &request.prompt).min(most);
+            let common = common_prefix(&self.slots[index].held, &request.prompt).min(most);
+            // Windowed and recurrent layers can go back to some lengths only.
+            let common = u32::try_from(common).unwrap_or(u32::MAX);
+            cached = self.model.longest_truncation(index as u32, common) as usize;
         }
         if cached < self.slots[index].held.len() {
             let kept = cached > 0 && guarded(|| self.model.truncate(index as u32, cached as u32)).is_ok();

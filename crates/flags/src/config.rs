@@ -1,6 +1,7 @@
 //! The configuration that flags write: plain data, one field per flag.
 
 use crate::values::Toggle;
+use crate::workshop::{GgufSplit, Perplexity, Quantize};
 use puna_gguf::Value;
 use std::path::PathBuf;
 
@@ -31,6 +32,12 @@ pub struct Config {
     pub tokenize: Tokenize,
     /// What `logits` computes.
     pub logits: Logits,
+    /// What `perplexity` computes.
+    pub perplexity: Perplexity,
+    /// How `quantize` chooses formats.
+    pub quantize: Quantize,
+    /// How `gguf-split` cuts files.
+    pub gguf_split: GgufSplit,
     /// `--json` of `info`, `devices` and `list`.
     pub json: bool,
     /// Arguments that are no flags, in order.

@@ -16,6 +16,7 @@ mod spec;
 mod suggest;
 mod table;
 mod values;
+mod workshop;
 
 pub use clap::Command;
 pub use config::{
@@ -30,3 +31,4 @@ pub use spec::{Positional, Spec};
 pub use suggest::closest;
 pub use table::FLAGS;
 pub use values::Toggle;
+pub use workshop::{GgufSplit, Perplexity, Quantize};

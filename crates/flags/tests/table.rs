@@ -97,6 +97,9 @@ fn commands_are_valid_and_help_lists_only_the_tools_flags() {
         ("serve", ToolSet::SERVE),
         ("pull", ToolSet::PULL),
         ("list", ToolSet::LIST),
+        ("perplexity", ToolSet::PERPLEXITY),
+        ("quantize", ToolSet::QUANTIZE),
+        ("gguf-split", ToolSet::GGUF_SPLIT),
     ] {
         let spec = Spec { name, tool, about: "About", groups: FLAGS, positional: None };
         spec.command(name).debug_assert();

@@ -14,21 +14,29 @@ pub trait Weights {
     fn decode(&self, weight: WeightId) -> Arc<Array>;
 }
 
-/// Keys and values of one layer.
+/// Contents of one state.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     /// `[cells, kv_heads, key_dim]`
     pub keys: Vec<f32>,
     /// `[cells, kv_heads, value_dim]`
     pub values: Vec<f32>,
+    /// `[cells, elements]` of a recurrent state.
+    pub recurrent: Vec<f32>,
 }
 
 impl Memory {
     /// Room for `cells` cells of this state.
     pub fn new(state: &StateDecl, cells: usize) -> Self {
-        let StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } = state;
-        let floats = |width: &u32| vec![0.0; cells * *kv_heads as usize * *width as usize];
-        Self { keys: floats(key_dim), values: floats(value_dim) }
+        match state {
+            StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } => {
+                let floats = |width: &u32| vec![0.0; cells * *kv_heads as usize * *width as usize];
+                Self { keys: floats(key_dim), values: floats(value_dim), recurrent: Vec::new() }
+            }
+            StateDecl::Recurrent { elements, .. } => {
+                Self { recurrent: vec![0.0; cells * *elements as usize], ..Self::default() }
+            }
+        }
     }
 
     /// Stores the rows of one token in a cell.
@@ -54,6 +62,28 @@ impl Context<'_> {
         let group = self.graph.states[state.index()].group();
         let index = self.graph.groups().iter().position(|other| *other == group);
         &self.step.groups[index.expect("the state's group is one of the graph's")]
+    }
+
+    /// Runs a recurrence: for each span of the step `update` gets its rows and the state that it starts from,
+    /// of `elements` numbers, and leaves there the state that it ends with.
+    pub fn each_span(
+        &mut self,
+        state: StateId,
+        elements: usize,
+        mut update: impl FnMut(Range<usize>, &mut [f32]),
+    ) {
+        let group = self.group(state).clone();
+        let memory = &mut self.memory[state.index()].recurrent;
+        for span in &group.spans {
+            let rows = span.tokens.start as usize..span.tokens.end as usize;
+            let Some(last) = rows.end.checked_sub(1).filter(|_| !rows.is_empty()) else { continue };
+            let mut carried = match span.cells.first() {
+                Some(cell) => memory[cell.start as usize * elements..][..elements].to_vec(),
+                None => vec![0.0; elements],
+            };
+            update(rows, &mut carried);
+            memory[group.write_cells[last] as usize * elements..][..elements].copy_from_slice(&carried);
+        }
     }
 }
 

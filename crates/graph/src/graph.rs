@@ -105,6 +105,8 @@ pub enum CacheGroup {
     Full,
     /// The last so many positions.
     Window(u32),
+    /// No positions: a cell holds what a recurrent layer has made of all tokens up to one.
+    Recurrent,
 }
 
 /// Memory that a model keeps from step to step.
@@ -123,6 +125,13 @@ pub enum StateDecl {
         /// Ledger that assigns its cells.
         group: CacheGroup,
     },
+    /// What one recurrent operation carries from token to token; always of [`CacheGroup::Recurrent`].
+    Recurrent {
+        /// Layer that owns it.
+        layer: u32,
+        /// Numbers in one cell, kept as `f32` whatever the format of keys and values.
+        elements: u32,
+    },
 }
 
 impl StateDecl {
@@ -130,6 +139,14 @@ impl StateDecl {
     pub fn group(&self) -> CacheGroup {
         match self {
             StateDecl::KeyValue { group, .. } => *group,
+            StateDecl::Recurrent { .. } => CacheGroup::Recurrent,
+        }
+    }
+
+    /// The layer that owns it.
+    pub fn layer(&self) -> u32 {
+        match self {
+            StateDecl::KeyValue { layer, .. } | StateDecl::Recurrent { layer, .. } => *layer,
         }
     }
 }

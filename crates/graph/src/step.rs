@@ -11,17 +11,22 @@ pub struct Span {
     pub tokens: Range<u32>,
     /// The cache cells that belong to it, in ascending order, this step's own rows included. Which of them a
     /// row sees is decided by the mask rule from the positions.
+    ///
+    /// In a recurrent group: the one cell with the state that the span starts from, or none if it starts from
+    /// zeros because its first row is at position 0.
     pub cells: Vec<Range<u32>>,
 }
 
 /// What a step does with the caches of one [`crate::CacheGroup`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GroupStep {
-    /// For each token row the cell that takes its key and value.
+    /// For each token row the cell that takes its key and value. In a recurrent group the cell of a span's last
+    /// row takes the state that the span ends with.
     pub write_cells: Vec<u32>,
-    /// Position of every cell from 0 up to the last one named in `spans`.
+    /// Position of every cell from 0 up to the last one named in `spans`. Empty in a recurrent group.
     pub cell_positions: Vec<i32>,
-    /// One entry per sequence in the step; together they cover all token rows.
+    /// One entry per sequence in the step; together they cover all token rows. In a recurrent group they run
+    /// one after the other, since a later one may start from the state of an earlier one.
     pub spans: Vec<Span>,
 }
 

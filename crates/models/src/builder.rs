@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use puna_gguf::{Metadata, Tensors};
-use puna_graph::ops::{Add, Function, GatherRows, Glu, MatMul, Mul, Reshape, RmsNorm, Scale, SoftCap};
+use puna_graph::ops::{
+    Add, Function, GatherRows, Glu, LayerNorm, MatMul, Mul, Reshape, RmsNorm, Scale, Slice, SoftCap, Unary,
+};
 use puna_graph::{Graph, Input, Op, Operand, Output, StateDecl, StateId, ValueId, WeightDecl, WeightId};
 use puna_quant::DType;
 
@@ -25,6 +27,27 @@ pub struct Builder<'m> {
     declared: HashMap<String, WeightId>,
     layer: Option<u32>,
     layers: u32,
+    norm: Option<Norm>,
+}
+
+/// The kind of a model's norms, with its epsilon.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Norm {
+    /// Root mean square.
+    Rms(f32),
+    /// Mean and variance.
+    Layer(f32),
+}
+
+/// What happens to logits after the output matrix.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Head {
+    /// Factor.
+    pub scale: Option<f32>,
+    /// Smooth limit, after the factor.
+    pub soft_cap: Option<f32>,
+    /// Whether `output.bias` is left out though the file has it.
+    pub ignores_bias: bool,
 }
 
 impl<'m> Builder<'m> {
@@ -44,6 +67,7 @@ impl<'m> Builder<'m> {
             declared: HashMap::new(),
             layer: None,
             layers: 0,
+            norm: None,
         };
         builder.layers = builder.count("block_count", MOST_LAYERS)?;
         Ok(builder)
@@ -132,13 +156,39 @@ impl<'m> Builder<'m> {
         Ok(values.and_then(|values| values.get(self.layer.unwrap_or(0) as usize).copied()))
     }
 
-    /// Whether the key holds an array, as some keys may be a pattern or a list.
-    pub fn layer_bool_array(&self, key: &str) -> Result<Option<bool>> {
+    /// Largest number of query heads of any layer, 0 if the key is absent.
+    pub fn most_heads(&self) -> Result<u32> {
+        let key = self.key("attention.head_count");
+        let heads = self.metadata.u32_per_layer(&key, self.layers as usize)?;
+        Ok(heads.and_then(|heads| heads.into_iter().max()).unwrap_or(0))
+    }
+
+    /// Whether the file has a key of the architecture.
+    pub fn has_key(&self, key: &str) -> bool {
+        self.metadata.contains(&self.key(key))
+    }
+
+    /// The current layer's element of a key that is a number for all layers or an array of one per layer; 0 if
+    /// the key is absent.
+    pub fn layer_f32(&self, key: &str) -> Result<f32> {
+        let key = self.key(key);
+        let values = self.metadata.f32_per_layer(&key, self.layers as usize)?;
+        Ok(values.and_then(|values| values.get(self.layer() as usize).copied()).unwrap_or(0.0))
+    }
+
+    /// The current layer's element of a key without the architecture's prefix that is an array of one per layer.
+    pub fn global_layer_f32(&self, key: &str) -> Result<f32> {
+        let values = self.metadata.f32_per_layer(key, self.layers as usize)?;
+        let value = values.and_then(|values| values.get(self.layer() as usize).copied());
+        value.map_or_else(|| Ok(self.metadata.f32(key)?), Ok)
+    }
+
+    /// A key that is an array of one flag per layer, if it is an array.
+    pub fn bool_array(&self, key: &str) -> Result<Option<Vec<bool>>> {
         let key = self.key(key);
         match self.metadata.get(&key) {
             Some(puna_gguf::Value::Array(_)) => {
-                let values = self.metadata.bool_per_layer(&key, self.layers as usize)?;
-                Ok(values.and_then(|values| values.get(self.layer.unwrap_or(0) as usize).copied()))
+                Ok(self.metadata.bool_per_layer(&key, self.layers as usize)?)
             }
             _ => Ok(None),
         }
@@ -161,10 +211,17 @@ impl<'m> Builder<'m> {
 
     // --------------------------------------------------------------- weights
 
+    /// The name in the file; some tensors are stored without `.weight`.
     fn tensor_name(&self, name: &str) -> String {
-        match self.layer {
+        let full = match self.layer {
             Some(layer) => format!("blk.{layer}.{name}"),
             None => name.to_string(),
+        };
+        match full.strip_suffix(".weight") {
+            Some(short) if self.tensors.get(&full).is_none() && self.tensors.get(short).is_some() => {
+                short.to_string()
+            }
+            _ => full,
         }
     }
 
@@ -176,6 +233,47 @@ impl<'m> Builder<'m> {
     /// Row-major shape of a tensor in the file.
     fn file_shape(&self, name: &str) -> Option<&[u64]> {
         self.tensors.get(name).map(|tensor| tensor.shape.as_slice())
+    }
+
+    /// Full name of a tensor of the current layer.
+    pub fn full_name(&self, name: &str) -> String {
+        self.tensor_name(name)
+    }
+
+    /// Row-major shape of a tensor of the current layer, without leading extents of 1; each extent is at least
+    /// 1 and below the limit of any width.
+    pub fn shape_of(&self, name: &str) -> Result<Vec<u32>> {
+        let name = self.tensor_name(name);
+        let Some(found) = self.file_shape(&name) else {
+            return Err(ModelError::MissingTensor { name, architecture: self.architecture.to_string() });
+        };
+        let extents = found.iter().skip_while(|extent| **extent == 1);
+        if found.iter().any(|extent| !(1..=u64::from(MOST_WIDTH)).contains(extent)) {
+            let found = found.to_vec();
+            return Err(ModelError::TensorShape { name, found, expected: vec![] });
+        }
+        Ok(extents.map(|extent| *extent as u32).collect())
+    }
+
+    /// Whether the file has this tensor, which belongs to no layer.
+    pub fn has_global(&self, name: &str) -> bool {
+        self.tensors.get(name).is_some()
+    }
+
+    /// Number of elements of a vector that belongs to no layer, 0 if it is no vector.
+    pub fn global_elements(&self, name: &str) -> u32 {
+        match self.file_shape(name) {
+            Some([count]) if *count <= u64::from(MOST_WIDTH) => *count as u32,
+            _ => 0,
+        }
+    }
+
+    /// Rows of a matrix of the current layer.
+    pub fn rows_of(&self, name: &str) -> Result<u32> {
+        Ok(match self.shape_of(name)?[..] {
+            [.., rows, _] => rows,
+            _ => 1,
+        })
     }
 
     /// Declares a tensor of the current layer (or of none) and checks its shape; the suffix is part of `name`.
@@ -193,9 +291,8 @@ impl<'m> Builder<'m> {
         let Some(tensor) = self.tensors.get(&name) else {
             return Err(ModelError::MissingTensor { name, architecture: self.architecture.to_string() });
         };
-        // Leading extents of 1 are not written to files.
-        let significant =
-            |shape: &[u64]| shape.iter().copied().skip_while(|extent| *extent == 1).collect::<Vec<_>>();
+        // Leading extents of 1 are not written to files, and a column is as good as a vector.
+        let significant = |shape: &[u64]| shape.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
         let wanted: Vec<u64> = shape.iter().map(|extent| *extent as u64).collect();
         if significant(&tensor.shape) != significant(&wanted) {
             return Err(ModelError::TensorShape {
@@ -220,6 +317,15 @@ impl<'m> Builder<'m> {
         self.declared.insert(name.clone(), id);
         self.graph.weights.push(WeightDecl { name, dtype: tensor.dtype, shape: shape.to_vec(), layer });
         Ok(Operand::Weight(id))
+    }
+
+    /// A tensor `[n, rows, columns]` that belongs to no layer as one matrix `[n · rows, columns]`.
+    pub fn stacked_weight(&mut self, name: &str, [count, rows, columns]: [u32; 3]) -> Result<Operand> {
+        let operand = self.global_weight(name, &[count, rows, columns])?;
+        if let Operand::Weight(weight) = operand {
+            self.graph.weights[weight.index()].shape = vec![count * rows, columns];
+        }
+        Ok(operand)
     }
 
     /// [`Builder::weight`] if the file has the tensor.
@@ -274,12 +380,94 @@ impl<'m> Builder<'m> {
         self.push(GatherRows, vec![table, Operand::Input(Input::Tokens)], "embed")
     }
 
+    /// `x` plus the row of `position_embd` at each row's position.
+    pub fn add_positions(&mut self, x: ValueId) -> Result<ValueId> {
+        const NAME: &str = "position_embd.weight";
+        let rows = match self.file_shape(NAME) {
+            Some([rows, _]) if (1..=u64::from(MOST_WIDTH)).contains(rows) => *rows as u32,
+            _ => 0,
+        };
+        let table = self.global_weight(NAME, &[rows, self.width(x)])?;
+        let positions = self.push(GatherRows, vec![table, Operand::Input(Input::Positions)], "positions")?;
+        self.add(x, positions)
+    }
+
     /// `name.weight · x + name.bias`; the bias counts if the file has it.
     pub fn linear(&mut self, name: &'static str, x: ValueId, width: u32) -> Result<ValueId> {
+        self.linear_with(name, x, width, true)
+    }
+
+    /// [`Builder::linear`] that leaves the bias out unless `bias`. A `name.scale` of one number multiplies the
+    /// product before the bias.
+    pub fn linear_with(&mut self, name: &'static str, x: ValueId, width: u32, bias: bool) -> Result<ValueId> {
         let weight = self.weight(&format!("{name}.weight"), &[width, self.width(x)])?;
-        let mut inputs = vec![weight, x.into()];
-        inputs.extend(self.optional_weight(&format!("{name}.bias"), &[width])?);
-        self.push(MatMul, inputs, name)
+        let bias = match bias {
+            true => self.optional_weight(&format!("{name}.bias"), &[width])?,
+            false => None,
+        };
+        let Some(scale) = self.optional_weight(&format!("{name}.scale"), &[1])? else {
+            return self.push(MatMul, [weight, x.into()].into_iter().chain(bias).collect(), name);
+        };
+        let product = self.push(MatMul, vec![weight, x.into()], name)?;
+        let scaled = self.mul(product, scale, name)?;
+        bias.map_or(Ok(scaled), |bias| self.add(scaled, bias))
+    }
+
+    /// Kind and epsilon of the model's norms: RMS with `attention.layer_norm_rms_epsilon`, else layer norms
+    /// with `attention.layer_norm_epsilon`.
+    pub fn norm_kind(&self) -> Result<Norm> {
+        const LAYER_EPSILON: &str = "attention.layer_norm_epsilon";
+        match self.norm {
+            Some(norm) => Ok(norm),
+            None if self.metadata.contains(&self.key("attention.layer_norm_rms_epsilon")) => {
+                self.positive_f32("attention.layer_norm_rms_epsilon").map(Norm::Rms)
+            }
+            None if self.metadata.contains(&self.key(LAYER_EPSILON)) => {
+                self.positive_f32(LAYER_EPSILON).map(Norm::Layer)
+            }
+            None => self.positive_f32("attention.layer_norm_rms_epsilon").map(Norm::Rms),
+        }
+    }
+
+    /// Overrides [`Builder::norm_kind`].
+    pub fn set_norm_kind(&mut self, norm: Norm) {
+        self.norm = Some(norm);
+    }
+
+    /// The model's norm of the last axis, with `name.weight` (of a head, or with a row per head; some files
+    /// lack the suffix) and, if the file has it, `name.bias`.
+    pub fn norm(&mut self, name: &'static str, x: ValueId) -> Result<ValueId> {
+        let mut weight_name = format!("{name}.weight");
+        if !self.has(&weight_name) && self.has(name) {
+            weight_name = name.to_string();
+        }
+        let mut shape = vec![self.width(x)];
+        let per_head = self.has(&weight_name) && self.shape_of(&weight_name)?.len() > 1;
+        if per_head && self.graph.value_type(x).shape.len() > 2 {
+            shape.insert(0, self.heads_of(x));
+        }
+        let weight = self.weight(&weight_name, &shape)?;
+        let bias = self.optional_weight(&format!("{name}.bias"), &shape)?;
+        let mut inputs = vec![x.into(), weight];
+        match self.norm_kind()? {
+            Norm::Layer(epsilon) => {
+                inputs.extend(bias);
+                self.push(LayerNorm { epsilon }, inputs, name)
+            }
+            Norm::Rms(epsilon) => {
+                let normed = self.push(RmsNorm { epsilon }, inputs, name)?;
+                bias.map_or(Ok(normed), |bias| self.add(normed, bias))
+            }
+        }
+    }
+
+    /// The model's norm of the last axis without weights.
+    pub fn norm_unweighted(&mut self, x: ValueId, name: &'static str) -> Result<ValueId> {
+        let op: Op = match self.norm_kind()? {
+            Norm::Rms(epsilon) => RmsNorm { epsilon }.into(),
+            Norm::Layer(epsilon) => LayerNorm { epsilon }.into(),
+        };
+        self.push(op, vec![x.into()], name)
     }
 
     /// RMS norm of the last axis with `name.weight`.
@@ -295,8 +483,32 @@ impl<'m> Builder<'m> {
         self.push(Reshape { trailing: vec![heads, dim] }, vec![x.into()], "heads")
     }
 
+    /// `[rows, heads, dim]` as `[rows, heads · dim]`.
+    pub fn join_heads(&mut self, x: ValueId) -> Result<ValueId> {
+        let width = self.heads_of(x) * self.width(x);
+        self.push(Reshape { trailing: vec![width] }, vec![x.into()], "joined")
+    }
+
+    /// Second extent of a value that is split into heads.
+    pub fn heads_of(&self, value: ValueId) -> u32 {
+        match self.graph.value_type(value).shape.get(1) {
+            Some(puna_graph::Dim::Fixed(heads)) => *heads,
+            _ => 0,
+        }
+    }
+
+    /// Elements `start..start + length` of the last axis.
+    pub fn slice(&mut self, x: ValueId, start: u32, length: u32) -> Result<ValueId> {
+        self.push(Slice { start, length }, vec![x.into()], "slice")
+    }
+
+    /// `function(x)`.
+    pub fn unary(&mut self, function: Function, x: ValueId, name: &'static str) -> Result<ValueId> {
+        self.push(Unary { function }, vec![x.into()], name)
+    }
+
     /// `a + b`.
-    pub fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId> {
+    pub fn add(&mut self, a: ValueId, b: impl Into<Operand>) -> Result<ValueId> {
         self.push(Add, vec![a.into(), b.into()], "residual")
     }
 
@@ -315,6 +527,18 @@ impl<'m> Builder<'m> {
         self.push(Glu { function }, vec![gate.into(), up.into()], "ffn_act")
     }
 
+    /// Runs `build` with names referring to the tensors of one layer.
+    pub fn at_layer(
+        &mut self,
+        layer: u32,
+        build: impl FnOnce(&mut Self) -> Result<ValueId>,
+    ) -> Result<ValueId> {
+        let outer = self.layer.replace(layer);
+        let result = build(self);
+        self.layer = outer;
+        result
+    }
+
     /// Runs `layer` for each layer in turn; inside, names refer to the layer's tensors.
     pub fn each_layer(
         &mut self,
@@ -330,20 +554,25 @@ impl<'m> Builder<'m> {
     }
 
     /// Logits of the rows that leave the model; `output.weight` or, without it, the embedding table.
-    pub fn logits(mut self, x: ValueId) -> Result<Graph> {
-        let soft_cap = self.applied_f32("final_logit_softcapping")?;
-        let scale = self.applied_f32("logit_scale")?;
+    pub fn logits(self, x: ValueId) -> Result<Graph> {
+        self.logits_with(x, Head::default())
+    }
+
+    /// [`Builder::logits`] followed by what `head` says.
+    pub fn logits_with(mut self, x: ValueId, head: Head) -> Result<Graph> {
         let rows = self.push(GatherRows, vec![x.into(), Operand::Input(Input::OutputRows)], "output_rows")?;
         let name = if self.has("output.weight") { "output.weight" } else { "token_embd.weight" };
         let vocabulary = self.vocabulary()?;
         let weight = self.global_weight(name, &[vocabulary, self.width(x)])?;
         let mut inputs = vec![weight, rows.into()];
-        inputs.extend(self.optional_global_weight("output.bias", &[vocabulary])?);
+        if !head.ignores_bias {
+            inputs.extend(self.optional_global_weight("output.bias", &[vocabulary])?);
+        }
         let mut logits = self.push(MatMul, inputs, "output")?;
-        if let Some(factor) = scale {
+        if let Some(factor) = head.scale {
             logits = self.scale(logits, factor, "logit_scale")?;
         }
-        if let Some(cap) = soft_cap {
+        if let Some(cap) = head.soft_cap {
             logits = self.push(SoftCap { cap }, vec![logits.into()], "logit_soft_cap")?;
         }
         self.graph.outputs.push((Output::Logits, logits));

@@ -9,12 +9,47 @@ mod blocks;
 mod builder;
 mod error;
 
-mod gemma3;
+mod apertus;
+mod bailing3;
+mod cohere;
+mod deci;
+mod deepseek2;
+mod exaone;
+mod falcon;
+mod falcon_h1;
+mod gated;
+mod gemma;
+mod gemma_per_layer;
+mod glm;
+mod gpt2;
+mod gpt_oss;
+mod granite;
+mod granite_hybrid;
+mod grok;
+mod hunyuan;
+mod jamba;
+mod kimi_linear;
+mod lfm2;
 mod llama;
-mod qwen2;
-mod qwen3;
+mod llama4;
+mod looped;
+mod mamba;
+mod minicpm3;
+mod minimax_01;
+mod moe;
+mod nemotron_h;
+mod olmo;
+mod phi;
+mod plamo2;
+mod plm;
+mod qwen;
+mod qwen_next;
+mod rwkv6;
+mod rwkv7;
+mod stablelm;
+mod talkie;
 
-pub use builder::Builder;
+pub use builder::{Builder, Head, Norm};
 pub use error::ModelError;
 
 use puna_gguf::{Metadata, Tensors};
@@ -29,8 +64,136 @@ pub struct Architecture {
 }
 
 /// Every architecture this engine runs.
-pub const ARCHITECTURES: &[Architecture] =
-    &[llama::ARCHITECTURE, qwen2::ARCHITECTURE, qwen3::ARCHITECTURE, gemma3::ARCHITECTURE];
+pub const ARCHITECTURES: &[Architecture] = &[
+    apertus::ARCHITECTURE,
+    cohere::COMMAND_R,
+    cohere::COHERE2,
+    cohere::COHERE2MOE,
+    deci::ARCHITECTURE,
+    exaone::EXAONE4,
+    exaone::EXAONE_MOE,
+    exaone::MAPLE,
+    falcon::FALCON,
+    gated::AFMOE,
+    gated::MUSE_GLIMMER,
+    gated::LAGUNA,
+    gated::SPARK2_5,
+    gated::STEP35,
+    gemma::GEMMA,
+    gemma::GEMMA2,
+    gemma::GEMMA3,
+    gemma_per_layer::GEMMA3N,
+    gemma_per_layer::GEMMA4,
+    glm::CHATGLM,
+    glm::GLM4,
+    gpt2::GPT2,
+    gpt2::STARCODER,
+    gpt2::BLOOM,
+    gpt2::MPT,
+    gpt2::STARCODER2,
+    gpt2::CODESHELL,
+    gpt2::POCKETTTS,
+    gpt2::NEMOTRON,
+    gpt2::JAIS2,
+    gpt2::JAIS,
+    gpt2::REFACT,
+    gpt2::GPTNEOX,
+    gpt_oss::ARCHITECTURE,
+    granite::GRANITE,
+    granite::GRANITEMOE,
+    granite::MINICPM,
+    granite::GRANITE_SWA,
+    grok::ARCHITECTURE,
+    hunyuan::HUNYUAN_DENSE,
+    hunyuan::HUNYUAN_MOE,
+    hunyuan::HUNYUAN_VL,
+    llama::LLAMA,
+    llama::INTERNLM2,
+    llama::XVERSE,
+    llama::MISTRAL3,
+    llama::ARCEE,
+    llama::SMOLLM3,
+    llama::BAICHUAN,
+    llama::MAINCODER,
+    llama::LLADA,
+    llama::ERNIE4_5,
+    llama::ERNIE4_5_MOE,
+    llama::DEEPSEEK,
+    llama::BAILINGMOE,
+    llama::PLAMO3,
+    llama4::ARCHITECTURE,
+    looped::NANBEIGE,
+    looped::HRM_TEXT,
+    moe::DBRX,
+    moe::ARCTIC,
+    moe::GROVEMOE,
+    moe::SMALLTHINKER,
+    moe::MIMO2,
+    olmo::OLMO,
+    olmo::OLMO2,
+    phi::PHI2,
+    phi::PHI3,
+    phi::PHIMOE,
+    qwen::QWEN,
+    qwen::QWEN2,
+    qwen::QWEN2MOE,
+    qwen::QWEN2VL,
+    qwen::DREAM,
+    qwen::DEEPSEEK2_OCR,
+    qwen::SEED_OSS,
+    qwen::PANGU_EMBEDDED,
+    qwen::ORION,
+    qwen::COGVLM,
+    qwen::PADDLEOCR,
+    qwen::BITNET,
+    qwen::EXAONE,
+    qwen::QWEN3,
+    qwen::QWEN3MOE,
+    qwen::QWEN3VL,
+    qwen::QWEN3VLMOE,
+    qwen::QWEN3TTS,
+    qwen::MELLUM,
+    qwen::LLADA_MOE,
+    qwen::RND1,
+    qwen::OPENELM,
+    qwen::DOTS1,
+    qwen::BAILINGMOE2,
+    qwen::HY_V3,
+    qwen::GLM4MOE,
+    qwen::OLMOE,
+    qwen::MINIMAX_M2,
+    qwen::MINIMAX_M3,
+    stablelm::STABLELM,
+    stablelm::PLAMO,
+    talkie::ARCHITECTURE,
+    // Recurrent, hybrid and latent attention.
+    mamba::MAMBA,
+    mamba::MAMBA2,
+    falcon_h1::ARCHITECTURE,
+    jamba::ARCHITECTURE,
+    granite_hybrid::ARCHITECTURE,
+    nemotron_h::DENSE,
+    nemotron_h::EXPERTS,
+    plamo2::ARCHITECTURE,
+    lfm2::DENSE,
+    lfm2::EXPERTS,
+    qwen_next::QWEN3_NEXT,
+    qwen_next::QWEN35,
+    qwen_next::QWEN35_MOE,
+    kimi_linear::ARCHITECTURE,
+    minimax_01::ARCHITECTURE,
+    bailing3::ARCHITECTURE,
+    deepseek2::DEEPSEEK2,
+    deepseek2::DEEPSEEK32,
+    deepseek2::GLM_DSA,
+    deepseek2::MISTRAL4,
+    minicpm3::ARCHITECTURE,
+    plm::ARCHITECTURE,
+    rwkv6::RWKV6,
+    rwkv6::RWKV6_QWEN2,
+    rwkv7::RWKV7,
+    rwkv7::ARWKV7,
+];
 
 /// What a graph depends on besides the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,33 +1,131 @@
-//! Llama 1 to 3, Mistral 7B, Mixtral, SmolLM, Yi and their kin (Touvron et al., arXiv 2302.13971).
+//! Llama 1 to 3, Mistral 7B, Mixtral, SmolLM, Yi (Touvron et al., arXiv 2302.13971) and architectures that
+//! differ from it in settings.
 
 use puna_graph::Graph;
-use puna_graph::ops::{Function, Gating, MaskRule, RopeKind};
+use puna_graph::ops::{Function, MaskRule, PositionScale, RopeKind};
 
-use crate::blocks::AttentionBlock;
+use crate::blocks::{AttentionBlock, Decoder, FeedForward, HeadNorms, Residuals, WindowDefaults, WindowRope};
 use crate::{Architecture, Builder, ModelError};
 
-pub const ARCHITECTURE: Architecture = Architecture { name: "llama", build };
+/// Llama and its kin.
+pub const LLAMA: Architecture =
+    Architecture { name: "llama", build: |b| Decoder::new(RopeKind::Interleaved).with_factors().build(b) };
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
-    let head_dim = b.key_dim()?;
-    let rope = b.rope_settings(RopeKind::Interleaved, head_dim, true)?;
-    let scale = b.attention_scale()?;
-    let sparse = b.expert_count()? > 0;
+/// InternLM 2 (arXiv 2403.17297).
+pub const INTERNLM2: Architecture =
+    Architecture { name: "internlm2", build: |b| Decoder::new(RopeKind::Interleaved).build(b) };
 
+/// XVERSE.
+pub const XVERSE: Architecture =
+    Architecture { name: "xverse", build: |b| Decoder::new(RopeKind::Interleaved).build(b) };
+
+/// Ministral 3, Mistral Small 3 and Large 3: queries may have a temperature by position.
+pub const MISTRAL3: Architecture = Architecture { name: "mistral3", build: mistral3 };
+
+fn mistral3(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut decoder = Decoder::new(RopeKind::Interleaved).with_factors();
+    if let Some(slope) = b.applied_f32("attention.temperature_scale")? {
+        let context = b.u32_or("context_length", 1)?;
+        let length = b.u32_or("rope.scaling.original_context_length", context)?.max(1);
+        decoder.attention.temperature = Some(PositionScale { slope, length, offset: 0 });
+    }
+    decoder.build(b)
+}
+
+/// AFM (Arcee): squared ReLU without a gate.
+pub const ARCEE: Architecture = Architecture {
+    name: "arcee",
+    build: |b| {
+        let network = FeedForward::plain(Function::ReluSquared);
+        Decoder::new(RopeKind::Interleaved).with_factors().with_network(network).build(b)
+    },
+};
+
+/// SmolLM 3: every fourth layer does not rotate.
+pub const SMOLLM3: Architecture = Architecture { name: "smollm3", build: smollm3 };
+
+fn smollm3(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+    let rope = b.rope_settings(RopeKind::Interleaved, b.key_dim()?, false)?;
     let x = b.embed()?;
-    let x = b.each_layer(x, |b, x| {
-        let h = b.rms_norm("attn_norm", x)?;
-        let block = AttentionBlock { rope: Some(&rope), scale, mask: MaskRule::Causal, head_norms: false };
-        let h = b.self_attention(h, &block)?;
-        let x = b.add(x, h)?;
-
-        let h = b.rms_norm("ffn_norm", x)?;
-        let h = match sparse {
-            true => b.experts(h, Function::Silu, Gating::Softmax, true)?,
-            false => b.feed_forward(h, Function::Silu)?,
-        };
-        b.add(x, h)
-    })?;
-    let x = b.rms_norm("output_norm", x)?;
+    let x = b.decoder(
+        x,
+        Residuals::PRE,
+        |b, x| {
+            let rope = (b.layer() % 4 != 3).then_some(rope);
+            b.self_attention(x, &AttentionBlock { rope, ..Default::default() })
+        },
+        |b, x| b.feed_forward(x, Function::Silu),
+    )?;
+    let x = b.norm("output_norm", x)?;
     b.logits(x)
 }
+
+/// Baichuan 1 and 2 (arXiv 2309.10305): 7B rotates, 13B has ALiBi; the number of layers tells which it is.
+pub const BAICHUAN: Architecture = Architecture { name: "baichuan", build: baichuan };
+
+fn baichuan(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut decoder = Decoder::new(None);
+    match b.layers() {
+        32 => decoder.rope = Some(RopeKind::Interleaved),
+        40 => decoder.attention.alibi_max_bias = Some(8.0),
+        _ => {}
+    }
+    decoder.build(b)
+}
+
+/// Maincoder: norms of queries and keys after the rotation.
+pub const MAINCODER: Architecture = Architecture {
+    name: "maincoder",
+    build: |b| {
+        let mut decoder = Decoder::new(RopeKind::Interleaved).with_norms(HeadNorms::PerHead);
+        decoder.attention.norms_after_rope = true;
+        decoder.build(b)
+    },
+};
+
+/// LLaDA (arXiv 2502.09992), a diffusion model: every row sees all.
+pub const LLADA: Architecture = Architecture {
+    name: "llada",
+    build: |b| {
+        let mut decoder = Decoder::new(RopeKind::Interleaved);
+        decoder.attention.mask = MaskRule::Bidirectional;
+        decoder.attention.ignores_output_bias = true;
+        decoder.network.ignores_biases = true;
+        decoder.build(b)
+    },
+};
+
+/// Ernie 4.5, dense.
+pub const ERNIE4_5: Architecture = Architecture { name: "ernie4_5", build: ernie };
+/// Ernie 4.5 with experts.
+pub const ERNIE4_5_MOE: Architecture = Architecture { name: "ernie4_5-moe", build: ernie };
+
+fn ernie(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut decoder = Decoder::new(RopeKind::Interleaved);
+    decoder.attention.ignores_output_bias = true;
+    decoder.build(b)
+}
+
+/// DeepSeek MoE 16B (arXiv 2401.06066).
+pub const DEEPSEEK: Architecture = Architecture { name: "deepseek", build: deepseek };
+/// Ling 1 (arXiv 2503.05139).
+pub const BAILINGMOE: Architecture = Architecture { name: "bailingmoe", build: deepseek };
+
+fn deepseek(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let decoder = Decoder::new(RopeKind::Interleaved).with_factors();
+    decoder.with_experts(puna_graph::ops::Gating::Softmax, false).build(b)
+}
+
+/// PLaMo 3: norms around each branch, gate and value in one matrix, windows.
+pub const PLAMO3: Architecture = Architecture {
+    name: "plamo3",
+    build: |b| {
+        let windows = WindowDefaults { length: 0, pattern: 8, full_first: false };
+        Decoder::new(RopeKind::Split)
+            .with_norms(HeadNorms::PerHead)
+            .with_residuals(Residuals::SANDWICH)
+            .with_network(FeedForward::fused(Function::Silu))
+            .with_windows(windows, WindowRope::PlainWithBase(10000.0))
+            .build(b)
+    },
+};

@@ -1,6 +1,9 @@
 //! The table of number formats.
 
-use crate::formats::{binary, float, float4, integer, iq1, iq2, iq3, iq4, k_quants, q8, round, ternary};
+use crate::formats::{
+    binary, float, float4, integer, iq_encode, iq1, iq2, iq3, iq4, iq4_search, k_encode, k_quants, q8, round,
+    round_search, small_search, ternary,
+};
 use FloatField::{BF16, E8M0, F16, F32, F64, SplitF16};
 
 /// Number format of a tensor's elements. The discriminant is the GGUF type id.
@@ -60,15 +63,21 @@ pub struct Format {
     /// Exact decoder: `input.len() == n * bytes`, `output.len() == n * block`. Of slices that do not fit, the
     /// whole blocks both have are decoded; [`decode_row`](crate::decode_row) reports such slices instead.
     pub decode: fn(&[u8], &mut [f32]),
-    /// Encoder without importance, for the formats that caches and activations have: `input.len() == n * block`,
+    /// Fast encoder, for the formats that caches and activations have: `input.len() == n * block`,
     /// `output.len() == n * bytes`, otherwise as `decode`.
     pub encode: Option<Encode>,
+    /// Careful encoder, for the formats that weights may have; see [`quantize_rows`](crate::quantize_rows).
+    pub quantize: Option<Quantize>,
     /// The floating-point numbers in a block, all of which are finite in a sound tensor.
     pub floats: &'static [FloatField],
 }
 
 /// Writes the blocks that stand for a run of elements.
 pub type Encode = fn(&[f32], &mut [u8]);
+
+/// Writes the blocks that stand for a run of elements with a small error, weighted with the importance of each
+/// column if there is one.
+pub type Quantize = fn(&[f32], Option<&[f32]>, &mut [u8]);
 
 /// A floating-point number in a block, with the offset of its first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,49 +103,50 @@ const fn row(
     bytes: usize,
     decode: fn(&[u8], &mut [f32]),
     encode: Option<Encode>,
+    quantize: Option<Quantize>,
     floats: &'static [FloatField],
 ) -> Format {
-    Format { dtype, name, block, bytes, decode, encode, floats }
+    Format { dtype, name, block, bytes, decode, encode, quantize, floats }
 }
 
 /// All formats, in the order of their GGUF ids.
 #[rustfmt::skip] // one row a line
 pub const FORMATS: &[Format] = &[
-    row(DType::F32, "f32", 1, 4, float::decode_f32, Some(float::encode_f32), &[F32(0)]),
-    row(DType::F16, "f16", 1, 2, float::decode_f16, Some(float::encode_f16), &[F16(0)]),
-    row(DType::Q4_0, "q4_0", 32, 18, round::decode_q4_0, Some(round::encode_q4_0), &[F16(0)]),
-    row(DType::Q4_1, "q4_1", 32, 20, round::decode_q4_1, Some(round::encode_q4_1), &[F16(0), F16(2)]),
-    row(DType::Q5_0, "q5_0", 32, 22, round::decode_q5_0, Some(round::encode_q5_0), &[F16(0)]),
-    row(DType::Q5_1, "q5_1", 32, 24, round::decode_q5_1, Some(round::encode_q5_1), &[F16(0), F16(2)]),
-    row(DType::Q8_0, "q8_0", 32, 34, q8::decode_q8_0, Some(q8::encode_q8_0), &[F16(0)]),
-    row(DType::Q8_1, "q8_1", 32, 36, q8::decode_q8_1, Some(q8::encode_q8_1), &[F16(0), F16(2)]),
-    row(DType::Q2_K, "q2_K", 256, 84, k_quants::decode_q2_k, None, &[F16(80), F16(82)]),
-    row(DType::Q3_K, "q3_K", 256, 110, k_quants::decode_q3_k, None, &[F16(108)]),
-    row(DType::Q4_K, "q4_K", 256, 144, k_quants::decode_q4_k, None, &[F16(0), F16(2)]),
-    row(DType::Q5_K, "q5_K", 256, 176, k_quants::decode_q5_k, None, &[F16(0), F16(2)]),
-    row(DType::Q6_K, "q6_K", 256, 210, k_quants::decode_q6_k, None, &[F16(208)]),
-    row(DType::Q8_K, "q8_K", 256, 292, q8::decode_q8_k, Some(q8::encode_q8_k), &[F32(0)]),
-    row(DType::IQ2_XXS, "iq2_xxs", 256, 66, iq2::decode_iq2_xxs, None, &[F16(0)]),
-    row(DType::IQ2_XS, "iq2_xs", 256, 74, iq2::decode_iq2_xs, None, &[F16(0)]),
-    row(DType::IQ3_XXS, "iq3_xxs", 256, 98, iq3::decode_iq3_xxs, None, &[F16(0)]),
-    row(DType::IQ1_S, "iq1_s", 256, 50, iq1::decode_iq1_s, None, &[F16(0)]),
-    row(DType::IQ4_NL, "iq4_nl", 32, 18, iq4::decode_iq4_nl, Some(iq4::encode_iq4_nl), &[F16(0)]),
-    row(DType::IQ3_S, "iq3_s", 256, 110, iq3::decode_iq3_s, None, &[F16(0)]),
-    row(DType::IQ2_S, "iq2_s", 256, 82, iq2::decode_iq2_s, None, &[F16(0)]),
-    row(DType::IQ4_XS, "iq4_xs", 256, 136, iq4::decode_iq4_xs, None, &[F16(0)]),
-    row(DType::I8, "i8", 1, 1, integer::decode_i8, None, &[]),
-    row(DType::I16, "i16", 1, 2, integer::decode_i16, None, &[]),
-    row(DType::I32, "i32", 1, 4, integer::decode_i32, None, &[]),
-    row(DType::I64, "i64", 1, 8, integer::decode_i64, None, &[]),
-    row(DType::F64, "f64", 1, 8, float::decode_f64, None, &[F64(0)]),
-    row(DType::IQ1_M, "iq1_m", 256, 56, iq1::decode_iq1_m, None, &[SplitF16(48)]),
-    row(DType::BF16, "bf16", 1, 2, float::decode_bf16, Some(float::encode_bf16), &[BF16(0)]),
-    row(DType::TQ1_0, "tq1_0", 256, 54, ternary::decode_tq1_0, None, &[F16(52)]),
-    row(DType::TQ2_0, "tq2_0", 256, 66, ternary::decode_tq2_0, None, &[F16(64)]),
-    row(DType::MXFP4, "mxfp4", 32, 17, float4::decode_mxfp4, None, &[E8M0(0)]),
-    row(DType::NVFP4, "nvfp4", 64, 36, float4::decode_nvfp4, None, &[]),
-    row(DType::Q1_0, "q1_0", 128, 18, binary::decode_q1_0, None, &[F16(0)]),
-    row(DType::Q2_0, "q2_0", 64, 18, binary::decode_q2_0, None, &[F16(0)]),
+    row(DType::F32, "f32", 1, 4, float::decode_f32, Some(float::encode_f32), Some(|x, _, out| float::encode_f32(x, out)), &[F32(0)]),
+    row(DType::F16, "f16", 1, 2, float::decode_f16, Some(float::encode_f16), Some(|x, _, out| float::encode_f16(x, out)), &[F16(0)]),
+    row(DType::Q4_0, "q4_0", 32, 18, round::decode_q4_0, Some(round::encode_q4_0), Some(round_search::quantize_q4_0), &[F16(0)]),
+    row(DType::Q4_1, "q4_1", 32, 20, round::decode_q4_1, Some(round::encode_q4_1), Some(round_search::quantize_q4_1), &[F16(0), F16(2)]),
+    row(DType::Q5_0, "q5_0", 32, 22, round::decode_q5_0, Some(round::encode_q5_0), Some(round_search::quantize_q5_0), &[F16(0)]),
+    row(DType::Q5_1, "q5_1", 32, 24, round::decode_q5_1, Some(round::encode_q5_1), Some(round_search::quantize_q5_1), &[F16(0), F16(2)]),
+    row(DType::Q8_0, "q8_0", 32, 34, q8::decode_q8_0, Some(q8::encode_q8_0), Some(|x, _, out| q8::encode_q8_0(x, out)), &[F16(0)]),
+    row(DType::Q8_1, "q8_1", 32, 36, q8::decode_q8_1, Some(q8::encode_q8_1), None, &[F16(0), F16(2)]),
+    row(DType::Q2_K, "q2_K", 256, 84, k_quants::decode_q2_k, None, Some(k_encode::quantize_q2_k), &[F16(80), F16(82)]),
+    row(DType::Q3_K, "q3_K", 256, 110, k_quants::decode_q3_k, None, Some(k_encode::quantize_q3_k), &[F16(108)]),
+    row(DType::Q4_K, "q4_K", 256, 144, k_quants::decode_q4_k, None, Some(k_encode::quantize_q4_k), &[F16(0), F16(2)]),
+    row(DType::Q5_K, "q5_K", 256, 176, k_quants::decode_q5_k, None, Some(k_encode::quantize_q5_k), &[F16(0), F16(2)]),
+    row(DType::Q6_K, "q6_K", 256, 210, k_quants::decode_q6_k, None, Some(k_encode::quantize_q6_k), &[F16(208)]),
+    row(DType::Q8_K, "q8_K", 256, 292, q8::decode_q8_k, Some(q8::encode_q8_k), None, &[F32(0)]),
+    row(DType::IQ2_XXS, "iq2_xxs", 256, 66, iq2::decode_iq2_xxs, None, Some(iq_encode::quantize_iq2_xxs), &[F16(0)]),
+    row(DType::IQ2_XS, "iq2_xs", 256, 74, iq2::decode_iq2_xs, None, Some(iq_encode::quantize_iq2_xs), &[F16(0)]),
+    row(DType::IQ3_XXS, "iq3_xxs", 256, 98, iq3::decode_iq3_xxs, None, Some(iq_encode::quantize_iq3_xxs), &[F16(0)]),
+    row(DType::IQ1_S, "iq1_s", 256, 50, iq1::decode_iq1_s, None, Some(iq_encode::quantize_iq1_s), &[F16(0)]),
+    row(DType::IQ4_NL, "iq4_nl", 32, 18, iq4::decode_iq4_nl, Some(iq4::encode_iq4_nl), Some(iq4_search::quantize_iq4_nl), &[F16(0)]),
+    row(DType::IQ3_S, "iq3_s", 256, 110, iq3::decode_iq3_s, None, Some(iq_encode::quantize_iq3_s), &[F16(0)]),
+    row(DType::IQ2_S, "iq2_s", 256, 82, iq2::decode_iq2_s, None, Some(iq_encode::quantize_iq2_s), &[F16(0)]),
+    row(DType::IQ4_XS, "iq4_xs", 256, 136, iq4::decode_iq4_xs, None, Some(iq4_search::quantize_iq4_xs), &[F16(0)]),
+    row(DType::I8, "i8", 1, 1, integer::decode_i8, None, None, &[]),
+    row(DType::I16, "i16", 1, 2, integer::decode_i16, None, None, &[]),
+    row(DType::I32, "i32", 1, 4, integer::decode_i32, None, None, &[]),
+    row(DType::I64, "i64", 1, 8, integer::decode_i64, None, None, &[]),
+    row(DType::F64, "f64", 1, 8, float::decode_f64, None, None, &[F64(0)]),
+    row(DType::IQ1_M, "iq1_m", 256, 56, iq1::decode_iq1_m, None, Some(iq_encode::quantize_iq1_m), &[SplitF16(48)]),
+    row(DType::BF16, "bf16", 1, 2, float::decode_bf16, Some(float::encode_bf16), Some(|x, _, out| float::encode_bf16(x, out)), &[BF16(0)]),
+    row(DType::TQ1_0, "tq1_0", 256, 54, ternary::decode_tq1_0, None, Some(small_search::quantize_tq1_0), &[F16(52)]),
+    row(DType::TQ2_0, "tq2_0", 256, 66, ternary::decode_tq2_0, None, Some(small_search::quantize_tq2_0), &[F16(64)]),
+    row(DType::MXFP4, "mxfp4", 32, 17, float4::decode_mxfp4, None, Some(small_search::quantize_mxfp4), &[E8M0(0)]),
+    row(DType::NVFP4, "nvfp4", 64, 36, float4::decode_nvfp4, None, Some(small_search::quantize_nvfp4), &[]),
+    row(DType::Q1_0, "q1_0", 128, 18, binary::decode_q1_0, None, Some(small_search::quantize_q1_0), &[F16(0)]),
+    row(DType::Q2_0, "q2_0", 64, 18, binary::decode_q2_0, None, Some(small_search::quantize_q2_0), &[F16(0)]),
 ];
 
 /// Row of each id in [`FORMATS`], or `NO_ROW`.

@@ -33,8 +33,28 @@ pub enum QuantError {
         /// Bytes in the row.
         found: usize,
     },
-    /// The format can only be decoded.
-    #[error("there is no plain encoder for {dtype}")]
+    /// The importance of columns does not fit the rows.
+    #[error(
+        "{elements} elements of {dtype} are no whole rows of {found} columns, for which there is importance"
+    )]
+    ImportanceCount {
+        /// Format of the rows.
+        dtype: DType,
+        /// Elements in all rows.
+        elements: usize,
+        /// Columns that have an importance.
+        found: usize,
+    },
+    /// An element to be encoded is infinite or not a number.
+    #[error("element {index} is {value}, but only finite numbers can be encoded")]
+    Element {
+        /// Index of the element, counted from 0.
+        index: usize,
+        /// The element.
+        value: f32,
+    },
+    /// The format has no encoder for this purpose.
+    #[error("there is no such encoder for {dtype}")]
     NoEncoder {
         /// The format.
         dtype: DType,

@@ -91,18 +91,27 @@ pub enum RuntimeError {
         /// How many sequences there are.
         sequences: u32,
     },
-    /// A windowed cache gave up positions that would be seen again.
+    /// A windowed cache gave up positions that would be seen again, or a recurrent layer has no state of that
+    /// position.
     #[error(
-        "sequence {sequence} cannot go on at position {position}: windowed layers have forgotten what it sees; \
-         possible are 0 and positions from {earliest}"
+        "sequence {sequence} cannot go on at position {position}: windowed or recurrent layers have forgotten \
+         what it needs; possible are {nearest} and positions from {earliest}"
     )]
     PositionsLost {
         /// The sequence.
         sequence: u32,
         /// Where it was to go on.
         position: u32,
-        /// From where it can.
+        /// The highest position below from which it can.
+        nearest: u32,
+        /// From where on it can from every position.
         earliest: u32,
+    },
+    /// Recurrent layers have mixed all positions into one state.
+    #[error("sequence {sequence} cannot lose positions in its middle: the model has recurrent layers")]
+    Recurrent {
+        /// The sequence.
+        sequence: u32,
     },
     /// A context shift names positions that the sequence does not have.
     #[error("cannot drop {discard} positions after the first {keep} of a sequence of {length}")]

@@ -42,9 +42,13 @@ fn of_graph(graph: &Graph, options: &ModelOptions) -> Estimate {
     let groups = graph.groups();
     let cells = options.cells(graph);
     let caches = graph.states.iter().map(|state| {
-        let StateDecl::KeyValue { kv_heads, key_dim, value_dim, group, .. } = state;
+        let group = state.group();
         let cells =
-            groups.iter().zip(&cells).find(|(other, _)| *other == group).map_or(0, |(_, cells)| *cells);
+            groups.iter().zip(&cells).find(|(other, _)| **other == group).map_or(0, |(_, cells)| *cells);
+        let (kv_heads, key_dim, value_dim) = match state {
+            StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } => (kv_heads, key_dim, value_dim),
+            StateDecl::Recurrent { elements, .. } => return 4 * *elements as u64 * cells as u64,
+        };
         let bytes = |dtype: puna_quant::DType, width: u32| {
             let heads = (*kv_heads as u64).saturating_mul(cells as u64);
             // A format that does not fit the width is refused when the model is loaded.

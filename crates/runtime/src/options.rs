@@ -78,6 +78,7 @@ impl ModelOptions {
                 .saturating_add(self.micro_batch)
                 .saturating_add(length / 2)
                 .min(self.context),
+            CacheGroup::Recurrent => self.sequences.saturating_mul(RECURRENT_CELLS),
         };
         graph.groups().into_iter().map(cells).collect()
     }
@@ -85,6 +86,8 @@ impl ModelOptions {
 
 /// Positions are 32-bit signed integers; this leaves room for sums of two.
 const MOST_CELLS: u32 = 1 << 30;
+/// Recurrent states kept for each sequence: the newest one and two checkpoints to go back to.
+const RECURRENT_CELLS: u32 = 3;
 const MOST_SEQUENCES: u32 = 1 << 16;
 
 /// Which device runs the model. Nodes that its back end lacks go to the first other back end that has them.

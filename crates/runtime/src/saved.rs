@@ -263,7 +263,11 @@ impl Model {
         for (ledger, group) in self.ledgers.iter().zip(&saved.groups) {
             let ascending = group.positions.is_sorted_by(|a, b| a < b);
             let inside = group.positions.iter().all(|position| (group.lost..saved.next).contains(position));
-            if !ascending || !inside || !ledger.may_lose(group.lost, saved.next) {
+            if !ascending
+                || !inside
+                || !ledger.may_lose(group.lost, saved.next)
+                || !ledger.is_enough(&group.positions, saved.next)
+            {
                 return inconsistent("positions");
             }
         }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use puna_graph::CacheGroup;
+
 use crate::ledger::{Refusal, Shift};
 use crate::{Model, RuntimeError};
 
@@ -28,20 +30,39 @@ impl Model {
         self.ledgers.iter().map(|ledger| ledger.earliest(sequence)).max().unwrap_or(0).unsigned_abs()
     }
 
-    /// Forgets all positions from `from` on. Fails, changing nothing, if a windowed cache has given up what the
-    /// sequence needs to go on from there; the tokens have to be run again from position 0 then.
+    /// The largest length up to `wanted` to which the sequence can be truncated; 0 is always possible.
+    pub fn longest_truncation(&self, sequence: u32, wanted: u32) -> u32 {
+        let mut length = wanted.min(self.length(sequence));
+        // Each ledger names its best below; all must agree on one.
+        while self.exists(sequence) && length > 0 {
+            let position = i32::try_from(length).unwrap_or(i32::MAX);
+            let possible = self.ledgers.iter().map(|ledger| ledger.longest_truncation(sequence, position));
+            let possible = possible.min().unwrap_or(0).unsigned_abs();
+            if possible == length {
+                break;
+            }
+            length = possible;
+        }
+        length
+    }
+
+    /// Forgets all positions from `from` on. Fails, changing nothing, if a windowed or recurrent cache has given up
+    /// what the sequence needs to go on from there; see [`Model::longest_truncation`].
     pub fn truncate(&mut self, sequence: u32, from: u32) -> Result<(), RuntimeError> {
         self.remove(sequence, i32::try_from(from).unwrap_or(i32::MAX)..i32::MAX)
     }
 
     /// Forgets the positions of `range`. What follows keeps its positions, so a hole remains; if nothing follows
-    /// this is [`Model::truncate`].
+    /// this is [`Model::truncate`]. Models with recurrent layers refuse a hole.
     pub fn remove(&mut self, sequence: u32, range: Range<i32>) -> Result<(), RuntimeError> {
         self.check_sequence(sequence)?;
         let next = self.ledgers[0].next(sequence);
         let range = range.start.max(0)..range.end;
         if range.is_empty() || range.start >= next {
             return Ok(());
+        }
+        if range.end < next && self.is_recurrent() {
+            return Err(RuntimeError::Recurrent { sequence });
         }
         if range.end >= next && self.ledgers.iter().any(|ledger| !ledger.can_continue(sequence, range.start))
         {
@@ -79,7 +100,7 @@ impl Model {
 
     /// Makes room in a full sequence: drops positions `keep..keep + discard` and moves the later ones down by
     /// `discard`, turning their keys. Cells shared with other sequences are copied first, for which there must be
-    /// free ones. If a device fails the sequence is emptied; other errors change nothing.
+    /// free ones. Models with recurrent layers refuse. If a device fails the sequence is emptied; other errors change nothing.
     pub fn shift(&mut self, sequence: u32, keep: u32, discard: u32) -> Result<(), RuntimeError> {
         self.check_sequence(sequence)?;
         let length = self.length(sequence);
@@ -123,7 +144,12 @@ impl Model {
                 RuntimeError::ContextFull { needed, free, context: self.options.context }
             }
             Refusal::PositionsLost => self.positions_lost(sequence, position),
+            Refusal::Recurrent => RuntimeError::Recurrent { sequence },
         }
+    }
+
+    fn is_recurrent(&self) -> bool {
+        self.ledgers.iter().any(|ledger| ledger.group() == CacheGroup::Recurrent)
     }
 
     pub(crate) fn exists(&self, sequence: u32) -> bool {
@@ -144,6 +170,7 @@ impl Model {
         RuntimeError::PositionsLost {
             sequence,
             position: position.unsigned_abs(),
+            nearest: self.longest_truncation(sequence, position.unsigned_abs()),
             earliest: earliest.unsigned_abs(),
         }
     }

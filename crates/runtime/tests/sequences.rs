@@ -93,7 +93,7 @@ fn a_window_refuses_to_go_back_further_than_it_remembers() {
     let refused = model.truncate(0, earliest - 1);
     let expected = (earliest - 1, earliest);
     assert!(
-        matches!(refused, Err(RuntimeError::PositionsLost { sequence: 0, position, earliest })
+        matches!(refused, Err(RuntimeError::PositionsLost { sequence: 0, position, earliest, nearest: 0 })
             if (position, earliest) == expected),
         "{refused:?}"
     );

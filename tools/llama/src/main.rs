@@ -21,6 +21,7 @@ mod logits;
 mod measure;
 mod memory;
 mod pages;
+mod perplexity;
 mod prompt;
 mod pull;
 mod run;

@@ -2,7 +2,9 @@
 
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{bench, cli, completion, devices, info, logits, pages, pull, run, serve, simple, tokenize};
+use crate::{
+    bench, cli, completion, devices, info, logits, pages, perplexity, pull, run, serve, simple, tokenize,
+};
 use puna_flags::{Command, closest};
 
 /// One tool.
@@ -69,6 +71,13 @@ pub static TOOLS: &[Tool] = &[
         summary: "Write a model's logits for given tokens",
         command: |program| logits::SPEC.command(program),
         run: logits::run,
+    },
+    Tool {
+        name: "perplexity",
+        aliases: &[],
+        summary: "Measure how well a model predicts a text",
+        command: |program| perplexity::SPEC.command(program),
+        run: perplexity::run,
     },
     Tool {
         name: "tokenize",

@@ -113,6 +113,9 @@ impl Runner for Arithmetic {
         }
         Ok(outputs)
     }
+    fn longest_truncation(&self, _: u32, wanted: u32) -> u32 {
+        wanted
+    }
     fn truncate(&mut self, sequence: u32, position: u32) -> Result<(), RuntimeError> {
         if !self.truncates {
             return Err(RuntimeError::ContextFull { needed: 0, free: 0, context: 0 });

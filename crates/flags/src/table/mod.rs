@@ -10,6 +10,7 @@ mod prompt;
 mod sampling;
 mod server;
 mod special;
+mod workshop;
 
 pub(crate) use context::CACHE_TYPES;
 
@@ -19,6 +20,7 @@ use crate::flag::Group;
 /// All shared flags, in the order of the help text.
 pub static FLAGS: &[Group<Config>] = &[
     Group { heading: "Tool", flags: special::FLAGS },
+    Group { heading: "Model files", flags: workshop::FLAGS },
     Group { heading: "Model", flags: model::FLAGS },
     Group { heading: "Prompt", flags: prompt::FLAGS },
     Group { heading: "Chat", flags: chat::FLAGS },

@@ -123,7 +123,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
             Ok(())
         },
     )
-    .tools(ToolSet::ENGINE.or(ToolSet::TOKENIZE)),
+    .tools(ToolSet::ENGINE.or(ToolSet::TOKENIZE).or(ToolSet::QUANTIZE)),
     Flag::not_yet("--lora", "FILE,...", "LoRA adapters").tools(ToolSet::ENGINE),
     Flag::not_yet("--lora-scaled", "FILE:SCALE,...", "LoRA adapters with a scale").tools(ToolSet::ENGINE),
     Flag::not_yet("--control-vector", "FILE,...", "Control vectors").tools(ToolSet::ENGINE),

@@ -4,12 +4,15 @@ use super::{OpDef, expect_inputs, matmul::dot, shape_error};
 use crate::{Array, Dim, GraphError, StateId, Type, evaluate::Context};
 
 /// Which cached positions a query sees, besides belonging to the same sequence.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum MaskRule {
     /// Its own and earlier ones.
+    #[default]
     Causal,
     /// The last so many, its own included.
     Window(u32),
+    /// Its own and earlier ones of the same chunk of so many positions.
+    Chunked(u32),
     /// All.
     Bidirectional,
 }
@@ -20,6 +23,10 @@ impl MaskRule {
         match self {
             MaskRule::Causal => key <= query,
             MaskRule::Window(n) => key <= query && (query as i64 - key as i64) < n as i64,
+            MaskRule::Chunked(n) => {
+                let chunk = |position: i32| (position as i64).div_euclid(n.max(1) as i64);
+                key <= query && chunk(key) == chunk(query)
+            }
             MaskRule::Bidirectional => true,
         }
     }
@@ -85,6 +92,10 @@ impl OpDef for Attention {
             return Err(shape_error("Attention", inputs, "heads times width is too large"));
         };
         Ok(Type::f32(vec![*rows, Dim::Fixed(width)]))
+    }
+
+    fn state(&self) -> Option<StateId> {
+        Some(self.state)
     }
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {

@@ -3,7 +3,8 @@
 use super::{OpDef, expect_inputs, shape_error};
 use crate::{Array, Element, GraphError, Type, evaluate::Context};
 
-/// Inputs: table `[n, ...]`, indexes `[m]` (integers below `n`). Result: `[m, ...]`.
+/// Inputs: table `[n, ...]`, indexes `[m]`. Result: `[m, ...]`; an index past the end counts as the last, as of
+/// a position beyond a table of learned ones.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct GatherRows;
 
@@ -25,7 +26,7 @@ impl OpDef for GatherRows {
         let mut shape = table.shape.clone();
         shape[0] = indexes.shape[0];
         let rows = indexes.integers().iter().flat_map(|index| {
-            let start = *index as usize * row;
+            let start = (*index as usize).min(table.shape[0].saturating_sub(1)) * row;
             table.floats()[start..start + row].iter().copied()
         });
         Array::f32(shape, rows.collect())

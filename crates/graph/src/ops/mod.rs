@@ -1,39 +1,80 @@
 //! Operations: one file each, with attributes, shape rule and evaluation.
 
-use crate::{Array, Dim, Element, GraphError, Type, evaluate::Context};
+use crate::{Array, Dim, Element, GraphError, StateId, Type, evaluate::Context};
 
 mod add;
 mod attention;
+mod clamp;
+mod clamped_glu;
+mod concat;
+mod div;
 mod experts;
 mod gather_rows;
+mod gaussian_cut;
 mod glu;
+mod interpolate;
+mod match_norm;
 mod matmul;
+mod matmul_heads;
 mod mul;
 mod norm;
+mod position_scale;
+mod recurrent;
+mod repeat_heads;
 mod reshape;
 mod rope;
 mod scale;
+mod scale_rows;
+mod slice;
 mod soft_cap;
+mod sum_elements;
 mod unary;
+mod weighted_sum;
+mod xielu;
 
 pub use add::Add;
 pub use attention::{Attention, MaskRule, alibi_slope};
-pub use experts::{ExpertWeights, Gating, MatMulExperts, RouteExperts, SumExperts};
+pub use clamp::Clamp;
+pub use clamped_glu::{ClampedGlu, GateBound};
+pub use concat::Concat;
+pub use div::Div;
+pub use experts::{
+    AddExpertBias, ExpertGroups, ExpertWeights, Gating, GroupOfExpert, MatMulExperts, RouteExperts,
+    SumExperts,
+};
 pub use gather_rows::GatherRows;
+pub use gaussian_cut::GaussianCut;
 pub use glu::Glu;
+pub use interpolate::Interpolate;
+pub use match_norm::MatchNorm;
 pub use matmul::MatMul;
+pub use matmul_heads::MatMulHeads;
 pub use mul::Mul;
 pub use norm::{LayerNorm, RmsNorm};
+pub use position_scale::PositionScale;
+pub use recurrent::{
+    GatedDeltaRule, GatedLinearAttention, KeyHeads, Rwkv7, SelectiveScan, ShortConvolution, TokenShift,
+};
+pub use repeat_heads::RepeatHeads;
 pub use reshape::Reshape;
 pub use rope::{Rope, RopeKind, Yarn};
 pub use scale::Scale;
+pub use scale_rows::ScaleRows;
+pub use slice::Slice;
 pub use soft_cap::SoftCap;
+pub use sum_elements::SumElements;
 pub use unary::{Function, Unary};
+pub use weighted_sum::WeightedSum;
+pub use xielu::Xielu;
 
 /// What every operation defines: its shape rule and its meaning.
 pub trait OpDef {
     /// Type of the result for inputs of these types.
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError>;
+    /// What it keeps from step to step, if anything.
+    fn state(&self) -> Option<StateId> {
+        None
+    }
     /// The result itself, slow and obvious: sums in `f64`, results rounded once to `f32`.
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array;
 }
@@ -59,6 +100,9 @@ macro_rules! ops {
             fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
                 match self { $(Op::$name(op) => op.infer(inputs)),* }
             }
+            fn state(&self) -> Option<StateId> {
+                match self { $(Op::$name(op) => op.state()),* }
+            }
             fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {
                 match self { $(Op::$name(op) => op.evaluate(inputs, context)),* }
             }
@@ -68,7 +112,9 @@ macro_rules! ops {
 
 ops! {
     GatherRows, MatMul, Add, Mul, Scale, RmsNorm, LayerNorm, Rope, Attention, Glu, Unary, SoftCap, Reshape,
-    RouteExperts, ExpertWeights, MatMulExperts, SumExperts,
+    RouteExperts, ExpertWeights, MatMulExperts, SumExperts, AddExpertBias, Slice, ScaleRows, Div, Clamp,
+    ClampedGlu, PositionScale, Xielu, GroupOfExpert, WeightedSum, MatchNorm, GaussianCut, Concat, RepeatHeads, SumElements, MatMulHeads,
+    Interpolate, ShortConvolution, TokenShift, SelectiveScan, GatedDeltaRule, GatedLinearAttention, Rwkv7,
 }
 
 /// Shape-rule helper: builds the error of operation `op`.
@@ -90,9 +136,19 @@ fn expect_inputs(
     }
 }
 
-/// Whether `vector` can be broadcast over the leading axes of `value`: its extents equal the last ones.
+/// Whether `vector` can be broadcast over the leading axes of `value`: its extents equal the last ones, or it
+/// is a single number.
 fn is_suffix(vector: &Type, value: &Type) -> bool {
-    vector.element == Element::F32 && value.shape.ends_with(&vector.shape)
+    let single = vector.shape[..] == [Dim::Fixed(1)];
+    vector.element == Element::F32 && (single || value.shape.ends_with(&vector.shape))
+}
+
+/// Extents of a value of floats, those of the step as `None`; nothing for integers.
+fn extents(ty: &Type) -> Vec<Option<u32>> {
+    if ty.element != Element::F32 {
+        return Vec::new();
+    }
+    ty.shape.iter().map(|dim| fixed(Some(dim))).collect()
 }
 
 /// Whether this is a fixed extent.

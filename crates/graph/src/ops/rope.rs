@@ -25,8 +25,8 @@ pub struct Yarn {
     pub extrapolation: f32,
 }
 
-/// Inputs: `x` `[Tokens, heads, n]`, positions `[Tokens]`, optional factors `[dimensions / 2]` that divide
-/// the frequencies. Result: `x` with pairs of its first `dimensions` elements rotated by
+/// Inputs: `x` `[Tokens, heads, n]`, positions `[Tokens]`, optional factors that divide the
+/// frequencies, one per pair (further ones are not read). Result: `x` with pairs of its first `dimensions` elements rotated by
 /// `position · frequency` (Su et al., arXiv 2104.09864).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rope {
@@ -97,7 +97,9 @@ impl OpDef for Rope {
                 "rotated elements must be even and at most the head's width",
             ));
         }
-        if inputs.get(2).is_some_and(|factors| factors.shape[..] != [Dim::Fixed(self.dimensions / 2)]) {
+        if inputs.get(2).is_some_and(
+            |factors| !matches!(factors.shape[..], [Dim::Fixed(count)] if count >= self.dimensions / 2),
+        ) {
             return Err(shape_error("Rope", inputs, "there must be one factor per pair"));
         }
         Ok(x.clone())

@@ -18,6 +18,10 @@ pub enum Function {
     Sigmoid,
     /// `tanh(x)`
     Tanh,
+    /// `exp(x)`
+    Exp,
+    /// `ln(1 + exp(x))`
+    Softplus,
 }
 
 impl Function {
@@ -33,6 +37,8 @@ impl Function {
             Function::ReluSquared => x.max(0.0) * x.max(0.0),
             Function::Sigmoid => 0.5 * (1.0 + (0.5 * x).tanh()),
             Function::Tanh => x.tanh(),
+            Function::Exp => x.exp(),
+            Function::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
         }
     }
 }

@@ -1,22 +1,64 @@
-//! Self-attention with separate query, key and value projections.
+//! Self-attention.
 
-use puna_graph::ops::{Attention, MaskRule};
-use puna_graph::{CacheGroup, StateDecl, ValueId};
+use puna_graph::ops::{Attention, Clamp, Function, MaskRule, MatMul, PositionScale, ScaleRows};
+use puna_graph::{CacheGroup, Input, Operand, StateDecl, StateId, ValueId};
 
 use super::RopeSettings;
 use crate::{Builder, ModelError};
 
-/// What varies between architectures and layers.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct AttentionBlock<'a> {
+/// Norms of queries and keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HeadNorms {
+    /// None.
+    #[default]
+    None,
+    /// Of each head (`attn_q_norm`, `attn_k_norm`), with one weight for all heads or one per head.
+    PerHead,
+    /// Over the full width of all heads.
+    FullWidth,
+    /// Of each head, without weights.
+    Unweighted,
+}
+
+/// What varies between architectures and layers. The default is causal attention without rotation.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct AttentionBlock {
     /// Rotation of queries and keys.
-    pub rope: Option<&'a RopeSettings>,
-    /// Factor on query · key.
-    pub scale: f32,
+    pub rope: Option<RopeSettings>,
+    /// Factor on query · key, by default [`Builder::attention_scale`].
+    pub scale: Option<f32>,
     /// Visible positions.
     pub mask: MaskRule,
-    /// Whether queries and keys are normalised per head (`attn_q_norm`, `attn_k_norm`) before rotation.
-    pub head_norms: bool,
+    /// Norms of queries and keys.
+    pub norms: HeadNorms,
+    /// Whether the norms come after the rotation instead of before.
+    pub norms_after_rope: bool,
+    /// Smooth limit of scores.
+    pub soft_cap: Option<f32>,
+    /// Largest bias of ALiBi.
+    pub alibi_max_bias: Option<f32>,
+    /// Temperature of queries by position.
+    pub temperature: Option<PositionScale>,
+    /// Function of `attn_gate · x`, by which the result is multiplied: per element or per head, as wide as the
+    /// tensor is.
+    pub gate: Option<Function>,
+    /// Whether biases of the three input projections are left out though the file has them.
+    pub ignores_input_biases: bool,
+    /// Whether the bias of `attn_output` is left out though the file has it.
+    pub ignores_output_bias: bool,
+}
+
+/// Numbers of heads and their widths in one layer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeadShape {
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads, a divisor of `heads`.
+    pub kv_heads: u32,
+    /// Width of a query or key.
+    pub key_dim: u32,
+    /// Width of a value.
+    pub value_dim: u32,
 }
 
 impl Builder<'_> {
@@ -26,15 +68,15 @@ impl Builder<'_> {
     }
 
     fn head_dim(&self, key: &str) -> Result<u32, ModelError> {
-        let default = match self.layer_u32("attention.head_count")? {
-            Some(heads) if heads > 0 => self.width_or("embedding_length", 0)? / heads,
-            _ => 0,
+        let default = match self.most_heads()? {
+            0 => 0,
+            heads => self.width_or("embedding_length", 0)? / heads,
         };
         self.width_or(key, default)
     }
 
-    /// Query heads and key-value heads of the current layer.
-    pub fn head_counts(&self) -> Result<(u32, u32), ModelError> {
+    /// The shape of the current layer's heads.
+    pub fn head_shape(&self) -> Result<HeadShape, ModelError> {
         const MOST_HEADS: u32 = 1 << 16;
         let heads = self.layer_u32("attention.head_count")?.unwrap_or(0);
         if !(1..=MOST_HEADS).contains(&heads) {
@@ -45,7 +87,12 @@ impl Builder<'_> {
             let rule = "a divisor of attention.head_count";
             return Err(self.value_error("attention.head_count_kv", kv_heads, rule));
         }
-        Ok((heads, kv_heads))
+        let (key_dim, value_dim) = (self.key_dim()?, self.head_dim("attention.value_length")?);
+        if heads.checked_mul(key_dim.max(value_dim)).is_none_or(|width| width > 1 << 28) {
+            let rule = "smaller with so many heads";
+            return Err(self.value_error("attention.key_length", key_dim.max(value_dim), rule));
+        }
+        Ok(HeadShape { heads, kv_heads, key_dim, value_dim })
     }
 
     /// `attention.scale`, by default `1 / sqrt(key_dim)`.
@@ -55,34 +102,166 @@ impl Builder<'_> {
     }
 
     /// Projects, rotates, attends over the layer's cache and projects back: `[rows, width]` to the same.
-    pub fn self_attention(&mut self, x: ValueId, block: &AttentionBlock<'_>) -> Result<ValueId, ModelError> {
-        let (heads, kv_heads) = self.head_counts()?;
-        let (key_dim, value_dim) = (self.key_dim()?, self.head_dim("attention.value_length")?);
-        let too_wide =
-            |width: u32| self.value_error("attention.key_length", width, "smaller with so many heads");
-        let query_width = heads.checked_mul(key_dim).ok_or_else(|| too_wide(key_dim))?;
-        let value_width = kv_heads.checked_mul(value_dim).ok_or_else(|| too_wide(value_dim))?;
-        let q = self.linear("attn_q", x, query_width)?;
-        let k = self.linear("attn_k", x, kv_heads * key_dim)?;
-        let v = self.linear("attn_v", x, value_width)?;
-        let (mut q, mut k) = (self.split_heads(q, key_dim)?, self.split_heads(k, key_dim)?);
-        let v = self.split_heads(v, value_dim)?;
-        if block.head_norms {
-            (q, k) = (self.rms_norm("attn_q_norm", q)?, self.rms_norm("attn_k_norm", k)?);
+    pub fn self_attention(&mut self, x: ValueId, block: &AttentionBlock) -> Result<ValueId, ModelError> {
+        let shape = self.head_shape()?;
+        let h = self.attention_heads(x, block, shape)?;
+        let width = self.width(x);
+        self.attention_output(h, width, !block.ignores_output_bias)
+    }
+
+    /// [`Builder::self_attention`] up to the projection back: `[rows, heads · value_dim]`.
+    pub fn attention_heads(
+        &mut self,
+        x: ValueId,
+        block: &AttentionBlock,
+        shape: HeadShape,
+    ) -> Result<ValueId, ModelError> {
+        let (mut q, mut k, v) = self.queries_keys_values(x, shape, !block.ignores_input_biases)?;
+        if !block.norms_after_rope {
+            (q, k) = (self.head_norm("attn_q_norm", q, block)?, self.head_norm("attn_k_norm", k, block)?);
         }
-        if let Some(rope) = block.rope {
+        if let Some(rope) = &block.rope {
             (q, k) = (self.rope(q, rope)?, self.rope(k, rope)?);
         }
-        let group = match block.mask {
-            MaskRule::Window(window) => CacheGroup::Window(window),
-            _ => CacheGroup::Full,
+        if block.norms_after_rope {
+            (q, k) = (self.head_norm("attn_q_norm", q, block)?, self.head_norm("attn_k_norm", k, block)?);
+        }
+        let state = self.key_value_state(shape, block.mask);
+        let h = self.attend(state, q, k, v, block)?;
+        match block.gate {
+            Some(function) => self.gate_heads(x, h, function, shape),
+            None => Ok(h),
+        }
+    }
+
+    /// `attn_output` of attended heads; an `attn_sub_norm` comes first if the file has one.
+    pub fn attention_output(&mut self, h: ValueId, width: u32, bias: bool) -> Result<ValueId, ModelError> {
+        let h = if self.has("attn_sub_norm.weight") { self.norm("attn_sub_norm", h)? } else { h };
+        self.linear_with("attn_output", h, width, bias)
+    }
+
+    /// Queries, keys and values split into heads, from separate projections or from `attn_qkv`, whose rows are
+    /// queries, keys and values in this order. `attention.clamp_kqv` bounds them.
+    pub fn queries_keys_values(
+        &mut self,
+        x: ValueId,
+        shape: HeadShape,
+        biases: bool,
+    ) -> Result<(ValueId, ValueId, ValueId), ModelError> {
+        let HeadShape { heads, kv_heads, key_dim, value_dim } = shape;
+        let (query, key, value) = (heads * key_dim, kv_heads * key_dim, kv_heads * value_dim);
+        let (mut q, mut k, mut v) = if self.has("attn_qkv.weight") {
+            let width = query + key + value;
+            let weight = self.weight("attn_qkv.weight", &[width, self.width(x)])?;
+            let mut inputs = vec![weight, x.into()];
+            if biases {
+                inputs.extend(self.optional_weight("attn_qkv.bias", &[width])?);
+            }
+            let separate_biases = biases && inputs.len() == 2;
+            let qkv = self.push(MatMul, inputs, "attn_qkv")?;
+            let part = |b: &mut Self, start, width, bias: &'static str| {
+                let part = b.slice(qkv, start, width)?;
+                match b.optional_weight(bias, &[width])? {
+                    Some(bias) if separate_biases => b.add(part, bias),
+                    _ => Ok(part),
+                }
+            };
+            (
+                part(self, 0, query, "attn_q.bias")?,
+                part(self, query, key, "attn_k.bias")?,
+                part(self, query + key, value, "attn_v.bias")?,
+            )
+        } else {
+            (
+                self.linear_with("attn_q", x, query, biases)?,
+                self.linear_with("attn_k", x, key, biases)?,
+                self.linear_with("attn_v", x, value, biases)?,
+            )
         };
-        let state =
-            self.state(StateDecl::KeyValue { layer: self.layer(), kv_heads, key_dim, value_dim, group });
-        let attention =
-            Attention { state, scale: block.scale, mask: block.mask, soft_cap: None, alibi_max_bias: None };
-        let h = self.push(attention, vec![q.into(), k.into(), v.into()], "attention")?;
-        let width = self.width(x);
-        self.linear("attn_output", h, width)
+        if let Some(limit) = self.applied_f32("attention.clamp_kqv")? {
+            let clamp = |b: &mut Self, x: ValueId| {
+                b.push(Clamp { low: -limit, high: limit }, vec![x.into()], "clamp")
+            };
+            (q, k, v) = (clamp(self, q)?, clamp(self, k)?, clamp(self, v)?);
+        }
+        Ok((self.split_heads(q, key_dim)?, self.split_heads(k, key_dim)?, self.split_heads(v, value_dim)?))
+    }
+
+    fn head_norm(
+        &mut self,
+        name: &'static str,
+        x: ValueId,
+        block: &AttentionBlock,
+    ) -> Result<ValueId, ModelError> {
+        match block.norms {
+            HeadNorms::None => Ok(x),
+            HeadNorms::PerHead => self.norm(name, x),
+            HeadNorms::Unweighted => self.norm_unweighted(x, name),
+            HeadNorms::FullWidth => {
+                let dim = self.width(x);
+                let joined = self.join_heads(x)?;
+                let normed = self.norm(name, joined)?;
+                self.split_heads(normed, dim)
+            }
+        }
+    }
+
+    /// Declares the current layer's cache.
+    pub fn key_value_state(&mut self, shape: HeadShape, mask: MaskRule) -> StateId {
+        let group = match mask {
+            MaskRule::Window(window) | MaskRule::Chunked(window) => CacheGroup::Window(window),
+            MaskRule::Causal | MaskRule::Bidirectional => CacheGroup::Full,
+        };
+        let HeadShape { kv_heads, key_dim, value_dim, .. } = shape;
+        self.state(StateDecl::KeyValue { layer: self.layer(), kv_heads, key_dim, value_dim, group })
+    }
+
+    /// Stores keys and values and attends, with the layer's `attn_sinks` if the file has them. Rotation, norms
+    /// and gate of the block do not matter here.
+    pub fn attend(
+        &mut self,
+        state: StateId,
+        mut q: ValueId,
+        k: ValueId,
+        v: ValueId,
+        block: &AttentionBlock,
+    ) -> Result<ValueId, ModelError> {
+        if let Some(temperature) = block.temperature {
+            q = self.push(temperature, vec![q.into(), Operand::Input(Input::Positions)], "temperature")?;
+        }
+        let scale = match block.scale {
+            Some(scale) => scale,
+            None => self.attention_scale()?,
+        };
+        let mut inputs = vec![q.into(), k.into(), v.into()];
+        let heads = self.heads_of(q);
+        inputs.extend(self.optional_weight("attn_sinks.weight", &[heads])?);
+        let attention = Attention {
+            state,
+            scale,
+            mask: block.mask,
+            soft_cap: block.soft_cap,
+            alibi_max_bias: block.alibi_max_bias,
+        };
+        self.push(attention, inputs, "attention")
+    }
+
+    fn gate_heads(
+        &mut self,
+        x: ValueId,
+        h: ValueId,
+        function: Function,
+        shape: HeadShape,
+    ) -> Result<ValueId, ModelError> {
+        let per_head = self.rows_of("attn_gate.weight")? == shape.heads;
+        let width = if per_head { shape.heads } else { self.width(h) };
+        let gate = self.linear("attn_gate", x, width)?;
+        let gate = self.unary(function, gate, "attn_gate")?;
+        if !per_head {
+            return self.mul(h, gate, "attn_gated");
+        }
+        let split = self.split_heads(h, shape.value_dim)?;
+        let gated = self.push(ScaleRows, vec![split.into(), gate.into()], "attn_gated")?;
+        self.join_heads(gated)
     }
 }

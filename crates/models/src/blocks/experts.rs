@@ -1,9 +1,61 @@
 //! Mixture of experts in place of a feed-forward network.
 
 use puna_graph::ValueId;
-use puna_graph::ops::{ExpertWeights, Function, Gating, MatMulExperts, RouteExperts, SumExperts};
+use puna_graph::ops::{
+    AddExpertBias, ExpertGroups, ExpertWeights, Function, Gating, MatMulExperts, RouteExperts, ScaleRows,
+    SumExperts,
+};
 
+use super::{Activation, FeedForward};
 use crate::{Builder, ModelError};
+
+/// What varies between mixtures. Keys of the file (`expert_gating_func`, `expert_weights_norm`,
+/// `expert_weights_scale`, `expert_group_count`) win over the defaults here.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Experts {
+    /// Gating if the file does not say; none if it must.
+    pub gating: Option<Gating>,
+    /// Whether shares are divided by their sum, if the file does not say.
+    pub normalise: bool,
+    /// How an expert's gate and value become one.
+    pub activation: Activation,
+    /// The same of the shared expert, if it differs.
+    pub shared_activation: Option<Activation>,
+    /// Whether shares multiply the experts' inputs instead of their results.
+    pub scales_input: bool,
+    /// What the router reads, if not the experts' input.
+    pub router_input: Option<ValueId>,
+}
+
+impl Experts {
+    /// SwiGLU experts.
+    pub fn new(gating: impl Into<Option<Gating>>, normalise: bool) -> Self {
+        Self {
+            gating: gating.into(),
+            normalise,
+            activation: Function::Silu.into(),
+            shared_activation: None,
+            scales_input: false,
+            router_input: None,
+        }
+    }
+}
+
+/// A router's decision for the rows of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Routing {
+    /// Chosen experts, `[Tokens, used]`.
+    pub chosen: ValueId,
+    /// Their shares, `[Tokens, used]`.
+    pub shares: ValueId,
+    /// Experts that one number in `chosen` stands for, 1 unless the choice is of groups.
+    pub groups: u32,
+}
+
+/// Names of the experts' tensors: gate, up, down.
+pub const EXPERTS: [&str; 3] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
+/// Names of GroveMoE's chunk experts.
+pub const CHUNK_EXPERTS: [&str; 3] = ["ffn_gate_chexps", "ffn_up_chexps", "ffn_down_chexps"];
 
 impl Builder<'_> {
     /// Number of experts, 0 in a dense model.
@@ -15,43 +67,150 @@ impl Builder<'_> {
         Ok(experts)
     }
 
-    /// Routes each row to its best experts (`ffn_gate_inp`), runs their gated networks (`ffn_gate_exps`,
-    /// `ffn_up_exps`, `ffn_down_exps`) and adds them up by their shares.
-    pub fn experts(
+    /// The dense network, or where the layer has a router (`ffn_gate_inp`) its experts and its shared expert.
+    pub fn dense_or_experts(
         &mut self,
         x: ValueId,
-        function: Function,
-        gating: Gating,
-        normalise: bool,
+        network: impl Into<FeedForward>,
+        experts: &Experts,
     ) -> Result<ValueId, ModelError> {
-        let experts = self.expert_count()?;
+        if !self.has("ffn_gate_inp.weight") {
+            return self.feed_forward(x, network);
+        }
+        self.experts_and_shared(x, experts)
+    }
+
+    /// Experts, plus the shared expert if the layer has one; a `ffn_gate_inp_shexp` weighs that.
+    pub fn experts_and_shared(&mut self, x: ValueId, experts: &Experts) -> Result<ValueId, ModelError> {
+        let routed = self.experts(x, experts)?;
+        if !self.has("ffn_up_shexp.weight") {
+            return Ok(routed);
+        }
+        let mut shared = self.shared_expert(x, experts.shared_activation.unwrap_or(experts.activation))?;
+        if self.has("ffn_gate_inp_shexp.weight") {
+            let gate = self.linear("ffn_gate_inp_shexp", x, 1)?;
+            let gate = self.unary(Function::Sigmoid, gate, "ffn_gate_inp_shexp")?;
+            let width = self.width(shared);
+            let rows = self.split_heads(shared, width)?;
+            let scaled = self.push(ScaleRows, vec![rows.into(), gate.into()], "ffn_shexp_gated")?;
+            shared = self.join_heads(scaled)?;
+        }
+        self.add(routed, shared)
+    }
+
+    /// Routes each row to its best experts, runs their networks and adds them up by their shares.
+    pub fn experts(&mut self, x: ValueId, experts: &Experts) -> Result<ValueId, ModelError> {
+        let routing = self.route(experts.router_input.unwrap_or(x), experts)?;
+        self.run_experts(x, routing, experts, EXPERTS)
+    }
+
+    /// The router `ffn_gate_inp` with the selection bias `exp_probs_b`.
+    pub fn route(&mut self, x: ValueId, experts: &Experts) -> Result<Routing, ModelError> {
+        let count = self.expert_count()?;
         let used = self.layer_u32("expert_used_count")?.unwrap_or(0);
-        if used == 0 || used > experts {
+        if used == 0 || used > count {
             return Err(self.value_error("expert_used_count", used, "between 1 and expert_count"));
         }
-        let hidden = match self.layer_u32("expert_feed_forward_length")? {
-            Some(hidden) if hidden > 0 => hidden,
-            _ => self.layer_u32("feed_forward_length")?.unwrap_or(0),
-        };
-        let width = self.width(x);
+        let gating = self.gating(experts.gating)?;
+        let normalise = self.bool_or("expert_weights_norm", experts.normalise)?;
         let scale = self.applied_f32("expert_weights_scale")?.unwrap_or(1.0);
+        let groups = match self.u32_or("expert_group_count", 0)? {
+            0 | 1 => None,
+            groups => Some(ExpertGroups { count: groups, used: self.u32_or("expert_group_used_count", 0)? }),
+        };
 
-        let logits = self.linear("ffn_gate_inp", x, experts)?;
-        let chosen = self.push(RouteExperts { used, gating }, vec![logits.into()], "expert_choice")?;
-        let shares = self.push(
-            ExpertWeights { gating, normalise, scale },
-            vec![logits.into(), chosen.into()],
-            "expert_shares",
-        )?;
-        let project =
-            |b: &mut Self, name: &'static str, file_name: &str, x: ValueId, rows: u32, columns: u32| {
-                let weight = b.weight(file_name, &[experts, rows, columns])?;
-                b.push(MatMulExperts, vec![weight, x.into(), chosen.into()], name)
+        let weight = self.weight("ffn_gate_inp.weight", &[count, self.width(x)])?;
+        let mut inputs = vec![weight, x.into()];
+        inputs.extend(self.optional_weight("ffn_gate_inp.bias", &[count])?);
+        let logits = self.push(puna_graph::ops::MatMul, inputs, "ffn_gate_inp")?;
+        let mut inputs = vec![logits.into()];
+        inputs.extend(match self.has("exp_probs_b") {
+            true => self.optional_weight("exp_probs_b", &[count])?,
+            false => self.optional_weight("exp_probs_b.bias", &[count])?,
+        });
+        let chosen = self.push(RouteExperts { used, gating, groups }, inputs, "expert_choice")?;
+        let mut inputs = vec![logits.into(), chosen.into()];
+        inputs.extend(self.optional_weight("ffn_down_exps.scale", &[count])?);
+        let shares = self.push(ExpertWeights { gating, normalise, scale }, inputs, "expert_shares")?;
+        Ok(Routing { chosen, shares, groups: 1 })
+    }
+
+    fn gating(&self, default: Option<Gating>) -> Result<Gating, ModelError> {
+        const KEY: &str = "expert_gating_func";
+        match (self.u32_or(KEY, 0)?, default) {
+            (0, Some(default)) => Ok(default),
+            (1, _) => Ok(Gating::Softmax),
+            (2, _) => Ok(Gating::Sigmoid),
+            (3, _) => Ok(Gating::SoftmaxOfChosen),
+            (4, _) => Ok(Gating::SqrtSoftplus),
+            (other, _) => Err(self.value_error(KEY, other, "between 1 and 4")),
+        }
+    }
+
+    /// Runs the chosen experts' networks on `x` and adds them up by their shares.
+    pub fn run_experts(
+        &mut self,
+        x: ValueId,
+        routing: Routing,
+        experts: &Experts,
+        [gate_name, up_name, down_name]: [&'static str; 3],
+    ) -> Result<ValueId, ModelError> {
+        let width = self.width(x);
+        let (gate, up) = if self.has("ffn_gate_up_exps.weight") && up_name == EXPERTS[1] {
+            let both = self.project_experts("ffn_gate_up_exps", x, width, routing)?;
+            let hidden = self.width(both) / 2;
+            (Some(self.slice(both, 0, hidden)?), self.slice(both, hidden, hidden)?)
+        } else {
+            let gate = match self.has(&format!("{gate_name}.weight")) {
+                true => Some(self.project_experts(gate_name, x, width, routing)?),
+                false => None,
             };
-        let gate = project(self, "ffn_gate_exps", "ffn_gate_exps.weight", x, hidden, width)?;
-        let up = project(self, "ffn_up_exps", "ffn_up_exps.weight", x, hidden, width)?;
-        let h = self.glu(function, gate, up)?;
-        let h = project(self, "ffn_down_exps", "ffn_down_exps.weight", h, width, hidden)?;
-        self.push(SumExperts, vec![h.into(), shares.into()], "ffn_experts")
+            (gate, self.project_experts(up_name, x, width, routing)?)
+        };
+        let scaled = |b: &mut Self, h: ValueId| match experts.scales_input {
+            // The projections are linear: scaling their results equals scaling their input.
+            true => b.push(ScaleRows, vec![h.into(), routing.shares.into()], "expert_scaled"),
+            false => Ok(h),
+        };
+        let gate = gate.map(|gate| scaled(self, gate)).transpose()?;
+        let up = scaled(self, up)?;
+        let h = self.activate(experts.activation, gate, up)?;
+        let hidden = self.width(h);
+        let h = self.project_experts(down_name, h, hidden, routing)?;
+        let mut inputs = vec![h.into()];
+        if !experts.scales_input {
+            inputs.push(routing.shares.into());
+        }
+        self.push(SumExperts, inputs, "ffn_experts")
+    }
+
+    fn project_experts(
+        &mut self,
+        name: &'static str,
+        x: ValueId,
+        width: u32,
+        routing: Routing,
+    ) -> Result<ValueId, ModelError> {
+        let file_name = format!("{name}.weight");
+        // A single expert's extent is not written.
+        let (found, rows) = match self.shape_of(&file_name)?[..] {
+            [found, rows, _] => (found, rows),
+            [rows, _] => (1, rows),
+            ref found => {
+                let (name, found) = (self.full_name(&file_name), found.iter().map(|n| *n as u64).collect());
+                let expected = vec![self.expert_count()?, 0, width];
+                return Err(ModelError::TensorShape { name, found, expected });
+            }
+        };
+        let count = match routing.groups {
+            1 => self.expert_count()?,
+            size => found.max(self.expert_count()?.div_ceil(size)),
+        };
+        let weight = self.weight(&file_name, &[count, rows, width])?;
+        let h = self.push(MatMulExperts, vec![weight, x.into(), routing.chosen.into()], name)?;
+        match self.optional_weight(&format!("{name}.bias"), &[count, rows])? {
+            Some(bias) => self.push(AddExpertBias, vec![h.into(), bias, routing.chosen.into()], name),
+            None => Ok(h),
+        }
     }
 }

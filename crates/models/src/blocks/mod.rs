@@ -1,9 +1,25 @@
 //! Blocks that architectures share. They take values and plain settings, never a model's struct.
 
 mod attention;
+mod decoder;
 mod experts;
 mod feed_forward;
 mod rope;
+mod standard;
+mod windows;
 
-pub use attention::AttentionBlock;
+mod delta_net;
+mod mamba;
+mod mla;
+mod recurrent;
+
+pub use attention::{AttentionBlock, HeadNorms, HeadShape};
+pub use decoder::Residuals;
+pub use delta_net::ChannelDecay;
+pub use experts::{CHUNK_EXPERTS, EXPERTS, Experts, Routing};
+pub use feed_forward::{Activation, FeedForward};
+pub use mamba::ScanInputs;
+pub use mla::LatentAttention;
 pub use rope::RopeSettings;
+pub use standard::Decoder;
+pub use windows::{WindowDefaults, WindowRope, Windows};

@@ -10,7 +10,7 @@ use crate::{Builder, ModelError};
 pub struct RopeSettings {
     /// The operation.
     pub rope: Rope,
-    /// Divisors of the frequencies, `[dimensions / 2]`.
+    /// Divisors of the frequencies, at least `[dimensions / 2]`.
     pub factors: Option<Operand>,
 }
 
@@ -82,8 +82,10 @@ impl Builder<'_> {
         original_context: u32,
     ) -> Result<Option<Operand>, ModelError> {
         let shape = [dimensions / 2];
-        if let Some(factors) = self.optional_global_weight("rope_freqs.weight", &shape)? {
-            return Ok(Some(factors));
+        if self.has_global("rope_freqs.weight") {
+            // A model may rotate fewer pairs than it has factors.
+            let count = self.global_elements("rope_freqs.weight").max(dimensions / 2);
+            return self.optional_global_weight("rope_freqs.weight", &[count]);
         }
         let long = self.context() > original_context;
         self.optional_global_weight(

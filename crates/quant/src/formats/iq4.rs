@@ -88,13 +88,13 @@ const MIDPOINTS: [f32; 15] = {
 };
 
 /// Code of the table value nearest to `value`, of equals the upper; code 0 for NaN.
-fn nearest(value: f32) -> u8 {
+pub(super) fn nearest(value: f32) -> u8 {
     MIDPOINTS.iter().filter(|&&midpoint| value >= midpoint).count() as u8
 }
 
 /// The table value of that code, as a sum of steps so that it vectorises.
 #[inline(always)]
-fn nearest_value(value: f32) -> f32 {
+pub(super) fn nearest_value(value: f32) -> f32 {
     let mut nearest = f32::from(IQ4_VALUES[0]);
     for i in 0..15 {
         let step = f32::from(IQ4_VALUES[i + 1]) - f32::from(IQ4_VALUES[i]);

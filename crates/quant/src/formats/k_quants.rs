@@ -40,7 +40,7 @@ pub(crate) fn decode_q3_k(input: &[u8], output: &mut [f32]) {
 /// First byte in `qs` and bit shift of the two-bit fields of a group of 16: each half of the super-block has 32
 /// bytes, which hold four runs of 32 elements one above the other.
 #[inline(always)]
-fn two_bit_group(group: usize) -> (usize, usize) {
+pub(super) fn two_bit_group(group: usize) -> (usize, usize) {
     (32 * (group / 8) + 16 * (group % 2), 2 * (group % 8 / 2))
 }
 

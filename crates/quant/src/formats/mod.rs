@@ -4,6 +4,7 @@
 //! length can make it panic. In each file `x` is the decoded element, `q` its stored integer.
 
 pub(crate) mod binary;
+mod fit;
 pub(crate) mod float;
 pub(crate) mod float4;
 pub(crate) mod integer;
@@ -11,9 +12,16 @@ pub(crate) mod iq1;
 pub(crate) mod iq2;
 pub(crate) mod iq3;
 pub(crate) mod iq4;
+pub(crate) mod iq4_search;
+pub(crate) mod iq_encode;
+pub(crate) mod k_encode;
 pub(crate) mod k_quants;
+mod k_search;
+mod lattice;
 pub(crate) mod q8;
 pub(crate) mod round;
+pub(crate) mod round_search;
+pub(crate) mod small_search;
 pub(crate) mod ternary;
 
 use half::f16;
@@ -42,16 +50,36 @@ fn encode_blocks<const BYTES: usize, const BLOCK: usize>(
     }
 }
 
+/// As `encode_blocks`, with the importance of each element. `importance` is that of the columns of a row, of which
+/// `input` holds any number; without a whole number of blocks it counts as absent.
+#[inline(always)]
+fn quantize_blocks<const BYTES: usize, const BLOCK: usize>(
+    input: &[f32],
+    importance: Option<&[f32]>,
+    output: &mut [u8],
+    encode: impl Fn(&[f32; BLOCK], Option<&[f32; BLOCK]>, &mut [u8; BYTES]),
+) {
+    let columns = importance.filter(|columns| columns.len().is_multiple_of(BLOCK));
+    let mut columns = columns.map(|columns| columns.as_chunks::<BLOCK>().0).unwrap_or(&[]).iter().cycle();
+    for (elements, block) in input.as_chunks().0.iter().zip(output.as_chunks_mut().0) {
+        encode(elements, columns.next(), block);
+    }
+}
+
 /// The half-precision number at byte `offset` of a block.
 #[inline(always)]
 fn half_at(block: &[u8], offset: usize) -> f32 {
     f16::from_le_bytes([block[offset], block[offset + 1]]).to_f32()
 }
 
-/// Stores `value`, rounded to half precision, at byte `offset` of a block.
+/// The largest number of half precision.
+const HALF_MAX: f32 = 65504.0;
+
+/// Stores `value`, rounded to half precision, at byte `offset` of a block. Beyond the range it is the end of it: a
+/// scale must be finite.
 #[inline(always)]
 fn put_half(block: &mut [u8], offset: usize, value: f32) {
-    block[offset..offset + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
+    block[offset..offset + 2].copy_from_slice(&f16::from_f32(value.clamp(-HALF_MAX, HALF_MAX)).to_le_bytes());
 }
 
 /// The low four bits of a byte.

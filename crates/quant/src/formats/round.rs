@@ -121,7 +121,7 @@ pub(super) fn put_nibbles(qs: &mut [u8], q: &[u8; 32]) {
 }
 
 /// Packs 32 five-bit integers into the fields `qh` and `qs`.
-fn put_five_bits(fields: &mut [u8], q: &[u8; 32]) {
+pub(super) fn put_five_bits(fields: &mut [u8], q: &[u8; 32]) {
     let qh = (0..32).fold(0, |bits, i| bits | u32::from(q[i] >> 4) << i);
     let (high_bits, qs) = fields.split_at_mut(4);
     high_bits.copy_from_slice(&qh.to_le_bytes());

@@ -7,8 +7,12 @@
 //! A ledger of [`CacheGroup::Window`] keeps cells that no later query can see for as long as there is room, so
 //! that a sequence can be truncated by that much. Where it needs room it gives up the oldest positions and
 //! remembers that they are gone.
+//!
+//! In a ledger of [`CacheGroup::Recurrent`] a cell holds the state after its position, so a sequence needs the cell
+//! of its newest position only; older ones are checkpoints to go back to.
 
 mod place;
+mod recurrent;
 mod runs;
 #[cfg(test)]
 mod tests;
@@ -62,6 +66,8 @@ pub(crate) enum Refusal {
     NoRoom { needed: u32, free: u32 },
     /// The next query would see positions that a window gave up.
     PositionsLost,
+    /// The state of a recurrent layer cannot lose single positions.
+    Recurrent,
 }
 
 impl Ledger {
@@ -98,6 +104,9 @@ impl Ledger {
 
     /// The lowest position that is kept, or the next one if none is.
     pub(crate) fn first(&self, sequence: u32) -> i32 {
+        if self.group == CacheGroup::Recurrent {
+            return 0;
+        }
         let held = &self.sequences[sequence as usize];
         held.cells.cells().map(|cell| self.positions[cell as usize]).min().unwrap_or(held.next)
     }
@@ -154,6 +163,9 @@ impl Ledger {
     /// Forgets positions `keep..keep + discard` and moves later ones down by `discard`. After a refusal the
     /// ledger is not to be used any more: shift a clone.
     pub(crate) fn shift(&mut self, sequence: u32, keep: i32, discard: i32) -> Result<Shift, Refusal> {
+        if self.group == CacheGroup::Recurrent {
+            return Err(Refusal::Recurrent);
+        }
         let next = self.next(sequence);
         let lost = self.lost(sequence);
         self.forget(sequence, &(keep..keep + discard));
@@ -210,6 +222,9 @@ impl Ledger {
         self.give_up(needed, &self.others(sequence));
         if needed > self.free {
             return Err(Refusal::NoRoom { needed, free: self.free });
+        }
+        if self.group == CacheGroup::Recurrent {
+            return Ok(self.adopt_checkpoints(sequence, positions, next));
         }
         let count = positions.len().min(self.free as usize);
         let (dropped, kept) = positions.split_at(positions.len() - count);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use puna_graph::{GroupStep, Span};
+use puna_graph::{CacheGroup, GroupStep, Span};
 
 use super::Ledger;
 
@@ -11,6 +11,9 @@ impl Ledger {
     /// A window gives up old positions for them if need be. Returns the cells wanted if there is no room; then
     /// no row has a cell.
     pub(crate) fn place(&mut self, pieces: &[(u32, u32)]) -> Result<GroupStep, u32> {
+        if self.group == CacheGroup::Recurrent {
+            return self.place_states(pieces);
+        }
         let total: u32 = pieces.iter().map(|(_, rows)| rows).sum();
         if self.free < total {
             // Those that ask come first.

@@ -39,6 +39,7 @@ impl World {
         let window = match group {
             CacheGroup::Full => None,
             CacheGroup::Window(length) => Some(length as i32),
+            CacheGroup::Recurrent => panic!("recurrent ledgers have tests of their own"),
         };
         Self {
             ledger: Ledger::new(group, cells, sequences),
@@ -125,6 +126,7 @@ impl World {
                 assert!(lost > self.next[sequence as usize] - discard - window + 1);
                 return;
             }
+            Err(Refusal::Recurrent) => panic!("no ledger of cells refuses this way"),
         };
         self.ledger = ledger;
         // A copy counts as another row, so that every cell in use has contents of its own.

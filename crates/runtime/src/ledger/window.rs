@@ -8,7 +8,7 @@ use super::Ledger;
 use super::runs::Runs;
 
 impl Ledger {
-    /// The lowest position that a query at `position` sees.
+    /// The lowest position that a query at `position` sees; of a recurrence, whose state it reads.
     pub(super) fn horizon(&self, position: i32) -> i32 {
         match self.group {
             CacheGroup::Full => 0,
@@ -16,6 +16,7 @@ impl Ledger {
                 let length = i32::try_from(length).unwrap_or(i32::MAX);
                 position.saturating_sub(length).saturating_add(1).max(0)
             }
+            CacheGroup::Recurrent => position.saturating_sub(1).max(0),
         }
     }
 
@@ -34,16 +35,29 @@ impl Ledger {
 
     /// Whether everything that a query at `position` sees is still there.
     pub(crate) fn can_continue(&self, sequence: u32, position: i32) -> bool {
+        if self.group == CacheGroup::Recurrent {
+            return self.longest_truncation(sequence, position) == position;
+        }
         position == 0 || self.horizon(position) >= self.lost(sequence) || self.lost(sequence) == 0
     }
 
     /// The lowest position above 0 from which the sequence can go on after truncation; 0 if it can from all.
     pub(crate) fn earliest(&self, sequence: u32) -> i32 {
         match (self.group, self.lost(sequence)) {
+            (CacheGroup::Recurrent, _) => self.next(sequence),
             (CacheGroup::Full, _) | (_, 0) => 0,
             (CacheGroup::Window(length), lost) => {
                 lost.saturating_add(i32::try_from(length).unwrap_or(i32::MAX)).saturating_sub(1)
             }
+        }
+    }
+
+    /// The largest length up to `wanted` to which the sequence can be truncated.
+    pub(crate) fn longest_truncation(&self, sequence: u32, wanted: i32) -> i32 {
+        match self.group {
+            CacheGroup::Recurrent => self.last_checkpoint(sequence, wanted),
+            _ if self.can_continue(sequence, wanted) => wanted,
+            _ => 0,
         }
     }
 
@@ -73,8 +87,10 @@ impl Ledger {
     /// Forgets positions that no later query sees, oldest first, until `wanted` cells are free or nothing more
     /// can go, from one of these sequences after the other.
     pub(super) fn give_up(&mut self, wanted: u32, order: &[u32]) {
-        if self.group == CacheGroup::Full {
-            return;
+        match self.group {
+            CacheGroup::Full => return,
+            CacheGroup::Recurrent => return self.give_up_checkpoints(wanted, &[]),
+            CacheGroup::Window(_) => {}
         }
         let mut progress = true;
         // More than one round is needed only where dropped cells still belong to another sequence.

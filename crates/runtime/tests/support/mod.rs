@@ -79,6 +79,7 @@ impl Handmade {
         let mask = match group {
             CacheGroup::Full => MaskRule::Causal,
             CacheGroup::Window(length) => MaskRule::Window(length),
+            CacheGroup::Recurrent => panic!("the handmade model has attention only"),
         };
         let attention = Attention { state, scale: 0.35, mask, soft_cap: None, alibi_max_bias: None };
         let mixed = self.push(attention, &[query, key, value]);

@@ -74,6 +74,10 @@ impl Scripted {
 }
 
 impl Runner for Scripted {
+    fn longest_truncation(&self, _: u32, length: u32) -> u32 {
+        length
+    }
+
     fn vocabulary(&self) -> u32 {
         VOCABULARY
     }

@@ -56,6 +56,8 @@ pub enum Binary {
     Subtract,
     /// `a * b`.
     Multiply,
+    /// `a / b`.
+    Divide,
     /// `silu(a) * b`.
     SiluGate,
     /// `gelu(a) * b`, tanh form.
@@ -130,6 +132,7 @@ pub fn binary(
             Binary::Add => zip!(Add {}),
             Binary::Subtract => zip!(Subtract {}),
             Binary::Multiply => zip!(Multiply {}),
+            Binary::Divide => zip!(Divide {}),
             Binary::SiluGate => zip!(Gate(Silu {})),
             Binary::GeluGate => zip!(Gate(Gelu {})),
             Binary::ReluGate => zip!(Gate(Relu {})),
@@ -248,6 +251,7 @@ impl<F: Function1> Function2 for Gate<F> {
 function2!(Add {}, |self, a, b| a.add(b));
 function2!(Subtract {}, |self, a, b| a.sub(b));
 function2!(Multiply {}, |self, a, b| a.mul(b));
+function2!(Divide {}, |self, a, b| a.div(b));
 function2!(OaiGate { alpha, limit }, |self, a, b| {
     let gate = V::splat(self.limit).min(a);
     let value = symmetric_clamp(b, self.limit).add(V::splat(1.0));

@@ -5,8 +5,9 @@
 
 use super::Operands;
 use super::activation::{SPLIT_TILES, TILE_BYTES, TILE_TOKENS};
-use super::avx512::{block_scales, quad_codes, super_scales};
-use super::layout::{BLOCK, GROUP, Geometry, INTEGERS, Layout, Scales, with_format};
+use super::avx512::unpack::{half_scales, quad_codes, super_scales};
+use super::integers::{INTEGERS, with_format};
+use super::layout::{BLOCK, GROUP, Geometry, Layout};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -307,7 +308,6 @@ fn decode_integer<const F: usize>(geometry: &Geometry, group: &[u8], tiles: &mut
     let per_record = integer.scales.blocks();
     let (codes, records) = group.split_at(geometry.scale_offset);
     assert!(tiles.len() >= geometry.blocks() * TILE_BYTES);
-    let offset = _mm512_set1_ps(-integer.offset as f32);
     for record in 0..geometry.blocks() / per_record {
         // SAFETY: a group has one record for every `per_record` blocks.
         let scales = unsafe { records.as_ptr().add(record * integer.scales.bytes()) };
@@ -317,16 +317,11 @@ fn decode_integer<const F: usize>(geometry: &Geometry, group: &[u8], tiles: &mut
             let block = record * per_record + part;
             // SAFETY: a group has `blocks()` blocks, and a tile is written for each.
             unsafe {
-                let [scale, other] = block_scales::<F>(scales, first, part);
+                let halves = half_scales::<F>(scales, first, part);
                 let plane = codes.as_ptr().add(block * integer.code_bytes());
                 let tile = tiles.as_mut_ptr().add(block * TILE_BYTES);
                 for quad in 0..8 {
-                    let scale = if integer.scales == Scales::SuperHalf && quad >= 4 { other } else { scale };
-                    let base = match integer.scales {
-                        Scales::Affine | Scales::SuperAffine => other,
-                        // Exact, for offsets are powers of two.
-                        Scales::Single | Scales::SuperHalf => _mm512_mul_ps(scale, offset),
-                    };
+                    let (scale, base) = halves[quad / 4];
                     let codes = quad_codes::<F>(plane, quad);
                     let byte = _mm512_set1_epi32(255);
                     let columns = [

@@ -5,109 +5,13 @@
 //! 16 rows by 32 columns, and within a block four neighbouring columns (a *quad*) of the 16 rows make up 64 bytes,
 //! the unit of the byte dot-product instructions.
 
-use puna_quant::{DType, IQ4_VALUES};
+use super::integers::INTEGERS;
+use puna_quant::DType;
 
 /// Rows interleaved in one group.
 pub(super) const GROUP: usize = 16;
 /// Columns of one block, and of one activation scale.
 pub(super) const BLOCK: usize = 32;
-
-/// How an integer format scales its codes. All vectors below hold one number for each of the 16 rows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Scales {
-    /// Per 32 columns: F16 scale. `w = d (code - offset)`.
-    Single,
-    /// Per 32 columns: F16 scale, F16 minimum. `w = d code + m`.
-    Affine,
-    /// Per 256 columns: F16 `d`, F16 `dmin`, then for each of 8 blocks u8 scales and u8 minima.
-    /// `w = d sc code - dmin m`.
-    SuperAffine,
-    /// Per 256 columns: F16 `d`, then for each of 16 half blocks i8 scales. `w = d sc (code - offset)`.
-    SuperHalf,
-}
-
-impl Scales {
-    /// Bytes of one scale record (16 rows).
-    pub(super) const fn bytes(self) -> usize {
-        match self {
-            Scales::Single => 32,
-            Scales::Affine => 64,
-            Scales::SuperAffine => 64 + 8 * 32,
-            Scales::SuperHalf => 32 + 16 * 16,
-        }
-    }
-
-    /// Blocks that one scale record covers.
-    pub(super) const fn blocks(self) -> usize {
-        match self {
-            Scales::Single | Scales::Affine => 1,
-            Scales::SuperAffine | Scales::SuperHalf => 8,
-        }
-    }
-}
-
-/// One integer format in packed form.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Integer {
-    pub(super) dtype: DType,
-    /// Bits of a code: 4, 5, 6 or 8.
-    pub(super) bits: usize,
-    /// Whether codes are positions in [`NONLINEAR`] rather than numbers.
-    pub(super) table: bool,
-    /// Subtracted from the code (or from the table entry).
-    pub(super) offset: i32,
-    pub(super) scales: Scales,
-}
-
-impl Integer {
-    /// Bytes of the codes of one block: a plane of 4 bits and planes for the rest, or one byte each.
-    pub(super) const fn code_bytes(&self) -> usize {
-        GROUP * BLOCK * self.bits / 8
-    }
-}
-
-/// Formats with integer kernels; kernels are instantiated by the position in this table.
-pub(super) const INTEGERS: [Integer; 9] = [
-    Integer { dtype: DType::Q4_0, bits: 4, table: false, offset: 8, scales: Scales::Single },
-    Integer { dtype: DType::Q4_1, bits: 4, table: false, offset: 0, scales: Scales::Affine },
-    Integer { dtype: DType::Q5_0, bits: 5, table: false, offset: 16, scales: Scales::Single },
-    Integer { dtype: DType::Q5_1, bits: 5, table: false, offset: 0, scales: Scales::Affine },
-    Integer { dtype: DType::Q8_0, bits: 8, table: false, offset: 128, scales: Scales::Single },
-    Integer { dtype: DType::IQ4_NL, bits: 4, table: true, offset: 128, scales: Scales::Single },
-    Integer { dtype: DType::Q4_K, bits: 4, table: false, offset: 0, scales: Scales::SuperAffine },
-    Integer { dtype: DType::Q5_K, bits: 5, table: false, offset: 0, scales: Scales::SuperAffine },
-    Integer { dtype: DType::Q6_K, bits: 6, table: false, offset: 32, scales: Scales::SuperHalf },
-];
-
-/// Calls `$function::<F>($arguments)` for the constant `F` equal to the position `$format` in [`INTEGERS`].
-macro_rules! with_format {
-    ($format:expr, $function:ident ( $($argument:expr),* )) => {
-        match $format {
-            0 => $function::<0>($($argument),*),
-            1 => $function::<1>($($argument),*),
-            2 => $function::<2>($($argument),*),
-            3 => $function::<3>($($argument),*),
-            4 => $function::<4>($($argument),*),
-            5 => $function::<5>($($argument),*),
-            6 => $function::<6>($($argument),*),
-            7 => $function::<7>($($argument),*),
-            8 => $function::<8>($($argument),*),
-            other => unreachable!("no integer format {other}"),
-        }
-    };
-}
-pub(super) use with_format;
-
-/// The values of IQ4_NL plus 128, so that they are unsigned.
-pub(super) const NONLINEAR: [u8; 16] = {
-    let mut values = [0; 16];
-    let mut index = 0;
-    while index < 16 {
-        values[index] = (IQ4_VALUES[index] as i16 + 128) as u8;
-        index += 1;
-    }
-    values
-};
 
 /// The arrangement of a packed matrix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

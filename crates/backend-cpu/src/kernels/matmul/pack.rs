@@ -1,8 +1,10 @@
 //! From the file's rows to the packed layout, and back to numbers.
 
-use super::layout::{BLOCK, GROUP, Geometry, INTEGERS, Integer, Layout, NONLINEAR, Scales};
+use super::codes::{source_quads, word};
+use super::integers::{INTEGERS, Integer};
+use super::layout::{BLOCK, GROUP, Geometry, Layout};
+use super::scales::{pack_scales, row_scales};
 use half::{bf16, f16};
-use puna_quant::DType;
 
 /// Packs the rows `source` (at most 16, as in the file) into one group; missing rows become zeros.
 pub(super) fn pack_group(geometry: &Geometry, source: &[u8], destination: &mut [u8]) {
@@ -53,160 +55,70 @@ fn pack_integer_row(integer: &Integer, source: &[u8], row: usize, codes: &mut [u
     }
 }
 
-/// Writes the codes of 32 columns of one row into the planes of a block.
-fn pack_quads(bits: usize, quads: &[u32; 8], row: usize, plane: &mut [u8]) {
-    let mut put = |unit: usize, value: u32| {
-        plane[unit * 64 + row * 4..][..4].copy_from_slice(&value.to_le_bytes());
-    };
-    if bits == 8 {
-        for (unit, quad) in quads.iter().enumerate() {
-            put(unit, *quad);
-        }
-        return;
-    }
-    for unit in 0..4 {
-        put(unit, quads[unit] & 0x0f0f_0f0f | (quads[unit + 4] & 0x0f0f_0f0f) << 4);
-    }
+/// The planes of codes of so many bits, as (bits in the plane, lowest bit of the code that it holds). The planes lie
+/// one after the other.
+const fn planes(bits: usize) -> &'static [(usize, usize)] {
     match bits {
-        5 => put(4, (0..8).fold(0, |high, quad| high | (quads[quad] >> 4 & 0x0101_0101) << quad)),
-        6 => {
-            for half in 0..2 {
-                put(
-                    4 + half,
-                    (0..4).fold(0, |high, i| high | (quads[half * 4 + i] >> 4 & 0x0303_0303) << (2 * i)),
-                );
-            }
+        1 => &[(1, 0)],
+        2 => &[(2, 0)],
+        3 => &[(2, 0), (1, 2)],
+        4 => &[(4, 0)],
+        5 => &[(4, 0), (1, 4)],
+        6 => &[(4, 0), (2, 4)],
+        _ => &[(8, 0)],
+    }
+}
+
+/// Which unit of 64 bytes of a plane of `width` bits holds a quad, and from which bit of its bytes on.
+const fn place(width: usize, quad: usize) -> (usize, usize) {
+    match width {
+        4 => (quad % 4, quad / 4 * 4),
+        _ => (quad * width / 8, quad * width % 8),
+    }
+}
+
+/// Writes the codes of 32 columns of one row into the planes of a block, whose bytes are zeros.
+fn pack_quads(bits: usize, quads: &[u32; 8], row: usize, block: &mut [u8]) {
+    let mut first = 0;
+    for &(width, shift) in planes(bits) {
+        let mask = (0xff >> (8 - width)) * 0x0101_0101;
+        let mut units = [0u32; 8];
+        for (quad, codes) in quads.iter().enumerate() {
+            let (unit, bit) = place(width, quad);
+            units[unit] |= (codes >> shift & mask) << bit;
         }
-        _ => {}
+        for (unit, value) in units[..width].iter().enumerate() {
+            block[(first + unit) * 64 + row * 4..][..4].copy_from_slice(&value.to_le_bytes());
+        }
+        first += width;
     }
 }
 
 /// The codes of the 32 columns of one row in a packed block.
-pub(super) fn unpack_row(bits: usize, plane: &[u8], row: usize) -> [u8; BLOCK] {
+fn unpack_row(bits: usize, block: &[u8], row: usize) -> [u8; BLOCK] {
     let mut codes = [0; BLOCK];
     for (column, code) in codes.iter_mut().enumerate() {
-        let (quad, place) = (column / 4, row * 4 + column % 4);
-        *code = if bits == 8 {
-            plane[quad * 64 + place]
-        } else {
-            let low = plane[quad % 4 * 64 + place] >> (quad / 4 * 4) & 15;
-            let high = match bits {
-                5 => plane[256 + place] >> quad & 1,
-                6 => plane[256 + quad / 4 * 64 + place] >> (quad % 4 * 2) & 3,
-                _ => 0,
-            };
-            low | high << 4
-        };
+        let mut first = 0;
+        for &(width, shift) in planes(bits) {
+            let (unit, bit) = place(width, column / 4);
+            let byte = block[(first + unit) * 64 + row * 4 + column % 4];
+            *code |= (byte >> bit & 0xff >> (8 - width)) << shift;
+            first += width;
+        }
     }
     codes
 }
 
-/// Reads four bytes, little end first.
-fn word(bytes: &[u8], index: usize) -> u32 {
-    u32::from_le_bytes([bytes[index * 4], bytes[index * 4 + 1], bytes[index * 4 + 2], bytes[index * 4 + 3]])
-}
-
-/// The unsigned codes of columns `32 part..` of a block of the file, four to a word.
-fn source_quads(dtype: DType, block: &[u8], part: usize) -> [u32; 8] {
-    const NIBBLES: u32 = 0x0f0f_0f0f;
-    // Spreads bits 0..4 to the bottoms of the four bytes.
-    let spread = |bits: u32| (bits & 15).wrapping_mul(0x0020_4081) & 0x0101_0101;
-    let halves = |bytes: &[u8]| -> [u32; 8] {
-        std::array::from_fn(|quad| word(bytes, quad % 4) >> (quad / 4 * 4) & NIBBLES)
-    };
-    let fifth = |mut quads: [u32; 8], high: u32| {
-        for (quad, code) in quads.iter_mut().enumerate() {
-            *code |= spread(high >> (4 * quad)) << 4;
-        }
-        quads
-    };
-    match dtype {
-        DType::Q4_0 | DType::IQ4_NL => halves(&block[2..]),
-        DType::Q4_1 => halves(&block[4..]),
-        DType::Q5_0 => fifth(halves(&block[6..]), word(&block[2..], 0)),
-        DType::Q5_1 => fifth(halves(&block[8..]), word(&block[4..], 0)),
-        DType::Q8_0 => std::array::from_fn(|quad| word(&block[2..], quad) ^ 0x8080_8080),
-        DType::Q4_K => {
-            let bytes = &block[16 + part / 2 * 32..];
-            std::array::from_fn(|quad| word(bytes, quad) >> (part % 2 * 4) & NIBBLES)
-        }
-        DType::Q5_K => {
-            let (high, bytes) = (&block[16..48], &block[48 + part / 2 * 32..]);
-            std::array::from_fn(|quad| {
-                word(bytes, quad) >> (part % 2 * 4) & NIBBLES | (word(high, quad) >> part & 0x0101_0101) << 4
-            })
-        }
-        DType::Q6_K => {
-            let (half, quarter) = (part / 4, part % 4);
-            let low = &block[64 * half + quarter % 2 * 32..];
-            let high = &block[128 + 32 * half..];
-            std::array::from_fn(|quad| {
-                word(low, quad) >> (quarter / 2 * 4) & NIBBLES
-                    | (word(high, quad) >> (2 * quarter) & 0x0303_0303) << 4
-            })
-        }
-        other => unreachable!("{other} has no integer layout"),
-    }
-}
-
-/// The 6-bit scale and minimum of sub-block `index` of a Q4_K or Q5_K block.
-fn six_bit_pair(packed: &[u8], index: usize) -> (u8, u8) {
-    if index < 4 {
-        (packed[index] & 63, packed[index + 4] & 63)
-    } else {
-        (
-            packed[index + 4] & 15 | packed[index - 4] >> 6 << 4,
-            packed[index + 4] >> 4 | packed[index] >> 6 << 4,
-        )
-    }
-}
-
-fn pack_scales(integer: &Integer, block: &[u8], row: usize, record: &mut [u8]) {
-    let mut half = |vector: usize, from: usize| {
-        record[vector * 32 + row * 2..][..2].copy_from_slice(&block[from..from + 2]);
-    };
-    match integer.scales {
-        Scales::Single => half(0, 0),
-        Scales::Affine => {
-            half(0, 0);
-            half(1, 2);
-        }
-        Scales::SuperAffine => {
-            half(0, 0);
-            half(1, 2);
-            for part in 0..8 {
-                let (scale, minimum) = six_bit_pair(&block[4..16], part);
-                record[64 + part * 32 + row] = scale;
-                record[64 + part * 32 + 16 + row] = minimum;
-            }
-        }
-        Scales::SuperHalf => {
-            half(0, 208);
-            for part in 0..16 {
-                record[32 + part * 16 + row] = block[192 + part];
-            }
-        }
-    }
-}
-
-/// Scales and minima of the two halves of block `part` of a record for one row: `w = scale (code - offset) + minimum`.
-pub(super) fn row_scales(scales: Scales, record: &[u8], part: usize, row: usize) -> [(f32, f32); 2] {
-    let half = |vector: usize| {
-        let at = vector * 32 + row * 2;
-        f16::from_le_bytes([record[at], record[at + 1]]).to_f32()
-    };
-    match scales {
-        Scales::Single => [(half(0), 0.0); 2],
-        Scales::Affine => [(half(0), half(1)); 2],
-        Scales::SuperAffine => {
-            let (scale, minimum) = (record[64 + part * 32 + row], record[64 + part * 32 + 16 + row]);
-            [(half(0) * f32::from(scale), -(half(1) * f32::from(minimum))); 2]
-        }
-        Scales::SuperHalf => [0, 1].map(|side| {
-            let scale = record[32 + (part * 2 + side) * 16 + row] as i8;
-            (half(0) * f32::from(scale), 0.0)
-        }),
-    }
+/// The values of the 32 columns of one row in a packed block, less the offset.
+pub(super) fn row_values(integer: &Integer, block: &[u8], row: usize) -> [i32; BLOCK] {
+    unpack_row(integer.bits, block, row).map(|code| {
+        let value = match integer.table {
+            Some(table) => table[usize::from(code & 15)],
+            None if integer.bits == 1 => 2 * code,
+            None => code,
+        };
+        i32::from(value) - integer.offset
+    })
 }
 
 /// Writes the exact values of one row of a group to `output` (`columns` numbers).
@@ -219,12 +131,13 @@ pub(super) fn decode_row(geometry: &Geometry, group: &[u8], row: usize, output: 
                 let per_record = integer.scales.blocks();
                 let record = &group[geometry.scale_offset + block / per_record * integer.scales.bytes()..]
                     [..integer.scales.bytes()];
-                let scales = row_scales(integer.scales, record, block % per_record, row);
-                let codes = unpack_row(integer.bits, plane, row);
-                for (column, value) in values.iter_mut().enumerate() {
+                let scales = row_scales(integer, record, block % per_record, row);
+                for (value, (column, number)) in
+                    values.iter_mut().zip(row_values(integer, plane, row).into_iter().enumerate())
+                {
                     let (scale, minimum) = scales[column / 16];
                     // The product is exact (at most 24 significant bits), so the order of the factors is free.
-                    *value = scale * (code_value(integer, codes[column]) - integer.offset) as f32 + minimum;
+                    *value = scale * number as f32 + minimum;
                 }
             }
         }
@@ -268,9 +181,4 @@ pub(super) fn decode_group(
             decoded[column * GROUP + row] = *value;
         }
     }
-}
-
-/// The unsigned number a code stands for.
-pub(super) fn code_value(integer: &Integer, code: u8) -> i32 {
-    i32::from(if integer.table { NONLINEAR[usize::from(code & 15)] } else { code })
 }

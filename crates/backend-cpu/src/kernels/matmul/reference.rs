@@ -2,8 +2,10 @@
 
 use super::Operands;
 use super::activation::Q8_BYTES;
-use super::layout::{BLOCK, GROUP, INTEGERS, Layout};
-use super::pack::{code_value, decode_row, row_scales, unpack_row};
+use super::integers::INTEGERS;
+use super::layout::{BLOCK, GROUP, Layout};
+use super::pack::{decode_row, row_values};
+use super::scales::row_scales;
 use std::ops::Range;
 
 /// Integer formats by [`super::ActivationFormat::Q8`] activations, for the groups `groups`.
@@ -23,16 +25,18 @@ pub(super) fn integer(operands: &Operands<'_>, groups: Range<usize>) {
                     let record = &bytes
                         [geometry.scale_offset + block / per_record * integer.scales.bytes()..]
                         [..integer.scales.bytes()];
-                    let codes = unpack_row(integer.bits, plane, row);
+                    let values = row_values(integer, plane, row);
                     let mut dots = [0i32; 2];
+                    let mut sums = [0i32; 2];
                     for column in 0..BLOCK {
-                        let code = code_value(integer, codes[column]) - integer.offset;
-                        dots[column / 16] += code * i32::from(x[column] as i8);
+                        dots[column / 16] += values[column] * i32::from(x[column] as i8);
+                        sums[column / 16] += i32::from(x[column] as i8);
                     }
                     let float = |at: usize| f32::from_le_bytes([x[at], x[at + 1], x[at + 2], x[at + 3]]);
-                    let scales = row_scales(integer.scales, record, block % per_record, row);
+                    let scales = row_scales(integer, record, block % per_record, row);
                     let product = scales[0].0 * dots[0] as f32 + scales[1].0 * dots[1] as f32;
-                    sum += product * float(32) + scales[0].1 * float(36);
+                    let minimum = scales[0].1 * sums[0] as f32 + scales[1].1 * sums[1] as f32;
+                    sum += (product + minimum) * float(32);
                 }
                 operands.store(token, group * GROUP + row, sum);
             }

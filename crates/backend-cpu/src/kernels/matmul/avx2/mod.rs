@@ -1,12 +1,19 @@
 //! AVX2 kernels: a lane is a row, and a group is two vectors of 8 rows. AVX-VNNI, where present, only replaces the
 //! dot-product steps.
 
+mod float;
+mod unpack;
+
+pub(super) use float::float;
+
 use super::Operands;
 use super::activation::Q8_BYTES;
-use super::layout::{GROUP, INTEGERS, Layout, NONLINEAR, Scales, with_format};
+use super::integers::{INTEGERS, Scales, with_format};
+use super::layout::{GROUP, Layout};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
+use unpack::{block_scales, quad_codes};
 
 /// Rows in one vector.
 const LANES: usize = 8;
@@ -98,84 +105,6 @@ unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
     T
 }
 
-/// For block `part` of a record and the rows from `row` on: scale and minimum, or the scales of both halves.
-///
-/// # Safety
-/// `record` points to a scale record of format `F`.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn block_scales<const F: usize>(record: *const u8, part: usize, row: usize) -> [__m256; 2] {
-    // SAFETY: records are vectors of 16 F16 numbers, then vectors of 16 bytes, as `Scales` says.
-    unsafe {
-        let half = |vector: usize| _mm256_cvtph_ps(_mm_loadu_si128(record.add(vector * 32 + row * 2).cast()));
-        let bytes = |at: usize| _mm_loadl_epi64(record.add(at + row).cast());
-        match const { INTEGERS[F].scales } {
-            Scales::Single => [half(0), _mm256_setzero_ps()],
-            Scales::Affine => [half(0), half(1)],
-            Scales::SuperAffine => {
-                let scale = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes(64 + part * 32)));
-                let minimum = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes(80 + part * 32)));
-                let negative = _mm256_sub_ps(_mm256_setzero_ps(), half(1));
-                [_mm256_mul_ps(half(0), scale), _mm256_mul_ps(negative, minimum)]
-            }
-            Scales::SuperHalf => {
-                let left = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes(32 + part * 32)));
-                let right = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes(48 + part * 32)));
-                [_mm256_mul_ps(half(0), left), _mm256_mul_ps(half(0), right)]
-            }
-        }
-    }
-}
-
-/// Four columns of 8 rows as unsigned bytes; `quad` is 0 to 7.
-///
-/// # Safety
-/// `plane` points to the first or second half of the first unit of a block of codes of format `F`.
-#[target_feature(enable = "avx2")]
-#[inline]
-unsafe fn quad_codes<const F: usize>(plane: *const u8, quad: usize) -> __m256i {
-    // SAFETY: the block has the units of 64 bytes read here.
-    let unit = |index: usize| unsafe { _mm256_loadu_si256(plane.add(index * 64).cast()) };
-    let integer = const { INTEGERS[F] };
-    if integer.bits == 8 {
-        return unit(quad);
-    }
-    let raw = unit(quad % 4);
-    let nibbles =
-        _mm256_and_si256(if quad < 4 { raw } else { _mm256_srli_epi16::<4>(raw) }, _mm256_set1_epi8(15));
-    match integer.bits {
-        5 => {
-            let high = unit(4);
-            let high = match quad {
-                0 => _mm256_slli_epi16::<4>(high),
-                1 => _mm256_slli_epi16::<3>(high),
-                2 => _mm256_slli_epi16::<2>(high),
-                3 => _mm256_slli_epi16::<1>(high),
-                4 => high,
-                5 => _mm256_srli_epi16::<1>(high),
-                6 => _mm256_srli_epi16::<2>(high),
-                _ => _mm256_srli_epi16::<3>(high),
-            };
-            _mm256_or_si256(nibbles, _mm256_and_si256(high, _mm256_set1_epi8(16)))
-        }
-        6 => {
-            let high = unit(4 + quad / 4);
-            let high = match quad % 4 {
-                0 => _mm256_slli_epi16::<4>(high),
-                1 => _mm256_slli_epi16::<2>(high),
-                2 => high,
-                _ => _mm256_srli_epi16::<2>(high),
-            };
-            _mm256_or_si256(nibbles, _mm256_and_si256(high, _mm256_set1_epi8(48)))
-        }
-        _ if integer.table => {
-            // SAFETY: the table has 16 bytes.
-            let table = unsafe { _mm_loadu_si128(NONLINEAR.as_ptr().cast()) };
-            _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles)
-        }
-        _ => nibbles,
-    }
-}
-
 /// Adds one block of 32 columns to the sums of 8 rows.
 ///
 /// # Safety
@@ -184,12 +113,12 @@ unsafe fn quad_codes<const F: usize>(plane: *const u8, quad: usize) -> __m256i {
 #[inline]
 unsafe fn add_block<const F: usize, const V: bool>(
     plane: *const u8,
-    scales: [__m256; 2],
+    scales: [__m256; 3],
     x: *const u8,
     sum: &mut __m256,
 ) {
     let integer = const { INTEGERS[F] };
-    let halves = matches!(integer.scales, Scales::SuperHalf);
+    let halves = integer.scales.halves();
     // SAFETY: offsets up to 44 lie in the activation block.
     let word = |at: usize| unsafe { _mm256_set1_epi32(x.add(at).cast::<i32>().read_unaligned()) };
     // SAFETY: as above.
@@ -197,11 +126,11 @@ unsafe fn add_block<const F: usize, const V: bool>(
     let mut dots = [_mm256_setzero_si256(); 2];
     // Full bytes could overflow the 16-bit sums of AVX2; as signed numbers (their offset is 128) they do not.
     let signed = !V && integer.offset == 128;
-    // Quads whose 16-bit sums of two products cannot overflow together: 2 * 127 * (2^bits - 1) * quads < 2^15.
-    let together = match integer.bits {
-        4 if !signed => 8,
-        5 => 4,
-        6 => 2,
+    // Quads whose 16-bit sums of two products cannot overflow together: 2 * 127 * largest * quads < 2^15.
+    let together = match const { ((1 << 15) - 1) / (2 * 127 * INTEGERS[F].largest()) } {
+        8.. if !signed && !halves => 8,
+        4.. if !signed => 4,
+        2.. if !signed => 2,
         _ => 1,
     };
     let mut narrow = _mm256_setzero_si256();
@@ -237,7 +166,17 @@ unsafe fn add_block<const F: usize, const V: bool>(
             dots[0] = _mm256_add_epi32(dots[0], both);
         }
     }
-    if halves {
+    if integer.scales == Scales::SuperNibbles {
+        // Each half's sum fits 16 bits: 16 products of 3 by 127.
+        let pairs = _mm256_castps_si256(scales[2]);
+        let factors = _mm256_and_si256(pairs, _mm256_set1_epi16(15));
+        let minima = _mm256_srli_epi16::<4>(pairs);
+        let both = _mm256_blend_epi16::<0xaa>(dots[0], _mm256_slli_epi32::<16>(dots[1]));
+        let product = _mm256_cvtepi32_ps(_mm256_madd_epi16(factors, both));
+        let minimum = _mm256_cvtepi32_ps(_mm256_madd_epi16(minima, word(40)));
+        let value = _mm256_fmadd_ps(product, scales[0], _mm256_mul_ps(minimum, scales[1]));
+        *sum = _mm256_fmadd_ps(value, float(32), *sum);
+    } else if halves {
         let first = _mm256_mul_ps(scales[0], _mm256_cvtepi32_ps(dots[0]));
         let product = _mm256_fmadd_ps(scales[1], _mm256_cvtepi32_ps(dots[1]), first);
         *sum = _mm256_fmadd_ps(product, float(32), *sum);
@@ -282,78 +221,5 @@ fn store(operands: &Operands<'_>, token: usize, group: usize, values: [__m256; 2
         _mm256_storeu_ps(results.as_mut_ptr().add(LANES), values[1]);
         let place = operands.result(token, group * GROUP);
         std::ptr::copy_nonoverlapping(results.as_ptr(), place, rows);
-    }
-}
-
-/// Floating-point layouts by [`super::ActivationFormat::F32`] activations.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn float(operands: &Operands<'_>, groups: Range<usize>) {
-    for group in groups {
-        let mut token = 0;
-        while token < operands.tokens {
-            token += match operands.tokens - token {
-                4.. => float_block::<4>(operands, group, token),
-                _ => float_block::<1>(operands, group, token),
-            };
-        }
-    }
-}
-
-/// One group by the tokens `token..token + T`. Returns `T`.
-#[target_feature(enable = "avx2,fma,f16c")]
-fn float_block<const T: usize>(operands: &Operands<'_>, group: usize, token: usize) -> usize {
-    let weights = operands.group(group).as_ptr();
-    let layout = operands.geometry.layout;
-    let x: [&[f32]; T] = std::array::from_fn(|t| operands.activation_floats(token + t));
-    let mut sums = [[_mm256_setzero_ps(); 2]; T];
-    // Both the matrix and the activation are padded to an even number of columns with zeros.
-    for pair in 0..operands.geometry.padded_columns() / 2 {
-        for side in 0..2 {
-            // SAFETY: a group has `padded_columns` columns of 16 numbers.
-            let columns = unsafe { float_pair(layout, weights, pair, side) };
-            for (column, weight) in columns.into_iter().enumerate() {
-                for t in 0..T {
-                    let x = _mm256_set1_ps(x[t][pair * 2 + column]);
-                    sums[t][side] = _mm256_fmadd_ps(weight, x, sums[t][side]);
-                }
-            }
-        }
-    }
-    for t in 0..T {
-        store(operands, token + t, group, sums[t]);
-    }
-    T
-}
-
-/// Two columns of the first or second 8 rows.
-///
-/// # Safety
-/// `weights` points to a group of `layout` with more than `2 * pair + 1` columns.
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-unsafe fn float_pair(layout: Layout, weights: *const u8, pair: usize, side: usize) -> [__m256; 2] {
-    // SAFETY: forwarded from the caller.
-    unsafe {
-        match layout {
-            Layout::Brain => {
-                let both = _mm256_loadu_si256(weights.add(pair * 64 + side * 32).cast());
-                let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-                [
-                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(both)),
-                    _mm256_castsi256_ps(_mm256_and_si256(both, high)),
-                ]
-            }
-            Layout::Half => {
-                let column = weights.add(pair * 64 + side * 16);
-                [
-                    _mm256_cvtph_ps(_mm_loadu_si128(column.cast())),
-                    _mm256_cvtph_ps(_mm_loadu_si128(column.add(32).cast())),
-                ]
-            }
-            _ => {
-                let column = weights.add(pair * 128 + side * 32);
-                [_mm256_loadu_ps(column.cast()), _mm256_loadu_ps(column.add(64).cast())]
-            }
-        }
     }
 }

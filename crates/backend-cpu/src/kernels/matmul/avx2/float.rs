@@ -1,0 +1,80 @@
+//! Floating-point matrices.
+
+use super::super::Operands;
+use super::super::layout::Layout;
+use super::store;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// Floating-point layouts by [`ActivationFormat::F32`](super::super::ActivationFormat::F32) activations.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(in super::super) fn float(operands: &Operands<'_>, groups: Range<usize>) {
+    for group in groups {
+        let mut token = 0;
+        while token < operands.tokens {
+            token += match operands.tokens - token {
+                4.. => float_block::<4>(operands, group, token),
+                _ => float_block::<1>(operands, group, token),
+            };
+        }
+    }
+}
+
+/// One group by the tokens `token..token + T`. Returns `T`.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn float_block<const T: usize>(operands: &Operands<'_>, group: usize, token: usize) -> usize {
+    let weights = operands.group(group).as_ptr();
+    let layout = operands.geometry.layout;
+    let x: [&[f32]; T] = std::array::from_fn(|t| operands.activation_floats(token + t));
+    let mut sums = [[_mm256_setzero_ps(); 2]; T];
+    // Both the matrix and the activation are padded to an even number of columns with zeros.
+    for pair in 0..operands.geometry.padded_columns() / 2 {
+        for side in 0..2 {
+            // SAFETY: a group has `padded_columns` columns of 16 numbers.
+            let columns = unsafe { float_pair(layout, weights, pair, side) };
+            for (column, weight) in columns.into_iter().enumerate() {
+                for t in 0..T {
+                    let x = _mm256_set1_ps(x[t][pair * 2 + column]);
+                    sums[t][side] = _mm256_fmadd_ps(weight, x, sums[t][side]);
+                }
+            }
+        }
+    }
+    for t in 0..T {
+        store(operands, token + t, group, sums[t]);
+    }
+    T
+}
+
+/// Two columns of the first or second 8 rows.
+///
+/// # Safety
+/// `weights` points to a group of `layout` with more than `2 * pair + 1` columns.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+unsafe fn float_pair(layout: Layout, weights: *const u8, pair: usize, side: usize) -> [__m256; 2] {
+    // SAFETY: forwarded from the caller.
+    unsafe {
+        match layout {
+            Layout::Brain => {
+                let both = _mm256_loadu_si256(weights.add(pair * 64 + side * 32).cast());
+                let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+                [
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(both)),
+                    _mm256_castsi256_ps(_mm256_and_si256(both, high)),
+                ]
+            }
+            Layout::Half => {
+                let column = weights.add(pair * 64 + side * 16);
+                [
+                    _mm256_cvtph_ps(_mm_loadu_si128(column.cast())),
+                    _mm256_cvtph_ps(_mm_loadu_si128(column.add(32).cast())),
+                ]
+            }
+            _ => {
+                let column = weights.add(pair * 128 + side * 32);
+                [_mm256_loadu_ps(column.cast()), _mm256_loadu_ps(column.add(64).cast())]
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The scale records of integer formats: from a block of the file, and back to numbers.
+
+use super::codes::{half_word, word};
+use super::integers::{Integer, Scales};
+use half::f16;
+use puna_quant::{DType, FloatField};
+
+/// The 6-bit scale and minimum of sub-block `index` of a Q4_K or Q5_K block.
+fn six_bit_pair(packed: &[u8], index: usize) -> (u8, u8) {
+    if index < 4 {
+        (packed[index] & 63, packed[index + 4] & 63)
+    } else {
+        (
+            packed[index + 4] & 15 | packed[index - 4] >> 6 << 4,
+            packed[index + 4] >> 4 | packed[index] >> 6 << 4,
+        )
+    }
+}
+
+/// The integer scale of sub-block `index` of a block.
+fn sub_scale(dtype: DType, block: &[u8], index: usize) -> i8 {
+    let nibble = |at: usize, index: usize| block[at + index / 2] >> (4 * (index % 2)) & 15;
+    // Of formats that add one half to a scale.
+    let odd = |scale: u8| (2 * scale + 1) as i8;
+    match dtype {
+        DType::Q6_K => block[192 + index] as i8,
+        DType::Q3_K => {
+            let low = block[96 + index % 8] >> (index / 8 * 4) & 15;
+            let high = block[104 + index % 4] >> (index / 4 * 2) & 3;
+            (low | high << 4) as i8 - 32
+        }
+        DType::IQ4_XS => {
+            let high = (half_word(&block[2..], 0) >> (2 * index) & 3) as u8;
+            (nibble(4, index) | high << 4) as i8 - 32
+        }
+        DType::IQ2_XXS => odd((word(&block[6 + 8 * index..], 0) >> 28) as u8),
+        DType::IQ2_XS => odd(nibble(66, index)),
+        DType::IQ2_S => odd(nibble(74, index)),
+        DType::IQ3_XXS => odd((word(&block[66..], index) >> 28) as u8),
+        DType::IQ3_S => odd(nibble(106, index)),
+        DType::IQ1_S => {
+            let field = half_word(&block[34..], index);
+            let scale = odd((field >> 12 & 7) as u8);
+            // A shift downwards is a shift upwards of the negated digits.
+            if field & 0x8000 != 0 { -scale } else { scale }
+        }
+        DType::IQ1_M => odd((half_word(&block[48..], index / 4) >> (3 * (index % 4)) & 7) as u8),
+        other => unreachable!("{other} has no integer scales"),
+    }
+}
+
+/// Writes the F16 number `index` of a block of the file to `place`.
+fn pack_half(dtype: DType, block: &[u8], index: usize, place: &mut [u8]) {
+    match dtype.format().floats[index] {
+        FloatField::F16(at) => place.copy_from_slice(&block[at..at + 2]),
+        FloatField::SplitF16(at) => {
+            let bits = (0..4).fold(0, |bits, i| bits | u16::from(block[at + 2 * i + 1] >> 4) << (4 * i));
+            place.copy_from_slice(&bits.to_le_bytes());
+        }
+        other => unreachable!("{other:?} is no half-precision scale"),
+    }
+}
+
+/// Writes the scales of one block of the file, which is one record, as those of row `row`.
+pub(super) fn pack_scales(integer: &Integer, block: &[u8], row: usize, record: &mut [u8]) {
+    let dtype = integer.dtype;
+    let mut half = |index: usize| {
+        pack_half(dtype, block, index, &mut record[index * 32 + row * 2..][..2]);
+    };
+    match integer.scales {
+        Scales::Single(_) => half(0),
+        Scales::Affine => {
+            half(0);
+            half(1);
+        }
+        Scales::Exponent => record[row] = block[0],
+        Scales::Minifloat => {
+            for part in 0..4 {
+                // The sign is ignored, and not-a-number without it counts as 0.
+                record[part * 16 + row] = if block[part] == 0x7f { 0 } else { block[part] & 0x7f };
+            }
+        }
+        Scales::SuperAffine => {
+            half(0);
+            half(1);
+            for part in 0..8 {
+                let (scale, minimum) = six_bit_pair(&block[4..16], part);
+                record[64 + part * 32 + row] = scale;
+                record[64 + part * 32 + 16 + row] = minimum;
+            }
+        }
+        Scales::SuperNibbles => {
+            half(0);
+            half(1);
+            for part in 0..16 {
+                record[64 + part / 2 * 32 + row * 2 + part % 2] = block[part];
+            }
+        }
+        Scales::SuperSingle => {
+            half(0);
+            for part in 0..8 {
+                record[32 + part * 16 + row] = sub_scale(dtype, block, part) as u8;
+            }
+        }
+        Scales::SuperHalf => {
+            half(0);
+            for part in 0..16 {
+                record[32 + part * 16 + row] = sub_scale(dtype, block, part) as u8;
+            }
+        }
+    }
+}
+
+/// Scales and minima of the two halves of block `part` of a record for one row: `w = scale (value - offset) + minimum`.
+pub(super) fn row_scales(integer: &Integer, record: &[u8], part: usize, row: usize) -> [(f32, f32); 2] {
+    let half = |vector: usize| f16::from_bits(half_word(&record[vector * 32 + row * 2..], 0)).to_f32();
+    let signed = |at: usize| (half(0) * integer.factor * f32::from(record[at + row] as i8), 0.0);
+    match integer.scales {
+        Scales::Single(_) => [(half(0), 0.0); 2],
+        Scales::Affine => [(half(0), half(1)); 2],
+        Scales::Exponent => [(puna_quant::half_e8m0(record[row]), 0.0); 2],
+        Scales::Minifloat => [0, 1].map(|side| {
+            let code = record[(part * 2 + side) * 16 + row];
+            // Exponents of four bits are biased by 7, those of F16 by 15; the fractions align.
+            (f16::from_bits(u16::from(code) << 7).to_f32() * integer.factor, 0.0)
+        }),
+        Scales::SuperAffine => {
+            let (scale, minimum) = (record[64 + part * 32 + row], record[64 + part * 32 + 16 + row]);
+            [(half(0) * f32::from(scale), -(half(1) * f32::from(minimum))); 2]
+        }
+        Scales::SuperNibbles => [0, 1].map(|side| {
+            let pair = record[64 + part * 32 + row * 2 + side];
+            (half(0) * f32::from(pair & 15), -(half(1) * f32::from(pair >> 4)))
+        }),
+        Scales::SuperSingle => [signed(32 + part * 16); 2],
+        Scales::SuperHalf => [0, 1].map(|side| signed(32 + (part * 2 + side) * 16)),
+    }
+}

@@ -1,0 +1,102 @@
+//! Recurrent states of a segment: one array per operation, few cells, always `f32`.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use puna_backend::partition::states;
+use puna_backend::{BackendError, CacheOptions, CellMove};
+use puna_graph::evaluate::Memory;
+use puna_graph::{CacheGroup, Graph, StateDecl, StateId};
+
+/// See the module.
+pub struct RecurrentStates {
+    /// Index into the step's groups.
+    group: Option<usize>,
+    /// By state of the graph: layer and numbers in a cell, if it is recurrent and lives here.
+    declared: Vec<Option<(u32, usize)>>,
+    /// By state of the graph; only one operation runs at a time, so nobody waits for the lock.
+    memory: Mutex<Vec<Memory>>,
+}
+
+impl RecurrentStates {
+    /// Room for those that the nodes of a segment use.
+    pub fn new(graph: &Graph, nodes: Range<usize>, options: &CacheOptions) -> Result<Self, BackendError> {
+        let group = graph.groups().iter().position(|group| *group == CacheGroup::Recurrent);
+        let cells = group.map_or(0, |group| options.cells[group] as usize);
+        let mut declared = vec![None; graph.states.len()];
+        let mut memory = vec![Memory::default(); graph.states.len()];
+        for state in states(graph, nodes) {
+            let StateDecl::Recurrent { layer, elements } = graph.states[state.index()] else { continue };
+            let elements = elements as usize;
+            declared[state.index()] = Some((layer, elements));
+            let floats = &mut memory[state.index()].recurrent;
+            floats.try_reserve_exact(cells.saturating_mul(elements)).map_err(|_| {
+                BackendError::OutOfMemory {
+                    device: "CPU".into(),
+                    bytes: 4 * cells as u64 * elements as u64,
+                    purpose: "recurrent states",
+                }
+            })?;
+            floats.resize(cells * elements, 0.0);
+        }
+        Ok(Self { group, declared, memory: Mutex::new(memory) })
+    }
+
+    /// Calls `use_memory` with the memory of all states of the graph; only recurrent ones have any.
+    pub fn with<R>(&self, use_memory: impl FnOnce(&mut [Memory]) -> R) -> R {
+        use_memory(&mut self.memory.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether this is a recurrent state that lives here.
+    pub fn has(&self, state: StateId) -> bool {
+        self.declared[state.index()].is_some()
+    }
+
+    /// Bytes in memory.
+    pub fn bytes(&self) -> usize {
+        self.with(|memory| memory.iter().map(|memory| 4 * memory.recurrent.len()).sum())
+    }
+
+    /// Copies cells, if this is the recurrent group.
+    pub fn copy(&mut self, group: usize, moves: &[CellMove]) {
+        if self.group != Some(group) {
+            return;
+        }
+        self.with(|memory| {
+            for (memory, declared) in memory.iter_mut().zip(&self.declared) {
+                let Some((_, elements)) = declared else { continue };
+                for CellMove { from, to } in moves {
+                    let from = *from as usize * elements;
+                    memory.recurrent.copy_within(from..from + elements, *to as usize * elements);
+                }
+            }
+        });
+    }
+
+    /// Contents of cells, unless the state is none of these.
+    pub fn save(&mut self, state: StateId, cells: &[u32]) -> Option<Vec<u8>> {
+        let (_, elements) = self.declared[state.index()]?;
+        Some(self.with(|memory| {
+            let floats = &memory[state.index()].recurrent;
+            let cells = cells.iter().flat_map(|cell| &floats[*cell as usize * elements..][..elements]);
+            cells.flat_map(|float| float.to_le_bytes()).collect()
+        }))
+    }
+
+    /// Takes contents of cells back.
+    pub fn restore(&mut self, state: StateId, cells: &[u32], bytes: &[u8]) -> Result<(), BackendError> {
+        let (layer, elements) = self.declared[state.index()].unwrap_or((0, 0));
+        let expected = 4 * cells.len() * elements;
+        if bytes.len() != expected {
+            return Err(BackendError::SavedState { layer, found: bytes.len(), expected });
+        }
+        self.with(|memory| {
+            let mut saved = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            for cell in cells {
+                let floats = &mut memory[state.index()].recurrent[*cell as usize * elements..][..elements];
+                floats.iter_mut().zip(&mut saved).for_each(|(to, from)| *to = from);
+            }
+        });
+        Ok(())
+    }
+}

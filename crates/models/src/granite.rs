@@ -1,0 +1,68 @@
+//! Granite 3 and MiniCPM: factors on embeddings, branches and logits.
+
+use puna_graph::Graph;
+use puna_graph::ops::RopeKind;
+
+use crate::blocks::{AttentionBlock, Decoder, Experts, FeedForward, Residuals, WindowDefaults};
+use crate::{Architecture, Builder, Head, ModelError};
+
+/// Granite 3, dense. It rotates unless `rope.scaling.finetuned` says no.
+pub const GRANITE: Architecture = Architecture { name: "granite", build: granite };
+/// Granite 3 with experts.
+pub const GRANITEMOE: Architecture =
+    Architecture { name: "granitemoe", build: |b| scaled(&b, true)?.build(b) };
+/// MiniCPM 1 and 2 (arXiv 2404.06395); files may lack the factors.
+pub const MINICPM: Architecture = Architecture { name: "minicpm", build: minicpm };
+/// Granite with windows and attention sinks; some layers do not rotate.
+pub const GRANITE_SWA: Architecture = Architecture { name: "granite_swa", build: granite_swa };
+
+fn scaled(b: &Builder<'_>, rotates: bool) -> Result<Decoder, ModelError> {
+    let mut decoder = Decoder::new(rotates.then_some(RopeKind::Interleaved)).with_factors();
+    decoder.embedding_scale = b.applied_f32("embedding_scale")?;
+    decoder.residuals = Residuals { scale: b.applied_f32("residual_scale")?, ..Residuals::PRE };
+    decoder.head = Head { scale: b.applied_f32("logit_scale")?.map(|scale| 1.0 / scale), ..Head::default() };
+    Ok(decoder)
+}
+
+fn granite(b: Builder<'_>) -> Result<Graph, ModelError> {
+    scaled(&b, b.bool_or("rope.scaling.finetuned", true)?)?.build(b)
+}
+
+fn minicpm(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut decoder = scaled(&b, true)?;
+    decoder.embedding_scale = decoder.embedding_scale.or(Some(12.0));
+    decoder.residuals.scale = decoder.residuals.scale.or(Some(1.4 / (b.layers() as f32).sqrt()));
+    if decoder.head.scale.is_none() {
+        decoder.head.scale = Some(256.0 / b.width_or("embedding_length", 256)? as f32);
+    }
+    decoder.build(b)
+}
+
+fn granite_swa(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+    let settings = scaled(&b, true)?;
+    let rope = b.rope_settings(RopeKind::Interleaved, b.key_dim()?, true)?;
+    let windows = b.windows(WindowDefaults { length: 0, pattern: 1, full_first: false })?;
+    let window_rope = b.window_rope(&rope, crate::blocks::WindowRope::Copied)?;
+    let rotated = b.bool_array("attention.rope_pattern")?;
+    let mut x = b.embed()?;
+    if let Some(factor) = settings.embedding_scale {
+        x = b.scale(x, factor, "embed_scale")?;
+    }
+    let x = b.decoder(
+        x,
+        settings.residuals,
+        |b, x| {
+            let layer = b.layer();
+            let rope = if windows.limits(layer) { window_rope } else { rope };
+            let rotates = rotated.as_ref().is_none_or(|rotated| rotated.get(layer as usize) == Some(&true));
+            let rope = rotates.then_some(rope);
+            b.self_attention(x, &AttentionBlock { rope, mask: windows.mask(layer), ..Default::default() })
+        },
+        |b, x| {
+            let network = FeedForward::gated(puna_graph::ops::Function::Silu);
+            b.dense_or_experts(x, network, &Experts::new(puna_graph::ops::Gating::Softmax, true))
+        },
+    )?;
+    let x = b.norm("output_norm", x)?;
+    b.logits_with(x, settings.head)
+}

@@ -1,0 +1,59 @@
+//! Nemotron-H: each layer is Mamba 2, attention without positions, or a feed-forward network (NVIDIA,
+//! arXiv 2504.03624); Nemotron 3 has experts that may work in a narrower space.
+
+use puna_graph::ops::{Function, Gating};
+use puna_graph::{Graph, ValueId};
+
+use crate::Norm;
+use crate::blocks::{AttentionBlock, Experts, FeedForward};
+use crate::{Architecture, Builder, ModelError};
+
+pub const DENSE: Architecture = Architecture { name: "nemotron_h", build };
+pub const EXPERTS: Architecture = Architecture { name: "nemotron_h_moe", build };
+
+fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+    if b.has_key("attention.layer_norm_epsilon") {
+        let epsilon = b.positive_f32("attention.layer_norm_epsilon")?;
+        b.set_norm_kind(Norm::Rms(epsilon));
+    }
+    let x = b.embed()?;
+    let x = b.each_layer(x, |b, x| {
+        let h = b.norm("attn_norm", x)?;
+        let h = if b.has("ssm_in.weight") {
+            b.mamba2(h)?
+        } else if b.has("attn_q.weight") {
+            b.self_attention(h, &AttentionBlock::default())?
+        } else {
+            network(b, h)?
+        };
+        b.add(x, h)
+    })?;
+    let x = b.norm("output_norm", x)?;
+    b.logits(x)
+}
+
+/// The router and the shared expert read the full width, the experts a narrower one if there is one.
+fn network(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> {
+    const FUNCTION: Function = Function::ReluSquared;
+    if !b.has("ffn_gate_inp.weight") {
+        return b.feed_forward(x, FeedForward::plain(FUNCTION));
+    }
+    let experts = Experts {
+        activation: FUNCTION.into(),
+        router_input: Some(x),
+        ..Experts::new(Gating::Sigmoid, false)
+    };
+    let narrow = b.has("ffn_latent_down.weight");
+    let mut h = x;
+    if narrow {
+        let width = b.rows_of("ffn_latent_down.weight")?;
+        h = b.linear("ffn_latent_down", x, width)?;
+    }
+    h = b.experts(h, &experts)?;
+    if narrow {
+        let width = b.width(x);
+        h = b.linear("ffn_latent_up", h, width)?;
+    }
+    let shared = b.shared_expert(x, FUNCTION.into())?;
+    b.add(h, shared)
+}

@@ -1,0 +1,38 @@
+//! OLMo 1 to 3 (arXiv 2402.00838, 2501.00656).
+
+use puna_graph::Graph;
+use puna_graph::ops::{Function, RopeKind};
+
+use crate::blocks::{AttentionBlock, Decoder, HeadNorms, Residuals, WindowDefaults, WindowRope};
+use crate::{Architecture, Builder, ModelError};
+
+/// OLMo 1: layer norms without weights.
+pub const OLMO: Architecture = Architecture { name: "olmo", build: olmo };
+
+fn olmo(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+    let rope = Some(b.rope_settings(RopeKind::Interleaved, b.key_dim()?, false)?);
+    let x = b.embed()?;
+    let x = b.each_layer(x, |b, x| {
+        let h = b.norm_unweighted(x, "attn_norm")?;
+        let h = b.self_attention(h, &AttentionBlock { rope, ..Default::default() })?;
+        let x = b.add(x, h)?;
+        let h = b.norm_unweighted(x, "ffn_norm")?;
+        let h = b.feed_forward(h, Function::Silu)?;
+        b.add(x, h)
+    })?;
+    let x = b.norm_unweighted(x, "output_norm")?;
+    b.logits(x)
+}
+
+/// OLMo 2 and 3: norms after each branch, and of queries and keys over all heads; 3 has windows.
+pub const OLMO2: Architecture = Architecture {
+    name: "olmo2",
+    build: |b| {
+        let windows = WindowDefaults { length: 0, pattern: 4, full_first: false };
+        Decoder::new(RopeKind::Split)
+            .with_norms(HeadNorms::FullWidth)
+            .with_residuals(Residuals::POST)
+            .with_windows(windows, WindowRope::Plain)
+            .build(b)
+    },
+};

@@ -1,0 +1,59 @@
+//! Qwen3-Next and Qwen3.5: gated delta nets, with gated attention in every fourth layer.
+
+use puna_graph::ops::{Function, Gating, KeyHeads, RopeKind};
+use puna_graph::{Graph, ValueId};
+
+use crate::blocks::{AttentionBlock, Experts, Residuals};
+use crate::{Architecture, Builder, ModelError};
+
+pub const QWEN3_NEXT: Architecture =
+    Architecture { name: "qwen3next", build: |b| build(b, KeyHeads::Grouped) };
+pub const QWEN35: Architecture = Architecture { name: "qwen35", build: |b| build(b, KeyHeads::Cyclic) };
+pub const QWEN35_MOE: Architecture =
+    Architecture { name: "qwen35moe", build: |b| build(b, KeyHeads::Cyclic) };
+
+fn build(mut b: Builder<'_>, key_heads: KeyHeads) -> Result<Graph, ModelError> {
+    let head_dim = b.key_dim()?;
+    let rope = Some(b.rope_settings(RopeKind::Split, head_dim, true)?);
+    let block = AttentionBlock { rope, ..AttentionBlock::default() };
+    let interval = b.extent_or("full_attention_interval", 4)?;
+    let recurrent = b.bool_array("attention.recurrent_layers")?;
+    let is_recurrent = |layer: u32| match &recurrent {
+        Some(recurrent) => recurrent.get(layer as usize).copied().unwrap_or(false),
+        None => !(layer + 1).is_multiple_of(interval),
+    };
+    let x = b.embed()?;
+    let x = b.decoder(
+        x,
+        Residuals::POST_ATTENTION,
+        |b, x| match is_recurrent(b.layer()) {
+            true => b.gated_delta_net(x, key_heads, Function::Silu),
+            false => gated_attention(b, x, &block),
+        },
+        |b, x| b.dense_or_experts(x, Function::Silu, &Experts::new(Gating::Softmax, true)),
+    )?;
+    let x = b.norm("output_norm", x)?;
+    b.logits(x)
+}
+
+/// Attention whose query projection holds a gate beside each head's query.
+fn gated_attention(b: &mut Builder<'_>, x: ValueId, block: &AttentionBlock) -> Result<ValueId, ModelError> {
+    let shape = b.head_shape()?;
+    let dim = shape.key_dim;
+    let both = b.linear("attn_q", x, 2 * shape.heads * dim)?;
+    let both = b.split_heads(both, 2 * dim)?;
+    let (q, gate) = (b.slice(both, 0, dim)?, b.slice(both, dim, dim)?);
+    let gate = b.join_heads(gate)?;
+    let k = b.linear("attn_k", x, shape.kv_heads * dim)?;
+    let v = b.linear("attn_v", x, shape.kv_heads * shape.value_dim)?;
+    let (k, v) = (b.split_heads(k, dim)?, b.split_heads(v, shape.value_dim)?);
+    let (mut q, mut k) = (b.norm("attn_q_norm", q)?, b.norm("attn_k_norm", k)?);
+    if let Some(rope) = &block.rope {
+        (q, k) = (b.rope(q, rope)?, b.rope(k, rope)?);
+    }
+    let state = b.key_value_state(shape, block.mask);
+    let h = b.attend(state, q, k, v, block)?;
+    let h = b.glu(Function::Sigmoid, gate, h)?;
+    let width = b.width(x);
+    b.linear("attn_output", h, width)
+}
