@@ -3,7 +3,7 @@
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{devices, files, interrupt, load, pages, tokenize};
+use crate::{files, interrupt, load, pages, tokenize};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_gguf::Metadata;
 use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Work};
@@ -36,8 +36,8 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     interrupt::install();
     let opened = load::open(invocation, &config, &console, true)?;
     let (tokens, first) = tokens(&opened.file.metadata, &text, &console)?;
-    let threads = config.cpu.threads.unwrap_or_else(devices::default_threads);
-    let backend = load::backend(threads, config.device.names.as_deref().unwrap_or_default())?;
+    let threads = config.cpu.threads.unwrap_or_else(puna_backends::default_threads);
+    let backend = load::backend(threads, config.device.name.as_deref())?;
     let length = match config.context.size {
         0 => trained_context(&opened.file.metadata)?,
         size => size,
@@ -47,7 +47,6 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let options = ModelOptions {
         context: plan.length.saturating_mul(sequences),
         sequences,
-        batch: config.context.batch,
         micro_batch: config.context.micro_batch.min(config.context.batch),
         outputs: 0,
         keys: load::cache_format(config.context.type_k)?,

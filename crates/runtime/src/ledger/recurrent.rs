@@ -103,7 +103,7 @@ mod tests {
     use crate::ledger::{Ledger, Refusal};
 
     fn ledger(cells: u32, sequences: u32) -> Ledger {
-        Ledger::new(CacheGroup::Recurrent, cells, sequences)
+        Ledger::new(CacheGroup::Recurrent, cells, sequences).expect("there is memory")
     }
 
     /// Places one piece and returns the cells read and written.

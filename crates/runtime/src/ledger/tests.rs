@@ -127,7 +127,6 @@ impl World {
                 assert!(lost > self.next[sequence as usize] - discard - window + 1);
                 return;
             }
-            Err(Refusal::Recurrent) => panic!("no ledger of cells refuses this way"),
         };
         self.ledger = ledger;
         // A copy counts as another row, so that every cell in use has contents of its own.
