@@ -187,7 +187,7 @@ impl CpuPartition {
         if step.groups.len() != groups.len() {
             return refuse(format!("{} cache groups instead of {}", step.groups.len(), groups.len()));
         }
-        for (group, cells) in step.groups.iter().zip(&self.cells) {
+        for ((group, cells), kind) in step.groups.iter().zip(&self.cells).zip(&groups) {
             let mut written = group.write_cells.clone();
             written.sort_unstable();
             written.dedup();
@@ -196,7 +196,9 @@ impl CpuPartition {
                 group.spans.iter().map(|span| (span.tokens.start, span.tokens.end)).collect();
             ends.sort_unstable();
             let disjoint = ends.windows(2).all(|pair| pair[0].1 <= pair[1].0);
-            if written.len() != rows || written.last().is_some_and(|cell| cell >= cells) {
+            // The rows of a sequence share its recurrent cell; spans run in order there.
+            let own = *kind == CacheGroup::Recurrent || written.len() == rows;
+            if !own || group.write_cells.len() != rows || written.last().is_some_and(|cell| cell >= cells) {
                 return refuse("rows do not have cells of their own".into());
             }
             if covered > rows || !disjoint || group.cell_positions.len() > *cells as usize {

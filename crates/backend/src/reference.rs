@@ -144,7 +144,7 @@ fn cell_elements(state: &StateDecl) -> usize {
 
 /// Asks for the memory of a state before it is taken, since taking what is not there ends the program.
 fn has_room(state: &StateDecl, cells: usize) -> Result<(), BackendError> {
-    let floats = cell_elements(state).checked_mul(cells).unwrap_or(usize::MAX);
+    let floats = cell_elements(state).saturating_mul(cells);
     let bytes = (floats as u64).saturating_mul(4);
     Vec::<f32>::new().try_reserve_exact(floats).map_err(|_| BackendError::OutOfMemory {
         device: "reference".into(),
