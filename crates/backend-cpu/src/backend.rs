@@ -7,7 +7,7 @@ use puna_backend::{
     Backend, BackendError, Boundary, Bounds, CacheOptions, DeviceId, DeviceInfo, DeviceKind, MemoryUse,
     Partition, ProgramId, Segment, States, WeightSource,
 };
-use puna_graph::{Graph, Input, Op, Operand, StateDecl, Step};
+use puna_graph::{CacheGroup, Graph, Input, Op, Operand, StateDecl, Step};
 
 use crate::frame::Frame;
 use crate::isa::Features;

@@ -42,9 +42,14 @@ fn recorded_on(backend: Arc<dyn Backend>) {
     for zoo in zoo::models().into_iter().filter(|zoo| chosen.contains(&zoo.name.as_str())) {
         let options = ModelOptions { context: 512, sequences: 4, outputs: 4, ..ModelOptions::default() };
         let placement = Placement::default();
-        let model =
-            Model::load(Arc::new(zoo.open()), &[backend.clone()], &placement, &options, &mut |_| true)
-                .unwrap();
+        let model = Model::load(
+            Arc::new(zoo.open()),
+            std::slice::from_ref(&backend),
+            &placement,
+            &options,
+            &mut |_| true,
+        )
+        .unwrap();
         let vocabulary = model.information().vocabulary;
         let served = served(model, 16, letters(vocabulary), "");
         let client = Client::new(Server::start(served, common::options()).unwrap());
