@@ -65,6 +65,8 @@ fn flags_without_a_stated_lack_of_effect_have_one() {
         "kt",
         "top_k",
         "none",
+        "/api",
+        "1",
     ];
     for flag in rows(FLAGS).filter(|flag| flag.inert.is_none() && !flag.help.contains("so far")) {
         let changes = |apply: &dyn Fn(&mut Config)| {

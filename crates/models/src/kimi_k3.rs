@@ -93,7 +93,7 @@ fn network(b: &mut Builder<'_>, x: ValueId, activation: Activation) -> Result<Va
     if b.has("ffn_routed_norm.weight") {
         h = b.norm("ffn_routed_norm", h)?;
     }
-    if b.has("ffn_routed_up.weight") {
+    if b.width(h) != width || b.has("ffn_routed_up.weight") {
         h = b.linear("ffn_routed_up", h, width)?;
     }
     let shared = b.shared_expert(x, activation)?;

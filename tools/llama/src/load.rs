@@ -249,7 +249,7 @@ mod tests {
     fn every_field_of_the_configuration_is_read() {
         let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let mut code = String::new();
-        for folder in [sources.clone(), sources.join("chat")] {
+        for folder in [sources.clone(), sources.join("chat"), sources.join("quantize")] {
             for entry in std::fs::read_dir(folder).expect("the sources").flatten() {
                 if entry.path().extension().is_some_and(|end| end == "rs") {
                     let text = std::fs::read_to_string(entry.path()).expect("a source");

@@ -29,6 +29,8 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     interrupt::install();
     let options = options(&config)?;
     let served = served(invocation, &config, &console)?;
+    // From here on the server hears the signals itself.
+    let _busy = interrupt::busy();
     let server = Server::start(served, options)?;
     pages::print(format!("listening on http://{}\n", server.address()).as_bytes())?;
     Ok(server.serve_until_signal()?)
