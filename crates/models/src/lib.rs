@@ -1,7 +1,8 @@
 //! Model architectures: one function per architecture builds its graph from a file's keys and tensors.
 //!
 //! Weights are declared by use: the builder checks each against the file's directory where it is used. No
-//! file here knows number formats, caches or devices. To add an architecture write one file with one
+//! architecture knows number formats or devices; a block declares the cache it needs, and the builder alone refuses
+//! formats that no weight can have. To add an architecture write one file with one
 //! function and add its row to [`ARCHITECTURES`].
 #![forbid(unsafe_code)]
 
