@@ -87,6 +87,7 @@ impl Backend for Cpu {
             Op::GatherRows(_) => matches!(
                 (node.inputs[0], node.inputs[1]),
                 (Operand::Weight(_), Operand::Input(Input::Tokens | Input::Positions))
+                    | (Operand::Weight(_), Operand::Value(_))
                     | (Operand::Value(_), Operand::Input(Input::OutputRows))
             ),
             Op::MatMul(_) => {

@@ -194,6 +194,39 @@ impl<'m> Builder<'m> {
         }
     }
 
+    /// A required array of `length` integers, as 64 bits each.
+    pub fn u64_array(&self, key: &str, length: usize) -> Result<Vec<u64>> {
+        let key = self.key(key);
+        let values = match self.metadata.required(&key)? {
+            // Factors are bit patterns and may look negative.
+            puna_gguf::Value::Array(puna_gguf::Array::I64(values)) => {
+                values.iter().map(|value| *value as u64).collect()
+            }
+            _ => self.metadata.u64_array(&key)?,
+        };
+        match values.len() == length {
+            true => Ok(values),
+            false => {
+                Err(puna_gguf::Error::ArrayLength { key, found: values.len(), expected: length }.into())
+            }
+        }
+    }
+
+    /// Rows of a table that belongs to no layer; at most 2³¹.
+    pub fn table_rows(&self, name: &str) -> Result<u32> {
+        match self.file_shape(name) {
+            Some([rows, _]) if (1..=1 << 31).contains(rows) => Ok(*rows as u32),
+            Some(found) => {
+                let (name, found) = (name.to_string(), found.to_vec());
+                Err(ModelError::TensorShape { name, found, expected: vec![] })
+            }
+            None => Err(ModelError::MissingTensor {
+                name: name.to_string(),
+                architecture: self.architecture.to_string(),
+            }),
+        }
+    }
+
     /// Cells that one sequence may use.
     pub fn context(&self) -> u32 {
         self.context
@@ -287,7 +320,28 @@ impl<'m> Builder<'m> {
         self.weight_at(name.to_string(), shape, None)
     }
 
+    /// [`Builder::weight`] for a tensor of 32-bit integers; readers see them as floats.
+    pub fn integer_weight(&mut self, name: &str, shape: &[u32]) -> Result<Operand> {
+        let name = self.tensor_name(name);
+        let found = self.tensors.get(&name).map(|tensor| tensor.dtype);
+        match found.filter(|dtype| *dtype != DType::I32) {
+            Some(dtype) => Err(ModelError::TensorFormat { name, dtype }),
+            None => self.declare(name, shape, self.layer),
+        }
+    }
+
     fn weight_at(&mut self, name: String, shape: &[u32], layer: Option<u32>) -> Result<Operand> {
+        let found = self.tensors.get(&name).map(|tensor| tensor.dtype);
+        let refused =
+            [DType::I8, DType::I16, DType::I32, DType::I64, DType::Q8_1, DType::Q8_K];
+        let declared = self.declare(name.clone(), shape, layer)?;
+        match found.filter(|dtype| refused.contains(dtype)) {
+            Some(dtype) => Err(ModelError::TensorFormat { name, dtype }),
+            None => Ok(declared),
+        }
+    }
+
+    fn declare(&mut self, name: String, shape: &[u32], layer: Option<u32>) -> Result<Operand> {
         let Some(tensor) = self.tensors.get(&name) else {
             return Err(ModelError::MissingTensor { name, architecture: self.architecture.to_string() });
         };
@@ -303,12 +357,6 @@ impl<'m> Builder<'m> {
         }
         if shape.contains(&0) {
             return Err(ModelError::EmptyTensor { name });
-        }
-        if matches!(
-            tensor.dtype,
-            DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::Q8_1 | DType::Q8_K
-        ) {
-            return Err(ModelError::TensorFormat { name, dtype: tensor.dtype });
         }
         if let Some(id) = self.declared.get(&name) {
             return Ok(Operand::Weight(*id));

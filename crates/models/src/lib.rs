@@ -15,6 +15,7 @@ mod bailing3;
 mod cohere;
 mod deci;
 mod deepseek2;
+mod deepseek4;
 mod dots3note;
 mod exaone;
 mod falcon;
@@ -23,12 +24,14 @@ mod gated;
 mod gemma;
 mod gemma_per_layer;
 mod glm;
+mod glm5_next;
 mod gpt2;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod grok;
 mod hunyuan;
+mod hy_v4;
 mod jamba;
 mod kimi_k3;
 mod kimi_linear;
@@ -46,6 +49,7 @@ mod phi;
 mod plamo2;
 mod plm;
 mod qwen;
+mod qwen4exp;
 mod qwen_next;
 mod rwkv6;
 mod rwkv7;
@@ -194,6 +198,10 @@ pub const ARCHITECTURES: &[Architecture] = &[
     plm::ARCHITECTURE,
     dots3note::ARCHITECTURE,
     kimi_k3::ARCHITECTURE,
+    deepseek4::ARCHITECTURE,
+    glm5_next::ARCHITECTURE,
+    hy_v4::ARCHITECTURE,
+    qwen4exp::ARCHITECTURE,
     rwkv6::RWKV6,
     rwkv6::RWKV6_QWEN2,
     rwkv7::RWKV7,

@@ -3,7 +3,7 @@
 use super::{OpDef, expect_inputs, shape_error};
 use crate::{Array, Element, GraphError, Type, evaluate::Context};
 
-/// Inputs: table `[n, ...]`, indexes `[m]`. Result: `[m, ...]`; an index past the end counts as the last, as of
+/// Inputs: table `[n, ...]`, indexes `[m]` or `[m, k]`. Result: `[m, ...]` or `[m, k, ...]`; an index past the end counts as the last, as of
 /// a position beyond a table of learned ones.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct GatherRows;
@@ -12,19 +12,17 @@ impl OpDef for GatherRows {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("GatherRows", inputs, 2..=2, "a table and indexes")?;
         let (table, indexes) = (&inputs[0], &inputs[1]);
-        if indexes.element != Element::I32 || indexes.shape.len() != 1 || table.shape.len() < 2 {
-            return Err(shape_error("GatherRows", inputs, "it needs a table and a list of integers"));
+        if indexes.element != Element::I32 || !(1..=2).contains(&indexes.shape.len()) || table.shape.len() < 2 {
+            return Err(shape_error("GatherRows", inputs, "it needs a table and one or two axes of integers"));
         }
-        let mut shape = table.shape.clone();
-        shape[0] = indexes.shape[0];
+        let shape = [&indexes.shape[..], &table.shape[1..]].concat();
         Ok(Type { element: table.element, shape })
     }
 
     fn evaluate(&self, inputs: &[&Array], _: &mut Context<'_>) -> Array {
         let (table, indexes) = (inputs[0], inputs[1]);
         let row: usize = table.shape[1..].iter().product();
-        let mut shape = table.shape.clone();
-        shape[0] = indexes.shape[0];
+        let shape = [&indexes.shape[..], &table.shape[1..]].concat();
         let rows = indexes.integers().iter().flat_map(|index| {
             let start = (*index as usize).min(table.shape[0].saturating_sub(1)) * row;
             table.floats()[start..start + row].iter().copied()

@@ -4,6 +4,8 @@ use crate::{Array, Dim, Element, GraphError, StateId, Type, evaluate::Context};
 
 mod add;
 mod attention;
+mod block_attention;
+mod choose_by_table;
 mod clamp;
 mod clamped_glu;
 mod concat;
@@ -12,6 +14,7 @@ mod experts;
 mod gather_rows;
 mod gaussian_cut;
 mod glu;
+mod hyper_connections;
 mod interpolate;
 mod match_norm;
 mod matmul;
@@ -35,6 +38,8 @@ mod xielu;
 
 pub use add::Add;
 pub use attention::{Attention, MaskRule, alibi_slope};
+pub use block_attention::BlockAttention;
+pub use choose_by_table::ChooseByTable;
 pub use clamp::Clamp;
 pub use clamped_glu::{ClampedGlu, GateBound};
 pub use concat::Concat;
@@ -46,6 +51,7 @@ pub use experts::{
 pub use gather_rows::GatherRows;
 pub use gaussian_cut::GaussianCut;
 pub use glu::Glu;
+pub use hyper_connections::{HyperRead, HyperWrite};
 pub use interpolate::Interpolate;
 pub use match_norm::MatchNorm;
 pub use matmul::MatMul;
@@ -54,11 +60,12 @@ pub use mul::Mul;
 pub use norm::{LayerNorm, RmsNorm};
 pub use position_scale::PositionScale;
 pub use recurrent::{
-    GatedDeltaRule, GatedLinearAttention, KeyHeads, Rwkv7, SelectiveScan, ShortConvolution, TokenShift,
+    CompressBlocks, GatedDeltaRule, GatedLinearAttention, KeyHeads, NgramHead, NgramRows, Rwkv7, SelectiveScan,
+    ShortConvolution, TokenShift,
 };
 pub use repeat_heads::RepeatHeads;
 pub use reshape::Reshape;
-pub use rope::{Rope, RopeKind, Yarn};
+pub use rope::{Rope, RopeKind, RopePlace, Yarn};
 pub use scale::Scale;
 pub use scale_rows::ScaleRows;
 pub use slice::Slice;
@@ -117,6 +124,7 @@ ops! {
     RouteExperts, ExpertWeights, MatMulExperts, SumExperts, AddExpertBias, Slice, ScaleRows, Div, Clamp,
     ClampedGlu, PositionScale, Xielu, GroupOfExpert, WeightedSum, MatchNorm, GaussianCut, Softmax, Concat, RepeatHeads, SumElements, MatMulHeads,
     Interpolate, ShortConvolution, TokenShift, SelectiveScan, GatedDeltaRule, GatedLinearAttention, Rwkv7,
+    HyperRead, HyperWrite, BlockAttention, CompressBlocks, NgramRows, ChooseByTable,
 }
 
 /// Shape-rule helper: builds the error of operation `op`.
