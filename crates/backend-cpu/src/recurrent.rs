@@ -54,7 +54,8 @@ impl RecurrentStates {
         let elements = self.declared[state.index()].map_or(0, |(_, elements)| elements);
         self.with(|memory| {
             let floats = &mut memory[state.index()].recurrent;
-            let cells = floats.len().checked_div(elements).unwrap_or(0);
+            // A state of nothing has as many cells as anybody asks for.
+            let cells = floats.len().checked_div(elements).unwrap_or(usize::MAX);
             // SAFETY: the memory is never moved while a program runs, and tasks use parts of their own.
             unsafe { Cells::from_raw(floats.as_mut_ptr(), cells, elements) }
         })

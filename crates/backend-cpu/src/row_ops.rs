@@ -250,7 +250,10 @@ impl RowOp {
                     }
                 }
             }
-            RowOp::Concat { .. } | RowOp::Repeat { .. } | RowOp::SumGroups { .. } | RowOp::SumParts { .. } => {
+            RowOp::Concat { .. }
+            | RowOp::Repeat { .. }
+            | RowOp::SumGroups { .. }
+            | RowOp::SumParts { .. } => {
                 self.rearrange(frame, range);
             }
             RowOp::Evaluate { node, inputs, out } => evaluate_rows(frame, *node, inputs, *out, range),

@@ -9,6 +9,7 @@
 //! caused them, and the others go on.
 #![forbid(unsafe_code)]
 
+mod diffusion;
 mod engine;
 mod error;
 mod event;
@@ -18,6 +19,10 @@ mod runner;
 mod schedule;
 mod worker;
 
+pub use diffusion::{
+    DiffusionError, DiffusionOptions, DiffusionOrder, DiffusionProgress, DiffusionSchedule, diffuse,
+    diffuse_with,
+};
 pub use engine::{Engine, EngineOptions, EventSender};
 pub use error::EngineError;
 pub use event::{Event, FinishReason, Timings};

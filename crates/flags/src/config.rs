@@ -1,5 +1,6 @@
 //! The configuration that flags write: plain data, one field per flag.
 
+use crate::diffusion::Diffusion;
 use crate::values::Toggle;
 use crate::workshop::{GgufSplit, Perplexity, Quantize};
 use puna_gguf::Value;
@@ -32,6 +33,8 @@ pub struct Config {
     pub tokenize: Tokenize,
     /// What `logits` computes.
     pub logits: Logits,
+    /// How `diffusion` makes a text.
+    pub diffusion: Diffusion,
     /// What `perplexity` computes.
     pub perplexity: Perplexity,
     /// How `quantize` chooses formats.

@@ -194,16 +194,17 @@ impl ToolSet {
     pub const PERPLEXITY: Self = Self(1 << 16);
     pub const QUANTIZE: Self = Self(1 << 17);
     pub const GGUF_SPLIT: Self = Self(1 << 18);
+    pub const DIFFUSION: Self = Self(1 << 24);
     /// Every tool.
     pub const ALL: Self = Self(u32::MAX);
     /// Tools that hold a conversation.
     pub const CHAT: Self = Self::CLI.or(Self::COMPLETION).or(Self::RUN);
     /// Tools that use chat templates.
-    pub const TEMPLATE: Self = Self::CHAT.or(Self::SERVE);
+    pub const TEMPLATE: Self = Self::CHAT.or(Self::SERVE).or(Self::DIFFUSION);
     /// Tools that generate text.
     pub const GENERATE: Self = Self::CHAT.or(Self::SIMPLE).or(Self::SERVE);
     /// Tools that run a model.
-    pub const ENGINE: Self = Self::GENERATE.or(Self::LOGITS).or(Self::PERPLEXITY);
+    pub const ENGINE: Self = Self::GENERATE.or(Self::LOGITS).or(Self::PERPLEXITY).or(Self::DIFFUSION);
     /// Tools that need a model file.
     pub const MODEL: Self = Self::ENGINE.or(Self::TOKENIZE).or(Self::INFO).or(Self::PULL);
 

@@ -104,6 +104,11 @@ impl<'m> Builder<'m> {
         Err(self.value_error(key, value, rule))
     }
 
+    /// The error of a key that is not there.
+    pub fn missing_key(&self, key: &str) -> ModelError {
+        ModelError::MissingKey { key: self.key(key), architecture: self.architecture.to_string() }
+    }
+
     /// The error of a key whose value breaks a rule.
     pub fn value_error(&self, key: &str, value: impl std::fmt::Display, rule: &'static str) -> ModelError {
         ModelError::Value { key: self.key(key), value: value.to_string(), rule }
@@ -206,9 +211,7 @@ impl<'m> Builder<'m> {
         };
         match values.len() == length {
             true => Ok(values),
-            false => {
-                Err(puna_gguf::Error::ArrayLength { key, found: values.len(), expected: length }.into())
-            }
+            false => Err(puna_gguf::Error::ArrayLength { key, found: values.len(), expected: length }.into()),
         }
     }
 
@@ -332,8 +335,7 @@ impl<'m> Builder<'m> {
 
     fn weight_at(&mut self, name: String, shape: &[u32], layer: Option<u32>) -> Result<Operand> {
         let found = self.tensors.get(&name).map(|tensor| tensor.dtype);
-        let refused =
-            [DType::I8, DType::I16, DType::I32, DType::I64, DType::Q8_1, DType::Q8_K];
+        let refused = [DType::I8, DType::I16, DType::I32, DType::I64, DType::Q8_1, DType::Q8_K];
         let declared = self.declare(name.clone(), shape, layer)?;
         match found.filter(|dtype| refused.contains(dtype)) {
             Some(dtype) => Err(ModelError::TensorFormat { name, dtype }),
@@ -473,7 +475,7 @@ impl<'m> Builder<'m> {
             None if self.metadata.contains(&self.key(LAYER_EPSILON)) => {
                 self.positive_f32(LAYER_EPSILON).map(Norm::Layer)
             }
-            None => self.positive_f32("attention.layer_norm_rms_epsilon").map(Norm::Rms),
+            None => Err(self.missing_key("attention.layer_norm_rms_epsilon or attention.layer_norm_epsilon")),
         }
     }
 

@@ -7,7 +7,8 @@ use puna_graph::ops::{
 use puna_graph::{Graph, Operand, ValueId};
 
 use crate::blocks::{
-    Activation, Experts, HYPER_ATTENTION, HYPER_FEED_FORWARD, HeadShape, RopeSettings, WindowDefaults, Windows,
+    Activation, Experts, HYPER_ATTENTION, HYPER_FEED_FORWARD, HeadShape, RopeSettings, WindowDefaults,
+    Windows,
 };
 use crate::{Architecture, Builder, ModelError};
 
@@ -38,7 +39,8 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let streams = b.streams(x)?;
     let streams = b.each_layer(streams, |b, streams| {
         let heads = b.head_shape()?.heads;
-        let ratio = b.layer_u32("attention.compress_ratios")?.unwrap_or(0);
+        let ratios = b.layer_u32("attention.compress_ratios")?;
+        let ratio = ratios.ok_or_else(|| b.missing_key("attention.compress_ratios"))?;
         if ratio > 1 << 16 {
             return Err(b.value_error("attention.compress_ratios", ratio, "at most 65536"));
         }

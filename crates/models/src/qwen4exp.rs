@@ -27,11 +27,9 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
         if let Some(grams) = grams.filter(|_| b.has("ple_key.weight")) {
             streams = add_grams(b, streams, grams)?;
         }
-        let streams = branch(b, streams, ATTENTION, |b, x| {
-            match recurrent[b.layer() as usize] {
-                true => b.gated_delta_net(x, KeyHeads::Cyclic, Function::Sigmoid),
-                false => gated_attention(b, x, &block),
-            }
+        let streams = branch(b, streams, ATTENTION, |b, x| match recurrent[b.layer() as usize] {
+            true => b.gated_delta_net(x, KeyHeads::Cyclic, Function::Sigmoid),
+            false => gated_attention(b, x, &block),
         })?;
         branch(b, streams, FEED_FORWARD, |b, x| b.dense_or_experts(x, Function::Silu, &experts))
     })?;
@@ -46,11 +44,7 @@ const FEED_FORWARD: Mixture = ["hc_ffn_norm", "hc_ffn_down", "hc_ffn_up", "hc_ff
 const OUTPUT: Mixture = ["output_hc_norm", "output_hc_down", "output_hc_up", ""];
 
 /// The mean of the gated streams, and the streams' normalised elements in a row.
-fn mix(
-    b: &mut Builder<'_>,
-    streams: ValueId,
-    names: Mixture,
-) -> Result<(ValueId, ValueId), ModelError> {
+fn mix(b: &mut Builder<'_>, streams: ValueId, names: Mixture) -> Result<(ValueId, ValueId), ModelError> {
     let (count, width) = (b.heads_of(streams), b.width(streams));
     let normed = b.norm(names[0], streams)?;
     let flat = b.join_heads(normed)?;

@@ -6,7 +6,7 @@ use puna_graph::{Dim, Node, Op, Operand, StateId, Symbol, ValueId, WeightId};
 use super::Lowering;
 use crate::arena::SlotId;
 use crate::kernels::recurrent::{DeltaRule, Rwkv7};
-use crate::recurrent_tasks::{BlockAttentionTask, LinearShape, RecurrentTask, Recurrence, ScanShape};
+use crate::recurrent_tasks::{BlockAttentionTask, LinearShape, Recurrence, RecurrentTask, ScanShape};
 use crate::row_ops::RowOp;
 use crate::tasks::Task;
 
@@ -55,7 +55,8 @@ impl Lowering<'_> {
                 };
                 let [channels, kernel] = self.fixed(inputs[1])[..] else { return None };
                 let rows = self.weights.vector(filter);
-                let taps = (0..kernel).flat_map(|tap| (0..channels).map(move |channel| channel * kernel + tap));
+                let taps =
+                    (0..kernel).flat_map(|tap| (0..channels).map(move |channel| channel * kernel + tap));
                 let taps = taps.map(|at| rows[at]).collect();
                 let dilation = op.dilation as usize;
                 let [x] = self.slots(node, [0], task);

@@ -33,8 +33,13 @@ impl OpDef for BlockAttention {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("BlockAttention", inputs, 3..=4, "queries, rows, block rows and perhaps sinks")?;
         let (queries, rows) = (extents(&inputs[0]), extents(&inputs[1]));
-        let ([_, heads @ Some(count), Some(width)], [_, Some(1), row_width]) = (&queries[..], &rows[..]) else {
-            return Err(shape_error("BlockAttention", inputs, "queries and one row must be split into heads"));
+        let ([_, heads @ Some(count), Some(width)], [_, Some(1), row_width]) = (&queries[..], &rows[..])
+        else {
+            return Err(shape_error(
+                "BlockAttention",
+                inputs,
+                "queries and one row must be split into heads",
+            ));
         };
         let sinks = inputs.get(3).is_none_or(|sinks| extents(sinks)[..] == [*heads]);
         if *row_width != Some(*width) || inputs[1] != inputs[2] || !sinks || self.ratio == 0 {

@@ -12,8 +12,13 @@ impl OpDef for GatherRows {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("GatherRows", inputs, 2..=2, "a table and indexes")?;
         let (table, indexes) = (&inputs[0], &inputs[1]);
-        if indexes.element != Element::I32 || !(1..=2).contains(&indexes.shape.len()) || table.shape.len() < 2 {
-            return Err(shape_error("GatherRows", inputs, "it needs a table and one or two axes of integers"));
+        if indexes.element != Element::I32 || !(1..=2).contains(&indexes.shape.len()) || table.shape.len() < 2
+        {
+            return Err(shape_error(
+                "GatherRows",
+                inputs,
+                "it needs a table and one or two axes of integers",
+            ));
         }
         let shape = [&indexes.shape[..], &table.shape[1..]].concat();
         Ok(Type { element: table.element, shape })

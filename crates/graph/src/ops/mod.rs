@@ -60,8 +60,8 @@ pub use mul::Mul;
 pub use norm::{LayerNorm, RmsNorm};
 pub use position_scale::PositionScale;
 pub use recurrent::{
-    CompressBlocks, GatedDeltaRule, GatedLinearAttention, KeyHeads, NgramHead, NgramRows, Rwkv7, SelectiveScan,
-    ShortConvolution, TokenShift,
+    CompressBlocks, GatedDeltaRule, GatedLinearAttention, KeyHeads, NgramHead, NgramRows, Rwkv7,
+    SelectiveScan, ShortConvolution, TokenShift,
 };
 pub use repeat_heads::RepeatHeads;
 pub use reshape::Reshape;

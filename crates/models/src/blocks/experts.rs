@@ -1,10 +1,10 @@
 //! Mixture of experts in place of a feed-forward network.
 
-use puna_graph::{Input, Operand, ValueId};
 use puna_graph::ops::{
-    AddExpertBias, ChooseByTable, ExpertGroups, ExpertWeights, Function, GatherRows, Gating, MatMulExperts, RouteExperts, ScaleRows,
-    SumExperts,
+    AddExpertBias, ChooseByTable, ExpertGroups, ExpertWeights, Function, GatherRows, Gating, MatMulExperts,
+    RouteExperts, ScaleRows, SumExperts,
 };
+use puna_graph::{Input, Operand, ValueId};
 
 use super::{Activation, FeedForward};
 use crate::{Builder, ModelError};
@@ -118,7 +118,14 @@ impl Builder<'_> {
         let scale = self.applied_f32("expert_weights_scale")?.unwrap_or(1.0);
         let groups = match self.u32_or("expert_group_count", 0)? {
             0 | 1 => None,
-            groups => Some(ExpertGroups { count: groups, used: self.u32_or("expert_group_used_count", 0)? }),
+            groups => {
+                let used_groups = self.u32_or("expert_group_used_count", 0)?;
+                if !(1..=groups).contains(&used_groups) {
+                    let rule = "between 1 and expert_group_count";
+                    return Err(self.value_error("expert_group_used_count", used_groups, rule));
+                }
+                Some(ExpertGroups { count: groups, used: used_groups })
+            }
         };
 
         let weight = self.weight("ffn_gate_inp.weight", &[count, self.width(x)])?;
@@ -128,12 +135,12 @@ impl Builder<'_> {
         let chosen = if self.has(TABLE) {
             self.choose_by_table(count, used)?
         } else {
-        let mut inputs = vec![logits.into()];
-        inputs.extend(match self.has("exp_probs_b") {
-            true => self.optional_weight("exp_probs_b", &[count])?,
-            false => self.optional_weight("exp_probs_b.bias", &[count])?,
-        });
-        self.push(RouteExperts { used, gating, groups }, inputs, "expert_choice")?
+            let mut inputs = vec![logits.into()];
+            inputs.extend(match self.has("exp_probs_b") {
+                true => self.optional_weight("exp_probs_b", &[count])?,
+                false => self.optional_weight("exp_probs_b.bias", &[count])?,
+            });
+            self.push(RouteExperts { used, gating, groups }, inputs, "expert_choice")?
         };
         let mut inputs = vec![logits.into(), chosen.into()];
         inputs.extend(self.optional_weight("ffn_down_exps.scale", &[count])?);

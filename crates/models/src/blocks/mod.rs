@@ -12,6 +12,7 @@ mod windows;
 mod delta_net;
 mod mamba;
 mod mla;
+pub mod per_layer;
 mod recurrent;
 
 pub use attention::{AttentionBlock, HeadNorms, HeadShape};

@@ -7,8 +7,7 @@ use puna_backend::reference::Reference;
 use puna_backend::{Backend, WeightSource};
 pub use puna_conformance::normalised_squared_error;
 use puna_graph::ops::{
-    Add, Attention, Function, GatherRows, Glu, MaskRule, MatMul, Reshape, RmsNorm, Rope, RopeKind,
-    RopePlace,
+    Add, Attention, Function, GatherRows, Glu, MaskRule, MatMul, Reshape, RmsNorm, Rope, RopeKind, RopePlace,
 };
 use puna_graph::{CacheGroup, Graph, Input, Operand, Output, StateDecl, StateId, WeightDecl, WeightId};
 use puna_quant::DType;

@@ -87,7 +87,8 @@ impl Convolution<'_> {
                 };
                 // SAFETY: rows of `width` numbers; the two differ.
                 unsafe {
-                    let (source, to) = (source.add(channels.start), history.add(place * width + channels.start));
+                    let (source, to) =
+                        (source.add(channels.start), history.add(place * width + channels.start));
                     std::ptr::copy_nonoverlapping(source, to, channels.len());
                 }
             }

@@ -58,7 +58,14 @@ impl Cells {
     /// # Safety
     /// Nobody else uses these pieces.
     #[inline(always)]
-    pub unsafe fn begin(&self, run: &Run, first: usize, length: usize, stride: usize, count: usize) -> *mut f32 {
+    pub unsafe fn begin(
+        &self,
+        run: &Run,
+        first: usize,
+        length: usize,
+        stride: usize,
+        count: usize,
+    ) -> *mut f32 {
         assert!(count == 0 || first + (count - 1) * stride + length <= self.elements, "outside of a state");
         assert!(run.to < self.cells && run.from.is_none_or(|from| from < self.cells), "{run:?}");
         // SAFETY: cells and pieces were checked; a piece of another cell does not overlap.

@@ -93,10 +93,8 @@ mod tests {
 
     #[test]
     fn hashes_stop_at_the_end_of_a_text() {
-        let heads = vec![
-            NgramHead { tokens: 2, first: 0, rows: 100 },
-            NgramHead { tokens: 3, first: 100, rows: 50 },
-        ];
+        let heads =
+            vec![NgramHead { tokens: 2, first: 0, rows: 100 }, NgramHead { tokens: 3, first: 100, rows: 50 }];
         let op = NgramRows { state: StateId(0), multipliers: vec![1, 3, 5], heads, end: 9 };
         // Tokens 4, 6 before 7: 7 ^ 18 = 21, ^ 20 = 1.
         assert_eq!(op.rows(7, &[5.0, 7.0]).collect::<Vec<_>>(), [21, 101]);

@@ -19,7 +19,9 @@ impl OpDef for ShortConvolution {
         expect_inputs("ShortConvolution", inputs, 2..=3, "a value, a weight and perhaps a bias")?;
         let (x, weight) = (extents(&inputs[0]), extents(&inputs[1]));
         let fits = match (&x[..], &weight[..]) {
-            ([_, channels @ Some(_)], [others, Some(kernel)]) => channels == others && *kernel > 0 && self.dilation > 0,
+            ([_, channels @ Some(_)], [others, Some(kernel)]) => {
+                channels == others && *kernel > 0 && self.dilation > 0
+            }
             _ => false,
         };
         if !fits || inputs.get(2).is_some_and(|bias| extents(bias)[..] != x[1..]) {
