@@ -7,8 +7,8 @@ use puna_models::{ARCHITECTURES, BuildOptions, ModelError, build};
 fn headers() -> impl Iterator<Item = (String, Vec<u8>)> {
     let known = |model: &zoo::ZooModel| ARCHITECTURES.iter().any(|row| row.name == model.architecture());
     zoo::models().into_iter().filter(known).map(|model| {
-        let path = zoo::folder().join("headers").join(format!("{}.header", model.name));
-        (model.name, std::fs::read(path).expect("a model has a header"))
+        let header = std::fs::read(model.header()).expect("a model has a header");
+        (model.name, header)
     })
 }
 
