@@ -173,10 +173,10 @@ impl Vocabulary {
                     Some(token) => {
                         let count = self.len();
                         let used = found.filter(|token| self.checked(i64::from(*token)).is_some());
-                        let instead = used.map_or("none".to_owned(), |used| used.to_string());
-                        self.warnings.push(format!(
-                            "{key} is {token}, but there are {count} tokens: using {instead} instead"
-                        ));
+                        let instead =
+                            used.map_or("it is not used".to_owned(), |used| format!("using {used} instead"));
+                        self.warnings
+                            .push(format!("{key} is {token}, but there are {count} tokens: {instead}"));
                     }
                 }
             }

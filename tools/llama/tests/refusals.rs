@@ -83,7 +83,7 @@ fn special_tokens_that_do_not_exist_are_reported_once() {
     assert_eq!((found.code, found.out.as_str()), (0, "[1, 263]\n"));
     assert_eq!(
         found.err,
-        "warning: tokenizer.ggml.eot_token_id is 5000, but there are 264 tokens: using none instead\n"
+        "warning: tokenizer.ggml.eot_token_id is 5000, but there are 264 tokens: it is not used\n"
     );
     for absent in ["-1", "4294967295", "2"] {
         assert_eq!(with(absent).err, "", "{absent}");
@@ -134,7 +134,7 @@ fn a_template_matters_only_where_one_is_needed() {
     let common = ["-m", &model, "-p", "The capital of France is", "-n", "2", "--temp", "0", "--log-disable"];
     for (template, reason) in [
         ("str:a {% for %}", "error: in the model's file: chat template, line 1: "),
-        ("int:7", "error: metadata key tokenizer.chat_template "),
+        ("int:7", "error: metadata key \"tokenizer.chat_template\" "),
     ] {
         let value = format!("{key}={template}");
         let given: Vec<&str> = [&common[..], &["--override-kv", &value]].concat();
