@@ -148,6 +148,15 @@ impl<C> Spec<C> {
                     };
                     let value = match (next, words.first()) {
                         // A flag that may stand alone takes the next argument only if it is one of its words.
+                        (Some(value), Some(_))
+                            if self.positional.is_none()
+                                && !value.starts_with('-')
+                                && !words.contains(&value.as_str())
+                                && !argument.contains('=') =>
+                        {
+                            let reason = format!("expected one of {}", words.join(", "));
+                            return Err(UsageError::BadValue { flag: spelling, value, reason });
+                        }
                         (Some(next), Some(first))
                             if !words.contains(&next.as_str()) && !argument.contains('=') =>
                         {

@@ -70,6 +70,7 @@ fn words_may_be_left_out() {
     assert_eq!(parse(&["-co", "-c", "9"]).chat.color, Toggle::On);
     assert_eq!(parse(&["-co", "-c", "9"]).context.size, 9);
     assert!(refuse(&["-fa=maybe"]).contains("on, off or auto"));
+    assert!(refuse(&["-fa", "maybe"]).contains("expected one of on, off, auto"));
 }
 
 #[test]

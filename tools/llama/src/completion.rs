@@ -89,7 +89,8 @@ impl Completion<'_> {
                 break;
             }
         }
-        pages::print(b"\n")?;
+        // As llama.cpp ends its output.
+        pages::print(b"\n\n")?;
         if self.config.prompt.cache_all {
             self.save()?;
         }

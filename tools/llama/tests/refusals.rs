@@ -173,7 +173,7 @@ fn small_mistakes_are_named() {
     assert!(failure(2, &["info", ""]).contains("expected a file"));
     assert_eq!(failure(2, &["version", "x"]), "error: unexpected argument \"x\"");
     assert!(failure(2, &["bench", "-fa", "maybe"]).contains("on, off"));
-    assert!(failure(2, &["cli", "-fa", "maybe"]).contains("on, off or auto"));
+    assert!(failure(2, &["cli", "-fa", "maybe"]).contains("expected one of on, off, auto"));
     let help = output(&["run", "--help"]);
     let usage = help.lines().find(|line| line.starts_with("Usage: ")).unwrap_or("");
     assert_eq!(usage.matches('[').count(), usage.matches(']').count(), "{usage}");
