@@ -20,7 +20,8 @@ pub struct ZooModel {
 
 /// Folders of fixtures: what llama.cpp recorded, and what the specification in numpy gives.
 fn folders() -> [PathBuf; 2] {
-    ["zoo", "zoo-own"].map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name))
+    ["zoo", "zoo-own"]
+        .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name))
 }
 
 /// Every model with recorded logits, in the order of the manifests.

@@ -1,7 +1,7 @@
 //! Attention over a window of tokens and over compressed blocks of all earlier ones.
 
-use super::{OpDef, expect_inputs, extents, matmul::dot, shape_error};
-use crate::{Array, Dim, GraphError, StateId, Type, evaluate::Context};
+use super::{OpDef, are_by_token, expect_inputs, extents, matmul::dot, shape_error};
+use crate::{Array, Dim, GraphError, StateDecl, StateId, Type, evaluate::Context};
 
 /// Inputs: queries `[Tokens, heads, n]`, rows `[Tokens, 1, n]`, block rows `[Tokens, 1, n]`, optional sinks `[heads]`.
 /// Every query attends, in one softmax, to the rows of the last `window` positions and to the block rows of every
@@ -32,6 +32,9 @@ impl BlockAttention {
 impl OpDef for BlockAttention {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("BlockAttention", inputs, 3..=4, "queries, rows, block rows and perhaps sinks")?;
+        if !are_by_token(&inputs[..3]) {
+            return Err(shape_error("BlockAttention", inputs, "there must be a row for each token"));
+        }
         let (queries, rows) = (extents(&inputs[0]), extents(&inputs[1]));
         let ([_, heads @ Some(count), Some(width)], [_, Some(1), row_width]) = (&queries[..], &rows[..])
         else {
@@ -53,6 +56,11 @@ impl OpDef for BlockAttention {
 
     fn state(&self) -> Option<StateId> {
         Some(self.state)
+    }
+
+    fn fits_state(&self, inputs: &[Type], state: &StateDecl) -> bool {
+        let StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } = state else { return false };
+        *kv_heads == 1 && key_dim == value_dim && inputs[1].width() == Some(*key_dim)
     }
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {

@@ -14,7 +14,10 @@ pub struct ChooseByTable {
 impl OpDef for ChooseByTable {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("ChooseByTable", inputs, 1..=1, "rows of a table")?;
-        if inputs[0].element != Element::F32 || inputs[0].shape.len() != 2 || self.experts == 0 {
+        if inputs[0].element != Element::F32
+            || inputs[0].shape.len() != 2
+            || !(1..=i32::MAX as u32).contains(&self.experts)
+        {
             return Err(shape_error("ChooseByTable", inputs, "it needs rows of numbers and some experts"));
         }
         Ok(Type { element: Element::I32, shape: inputs[0].shape.clone() })

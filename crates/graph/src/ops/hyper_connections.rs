@@ -85,6 +85,9 @@ pub struct HyperWrite {
     pub rounds: Option<u32>,
 }
 
+/// More change nothing that a float shows.
+const MOST_ROUNDS: u32 = 1000;
+
 impl HyperWrite {
     /// `C` from its logits, `[source][destination]`.
     pub fn mixture(&self, logits: &[f64], count: usize, rounds: u32) -> Vec<f64> {
@@ -123,6 +126,9 @@ impl OpDef for HyperWrite {
             }
         };
         let (_, width) = streams_of("HyperWrite", inputs, [0, 2, 3, 4], parts)?;
+        if self.rounds.is_some_and(|rounds| !(1..=MOST_ROUNDS).contains(&rounds)) {
+            return Err(shape_error("HyperWrite", inputs, "there must be 1 to 1000 rounds"));
+        }
         let rows = inputs[0].shape[0];
         if inputs[1].shape[..] != [rows, Dim::Fixed(width)] || inputs[2].shape[0] != rows {
             return Err(shape_error("HyperWrite", inputs, "the result must be as wide as a stream"));

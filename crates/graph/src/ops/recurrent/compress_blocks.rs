@@ -1,7 +1,7 @@
 //! One row for each block of tokens.
 
-use super::{OpDef, expect_inputs, extents, shape_error};
-use crate::{Array, Dim, GraphError, StateId, Type, evaluate::Context};
+use super::{OpDef, are_by_token, expect_inputs, extents, is_recurrent, shape_error};
+use crate::{Array, Dim, GraphError, StateDecl, StateId, Type, evaluate::Context};
 
 /// Inputs: values and gates `[Tokens, channels]`, gate biases `[ratio, channels]`. Result: `[Tokens, width]`, in the rows
 /// at positions that end a block of `ratio` positions the block's row, zeros in all others.
@@ -24,7 +24,8 @@ impl OpDef for CompressBlocks {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("CompressBlocks", inputs, 3..=3, "values, gates and biases")?;
         let (values, biases) = (extents(&inputs[0]), extents(&inputs[2]));
-        let ([_, Some(channels)], true) = (&values[..], inputs[0] == inputs[1]) else {
+        let ([_, Some(channels)], true) = (&values[..], inputs[0] == inputs[1] && are_by_token(&inputs[..1]))
+        else {
             return Err(shape_error("CompressBlocks", inputs, "there must be a gate for each value"));
         };
         let halves = if self.overlap { 2 } else { 1 };
@@ -40,6 +41,11 @@ impl OpDef for CompressBlocks {
 
     fn state(&self) -> Option<StateId> {
         Some(self.state)
+    }
+
+    fn fits_state(&self, inputs: &[Type], state: &StateDecl) -> bool {
+        let slots = self.ratio.checked_mul(if self.overlap { 2 } else { 1 });
+        is_recurrent(state, &[slots, Some(2), extents(&inputs[0])[1]])
     }
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {

@@ -1,7 +1,7 @@
 //! Hashes of the last tokens, which choose rows of a table.
 
-use super::{OpDef, expect_inputs, shape_error};
-use crate::{Array, Dim, Element, GraphError, StateId, Type, evaluate::Context};
+use super::{OpDef, are_by_token, expect_inputs, is_recurrent, shape_error};
+use crate::{Array, Dim, Element, GraphError, StateDecl, StateId, Type, evaluate::Context};
 
 /// Input: tokens `[Tokens]`. Result: integers `[Tokens, heads]`, a row of a table for each head.
 ///
@@ -37,8 +37,9 @@ impl NgramRows {
         let mut context = vec![token as u64];
         let mut ended = false;
         for kept in before.iter().rev() {
-            ended |= *kept == 0.0 || *kept as u64 == self.end as u64 + 1;
-            context.push(if ended { self.end as u64 } else { *kept as u64 - 1 });
+            let kept = *kept as u64;
+            ended |= kept == 0 || kept == self.end as u64 + 1;
+            context.push(if ended { self.end as u64 } else { kept - 1 });
         }
         self.heads.iter().map(move |head| {
             let terms = context.iter().zip(&self.multipliers).take(head.tokens as usize);
@@ -56,7 +57,7 @@ impl OpDef for NgramRows {
             (1..=self.multipliers.len()).contains(&(head.tokens as usize)) && head.rows > 0 && end <= 1 << 31
         };
         let counts = !self.multipliers.is_empty() && self.heads.len() <= 1 << 16;
-        let tokens = inputs[0].element == Element::I32 && inputs[0].shape.len() == 1;
+        let tokens = are_by_token(inputs) && inputs[0].shape.len() == 1;
         if !tokens || !counts || !self.heads.iter().all(fits) {
             return Err(shape_error("NgramRows", inputs, "it needs tokens, and heads within 2^31 rows"));
         }
@@ -64,8 +65,16 @@ impl OpDef for NgramRows {
         Ok(Type { element: Element::I32, shape })
     }
 
+    fn integer_inputs(&self) -> &'static [usize] {
+        &[0]
+    }
+
     fn state(&self) -> Option<StateId> {
         Some(self.state)
+    }
+
+    fn fits_state(&self, _: &[Type], state: &StateDecl) -> bool {
+        is_recurrent(state, &[u32::try_from(self.multipliers.len() - 1).ok()])
     }
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {
