@@ -22,9 +22,6 @@ fn main() -> std::io::Result<ExitCode> {
                 .status()?;
             Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
-        Some(other) => {
-            eprintln!("xtask does not know '{other}'; it knows 'zoo'");
-            Ok(ExitCode::from(2))
-        }
+        Some(other) => Err(std::io::Error::other(format!("xtask does not know '{other}'; it knows 'zoo'"))),
     }
 }

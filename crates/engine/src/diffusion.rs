@@ -74,6 +74,9 @@ pub struct DiffusionOptions {
     pub shifts_logits: bool,
 }
 
+/// From a canvas to its logits, `[length, vocabulary]`.
+pub type CanvasLogits<'a> = &'a mut dyn FnMut(&[u32]) -> Result<Vec<f32>, DiffusionError>;
+
 /// Why there is no text.
 #[derive(Debug, thiserror::Error)]
 pub enum DiffusionError {
@@ -151,7 +154,7 @@ pub fn diffuse_with(
     prompt: &[u32],
     options: &DiffusionOptions,
     vocabulary: usize,
-    logits: &mut dyn FnMut(&[u32]) -> Result<Vec<f32>, DiffusionError>,
+    logits: CanvasLogits<'_>,
     watch: &mut dyn FnMut(DiffusionProgress<'_>) -> bool,
 ) -> Result<Vec<u32>, DiffusionError> {
     let blocks = options.blocks(prompt.len())?;
@@ -193,7 +196,7 @@ fn guided(
     canvas: &[u32],
     prompt: usize,
     options: &DiffusionOptions,
-    logits: &mut dyn FnMut(&[u32]) -> Result<Vec<f32>, DiffusionError>,
+    logits: CanvasLogits<'_>,
 ) -> Result<Vec<f32>, DiffusionError> {
     let mut rows = logits(canvas)?;
     if options.guidance > 0.0 {
@@ -216,14 +219,14 @@ impl DiffusionOptions {
         if prompt >= length {
             return refuse("the length", length.to_string(), "more than the tokens of the prompt");
         }
-        let blocks = match self.schedule {
+        let blocks: Vec<_> = match self.schedule {
             DiffusionSchedule::Time { end } if !(0.0..1.0).contains(&end) => {
                 return refuse("the last time", end.to_string(), "at least 0 and below 1");
             }
             DiffusionSchedule::Blocks { length: 0 } => {
                 return refuse("the length of a block", "0".into(), "at least 1");
             }
-            DiffusionSchedule::Time { .. } => vec![0..length],
+            DiffusionSchedule::Time { .. } => std::iter::once(0..length).collect(),
             DiffusionSchedule::Blocks { length: block } => {
                 let block = block as usize;
                 (prompt..length).step_by(block).map(|start| start..(start + block).min(length)).collect()

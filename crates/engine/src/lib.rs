@@ -20,8 +20,8 @@ mod schedule;
 mod worker;
 
 pub use diffusion::{
-    DiffusionError, DiffusionOptions, DiffusionOrder, DiffusionProgress, DiffusionSchedule, diffuse,
-    diffuse_with,
+    CanvasLogits, DiffusionError, DiffusionOptions, DiffusionOrder, DiffusionProgress, DiffusionSchedule,
+    diffuse, diffuse_with,
 };
 pub use engine::{Engine, EngineOptions, EventSender};
 pub use error::EngineError;

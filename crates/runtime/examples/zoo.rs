@@ -1,6 +1,8 @@
 //! One line per model of the zoo: what each check found. Arguments are parts of names; without any all models run.
 //! Ends with 1 if a check failed; what is known to be beyond a limit is marked `!` and does not count.
 
+#![allow(clippy::print_stdout)] // a report is printed
+
 #[path = "../tests/support/checks.rs"]
 mod checks;
 

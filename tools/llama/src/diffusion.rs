@@ -28,7 +28,7 @@ pub const SPEC: Spec<Config> = Spec {
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
     let schedule = schedule(&config).map_err(|text| invocation.usage(text))?;
-    let Some(text) = prompt::text(&config)? else {
+    let Some(text) = prompt::message(&config)? else {
         return Err(invocation.usage("no prompt: give -p TEXT or -f FILE"));
     };
     interrupt::install();
@@ -85,12 +85,13 @@ fn prompt_tokens(
     config: &Config,
     console: &Console,
 ) -> Result<Vec<u32>, Failure> {
-    let template = metadata.optional_str("tokenizer.chat_template")?;
+    let template = metadata.optional_str("tokenizer.chat_template");
     let given = config.chat.template.is_some() || config.chat.template_file.is_some();
-    if !config.chat.conversation.unwrap_or(template.is_some() || given) {
+    if !config.chat.conversation.unwrap_or(!matches!(template, Ok(None)) || given) {
         return Ok(tokenizer.encode(text, true, true));
     }
-    let renderer = Renderer::choose(template, tokenizer.vocabulary(), &config.chat, console)?;
+    let renderer =
+        Renderer::choose(template.as_ref().copied(), tokenizer.vocabulary(), &config.chat, console)?;
     let mut conversation = Conversation::default();
     if let Some(system) = &config.chat.system {
         conversation.set_system(Some(system.clone()));

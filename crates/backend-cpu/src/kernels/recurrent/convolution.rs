@@ -51,9 +51,9 @@ impl Convolution<'_> {
                 let age = row - run.rows.start;
                 let taps = (0..self.kernel).map(|tap| {
                     let back = self.dilation * (self.kernel - 1 - tap);
-                    // SAFETY: within the rows of the run, or within the kept ones.
                     let source = match age.checked_sub(back) {
                         Some(_) => x.row(row - back),
+                        // SAFETY: `back` is at most `kept` and more than `age`: one of the kept rows.
                         None => unsafe { history.add((kept + age - back) * width).cast_const() },
                     };
                     (source, self.taps[tap * width..].as_ptr())
