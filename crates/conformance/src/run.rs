@@ -27,6 +27,10 @@ impl WeightSource for FileWeights {
 /// position `i`, a recurrent state is in cell 0.
 pub fn group_step(group: CacheGroup, first: u32, end: u32) -> GroupStep {
     let tokens = 0..end - first;
+    if group == CacheGroup::Step {
+        let positions: Vec<i32> = (first as i32..end as i32).collect();
+        return GroupStep::of_rows(&positions, &[tokens]);
+    }
     if group == CacheGroup::Recurrent {
         let cells = if first > 0 { std::iter::once(0..1).collect() } else { Vec::new() };
         return GroupStep {
@@ -87,6 +91,8 @@ impl SingleSequence {
             positions: (first as i32..end as i32).collect(),
             output_rows: (first_output..tokens.len() as u32).collect(),
             groups: self.graph.groups().into_iter().map(|group| group_step(group, first, end)).collect(),
+            sequences: vec![0..tokens.len() as u32],
+            ..Step::default()
         };
         let mut boundary = Boundary::default();
         self.partition.run(self.program, &step, &mut boundary).expect("the step runs");

@@ -204,7 +204,11 @@ mod tests {
         };
         let mut metadata = metadata.clone();
         config.rope.metadata("llama").into_iter().for_each(|(key, value)| drop(metadata.set(key, value)));
-        let built = puna_models::build(&metadata, &file.tensors, &BuildOptions { context: 64 });
+        let built = puna_models::build(
+            &metadata,
+            &file.tensors,
+            &BuildOptions { context: 64, ..BuildOptions::default() },
+        );
         built.expect("the model can be built").to_string()
     }
 
