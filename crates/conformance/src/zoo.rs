@@ -199,6 +199,14 @@ impl EmbeddingModel {
         if has_gelu(&self.architecture(), &self.header()) { 1e-6 } else { 1e-8 }
     }
 
+    /// What the encoder and the decoder read for the recorded logits; a decoder alone reads the text.
+    pub fn encoder_and_decoder(&self, graph: &puna_graph::Graph) -> (&[u32], &[u32]) {
+        match graph.groups().contains(&puna_graph::CacheGroup::Encoder) {
+            true => (&self.tokens, &self.decoder_tokens),
+            false => (&[], &self.tokens),
+        }
+    }
+
     /// The recorded columns of rows of logits.
     pub fn select(&self, logits: &[f32], width: usize) -> Vec<f32> {
         if self.columns.is_empty() {

@@ -2,13 +2,12 @@
 //! batch of unequal texts in one step.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use puna_conformance::zoo::EmbeddingModel;
-use puna_conformance::{normalised_squared_error, zoo};
+use puna_conformance::{normalised_squared_error, steps, zoo};
 use puna_graph::evaluate::{Context, Memory, Weights, run};
-use puna_graph::{Array, CacheGroup, Graph, GroupStep, Output, PooledRows, Span, Step, WeightId};
+use puna_graph::{Array, Graph, Output, PooledRows, Step, WeightId};
 use puna_models::{ARCHITECTURES, BuildOptions, ModelError, Pooling, Purpose, build};
 
 struct FileWeights<'a> {
@@ -41,71 +40,21 @@ fn evaluate(file: &puna_gguf::File, graph: &Graph, step: &Step, output: puna_gra
     values.remove(&output).expect("the output was computed").into_floats()
 }
 
-/// Rows of each text, one after another.
-fn sequences(texts: &[&[u32]]) -> Vec<Range<u32>> {
-    let mut start = 0;
-    let next = |text: &&[u32]| {
-        start += text.len() as u32;
-        start - text.len() as u32..start
-    };
-    texts.iter().map(next).collect()
-}
-
 /// Embeddings of these texts in one step.
 fn embed(file: &puna_gguf::File, pooling: Pooling, texts: &[&[u32]]) -> Result<Vec<f32>, ModelError> {
     let graph = built(file, Purpose::Embed(Some(pooling)))?;
-    let sequences = sequences(texts);
-    let positions: Vec<i32> = texts.iter().flat_map(|text| 0..text.len() as i32).collect();
-    let (value, rows) = graph.embeddings().expect("the graph makes embeddings");
-    let output_rows = sequences.iter().flat_map(|sequence| match rows {
-        PooledRows::All => sequence.clone(),
-        PooledRows::First => sequence.start..sequence.start + 1,
-        PooledRows::Last | PooledRows::Mean => sequence.end - 1..sequence.end,
-    });
-    let group = GroupStep::of_rows(&positions, &sequences);
-    let step = Step {
-        tokens: texts.concat(),
-        output_rows: output_rows.collect(),
-        groups: graph.groups().iter().map(|_| group.clone()).collect(),
-        positions,
-        sequences,
-        ..Step::default()
-    };
+    let (step, value) = steps::embedding(&graph, texts);
     Ok(evaluate(file, &graph, &step, value))
 }
 
 /// Logits of the decoder, which sees what the encoder makes of the text, or of a decoder alone.
 fn logits(model: &EmbeddingModel, file: &puna_gguf::File) -> Result<Vec<f32>, ModelError> {
     let graph = built(file, Purpose::Generate)?;
-    let has_encoder = graph.groups().contains(&CacheGroup::Encoder);
-    let (encoder, tokens) = match has_encoder {
-        true => (model.tokens.clone(), model.decoder_tokens.clone()),
-        false => (Vec::new(), model.tokens.clone()),
-    };
-    let (read, rows) = (encoder.len() as u32, tokens.len() as u32);
-    let (encoder_positions, positions): (Vec<i32>, Vec<i32>) =
-        ((0..read as i32).collect(), (0..rows as i32).collect());
-    let group = |group: &CacheGroup| match group {
-        CacheGroup::EncoderStep => GroupStep::of_rows(&encoder_positions, std::slice::from_ref(&(0..read))),
-        CacheGroup::Encoder => GroupStep {
-            write_cells: (0..read).collect(),
-            cell_positions: encoder_positions.clone(),
-            spans: vec![Span { tokens: 0..rows, cells: vec![0..read] }],
-        },
-        _ => GroupStep::of_rows(&positions, std::slice::from_ref(&(0..rows))),
-    };
-    let step = Step {
-        groups: graph.groups().iter().map(group).collect(),
-        tokens,
-        positions: positions.clone(),
-        output_rows: (0..rows).collect(),
-        sequences: vec![0..rows],
-        encoder_tokens: encoder,
-        encoder_positions: encoder_positions.clone(),
-    };
+    let (encoder, tokens) = model.encoder_and_decoder(&graph);
+    let step = steps::encoder_and_decoder(&graph, encoder, tokens);
     let value = graph.output(Output::Logits).expect("the model has logits");
     let logits = evaluate(file, &graph, &step, value);
-    Ok(model.select(&logits, logits.len() / rows as usize))
+    Ok(model.select(&logits, logits.len() / tokens.len()))
 }
 
 #[test]
