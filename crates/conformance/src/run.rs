@@ -107,7 +107,7 @@ impl SingleSequence {
             positions: (first as i32..end as i32).collect(),
             output_rows: (first_output..tokens.len() as u32).collect(),
             groups: self.graph.groups().into_iter().map(|group| group_step(group, first, end)).collect(),
-            sequences: vec![0..tokens.len() as u32],
+            sequences: std::iter::once(0..tokens.len() as u32).collect(),
             ..Step::default()
         };
         let mut boundary = Boundary::default();

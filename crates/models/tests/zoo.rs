@@ -43,7 +43,7 @@ fn logits(model: &zoo::ZooModel) -> Result<Vec<f32>, puna_models::ModelError> {
         positions: (0..rows as i32).collect(),
         output_rows: (0..rows).collect(),
         groups: graph.groups().into_iter().map(|group| group_step(group, 0, rows)).collect(),
-        sequences: vec![0..rows],
+        sequences: std::iter::once(0..rows).collect(),
         ..Step::default()
     };
     let mut memory: Vec<Memory> =
