@@ -3,7 +3,7 @@
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{interrupt, load, prompt};
+use crate::{load, prompt};
 use puna_flags::Config;
 use puna_runtime::{ModelOptions, Pooling, Purpose};
 use puna_tokenizer::{Role, Tokenizer};
@@ -85,7 +85,6 @@ impl Embedder {
         if train > 0 && longest > train {
             console.warn(&format!("a text has {longest} tokens, the model was trained with {train}"));
         }
-        let _busy = interrupt::busy();
         let rows = model.embed(texts)?;
         let metadata = &self.opened.file.metadata;
         let architecture = &model.information().architecture;
@@ -99,7 +98,6 @@ impl Embedder {
 
 /// The prompts that the flags give, as texts.
 pub fn prompts(config: &Config, separator: &str) -> Result<Vec<String>, Failure> {
-    let bytes = prompt::bytes(config)?.unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let text = prompt::given(config)?.unwrap_or_default();
     Ok(text.split(separator).map(str::to_owned).collect())
 }

@@ -40,7 +40,6 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     // An encoder reads its input in one step.
     config.context.micro_batch = if reads { rows.max(longest) } else { rows };
     let mut model = load::model(&opened, &config, &console, sequences, rows)?;
-    let _busy = interrupt::busy();
     if reads != model.has_encoder() {
         return Err(Failure::Failed(if reads {
             "the model has no encoder, so it takes no --decoder-tokens".into()
@@ -78,7 +77,6 @@ fn embed(opened: &load::Opened, config: &Config, console: &Console) -> Result<()
         ..options
     };
     let mut model = load::model_with(opened, config, console, &options)?;
-    let _busy = interrupt::busy();
     let rows = model.embed(texts)?;
     if rows.iter().flatten().any(|number| number.is_nan()) {
         console.warn("the model gave embeddings that are not numbers");
@@ -200,9 +198,6 @@ fn evaluate(
 }
 
 fn run_step(model: &mut Model, work: Vec<Work>) -> Result<Outputs, Failure> {
-    if interrupt::take() {
-        return Err(Failure::Interrupted);
-    }
     Ok(model.run(&Batch { work })?)
 }
 

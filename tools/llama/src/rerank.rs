@@ -61,7 +61,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
 fn documents(config: &Config) -> Result<Vec<String>, Failure> {
     let mut documents = config.positional.clone();
     if let Some(path) = &config.prompt.file {
-        let text = files::read_text(path)?;
+        let text = files::read_text(path, files::PROMPT)?;
         documents.extend(text.split(&config.embedding.separator).map(str::to_owned));
     }
     documents.retain(|document| !document.trim().is_empty());

@@ -22,6 +22,10 @@ impl OpDef for MeanRows {
         Ok(Type::f32(vec![*rows, *width]))
     }
 
+    fn integer_inputs(&self) -> &'static [usize] {
+        &[1]
+    }
+
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {
         let (x, rows) = (inputs[0], inputs[1]);
         let width = x.width();
