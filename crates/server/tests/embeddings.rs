@@ -216,3 +216,23 @@ fn ranks_in_both_shapes() {
         client.post("/rerank", body).error(400, "invalid_request_error");
     }
 }
+
+#[test]
+fn the_openai_package_reads_them() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/embeddings/openai_client.py");
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
+    let there = std::process::Command::new(&python).args(["-c", "import openai"]).output();
+    if !there.is_ok_and(|found| found.status.success()) {
+        println!("skipped: {python} has no package openai");
+        return;
+    }
+    let (client, _) = client("bert", Pooling::Cls);
+    let base = format!("http://{}/v1", client.address());
+    let found = std::process::Command::new(&python).args([script, &base]).output().unwrap();
+    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
+    let embeddings: Value = serde_json::from_slice(&found.stdout).unwrap();
+    let listed = client.post("/v1/embeddings", json!({"input": ["ab c", "d"]})).ok();
+    for index in 0..2 {
+        near(&numbers(&embeddings[index]), &numbers(&listed["data"][index]["embedding"]));
+    }
+}
