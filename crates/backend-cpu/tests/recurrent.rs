@@ -147,12 +147,13 @@ fn run(backend: &dyn Backend, graph: &Arc<Graph>, weights: &Arc<Bytes>, result: 
         full.cell_positions = cell_positions.clone();
         let of_group = |group: CacheGroup| match group {
             CacheGroup::Recurrent => carried.clone(),
-            CacheGroup::Full | CacheGroup::Window(_) => full.clone(),
+            _ => full.clone(),
         };
         let output_rows = (0..tokens.len() as u32).collect();
         let groups = graph.groups().into_iter().map(of_group).collect();
         let mut boundary = Boundary::default();
-        let step = Step { tokens, positions, output_rows, groups };
+        let sequences = full.spans.iter().map(|span| span.tokens.clone()).collect();
+        let step = Step { tokens, positions, output_rows, sequences, groups, ..Step::default() };
         partition.run(program, &step, &mut boundary).expect("the step runs");
         found.extend(boundary.values.remove(&result).expect("it leaves the segment").into_floats());
     }

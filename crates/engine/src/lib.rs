@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod diffusion;
+mod embedding;
 mod engine;
 mod error;
 mod event;
@@ -23,6 +24,7 @@ pub use diffusion::{
     CanvasLogits, DiffusionError, DiffusionOptions, DiffusionOrder, DiffusionProgress, DiffusionSchedule,
     diffuse, diffuse_with,
 };
+pub use embedding::{EmbeddingSender, normalize};
 pub use engine::{Engine, EngineOptions, EventSender};
 pub use error::EngineError;
 pub use event::{Event, FinishReason, Timings};

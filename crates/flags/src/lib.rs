@@ -9,6 +9,7 @@
 pub mod bench;
 mod config;
 mod diffusion;
+mod embedding;
 mod error;
 mod flag;
 mod pages;
@@ -25,6 +26,7 @@ pub use config::{
     Tokenize,
 };
 pub use diffusion::Diffusion;
+pub use embedding::Embedding;
 pub use error::UsageError;
 pub use flag::{Action, Flag, Group, Kind, SetValue, ToolSet};
 pub use pages::{Shell, completions, man_page, program, shell};
