@@ -26,6 +26,12 @@ pub const EDGES: &[Edges] = &[
     row("puna-gguf", &["puna-quant"]),
     row("puna-tokenizer", &["puna-gguf"]),
     row("puna-sampling", &[]),
+    Edges {
+        from: "puna-grammar",
+        to: &[],
+        // The vocabularies that masks are tested and measured with.
+        tests: &["puna-gguf", "puna-tokenizer"],
+    },
     row("puna-chat", &[]),
     row("puna-hub", &[]),
     row("puna-flags", &["puna-gguf"]),
@@ -45,10 +51,10 @@ pub const EDGES: &[Edges] = &[
     row("puna-backends", &["puna-backend", "puna-backend-cpu"]),
     // Who asks for it.
     row("puna-runtime", &["puna-backend", "puna-gguf", "puna-graph", "puna-models", "puna-quant"]),
-    row("puna-engine", &["puna-runtime", "puna-sampling"]),
+    row("puna-engine", &["puna-grammar", "puna-runtime", "puna-sampling"]),
     Edges {
         from: "puna-server",
-        to: &["puna-chat", "puna-engine", "puna-sampling", "puna-tokenizer"],
+        to: &["puna-chat", "puna-engine", "puna-grammar", "puna-sampling", "puna-tokenizer"],
         // Whole models on real back ends.
         tests: &["puna-backend", "puna-backend-cpu"],
     },
@@ -61,6 +67,7 @@ pub const EDGES: &[Edges] = &[
             "puna-engine",
             "puna-flags",
             "puna-gguf",
+            "puna-grammar",
             "puna-graph",
             "puna-hub",
             "puna-models",

@@ -70,6 +70,7 @@ const TOOLS: &[(&str, ToolSet)] = &[
     ("run", ToolSet::RUN),
     ("logits", ToolSet::LOGITS),
     ("tokenize", ToolSet::TOKENIZE),
+    ("grammar", ToolSet::GRAMMAR),
     ("info", ToolSet::INFO),
     ("devices", ToolSet::DEVICES),
     ("pull", ToolSet::PULL),

@@ -20,8 +20,8 @@ mod workshop;
 
 pub use clap::Command;
 pub use config::{
-    Chat, Config, Context, Cpu, Device, LoadMode, Log, Logits, Model, Prompt, Rope, Sampling, Server,
-    Tokenize,
+    Chat, Config, Context, Cpu, Device, GrammarSource, LoadMode, Log, Logits, Model, Prompt, Rope, Sampling,
+    Server, Tokenize,
 };
 pub use error::UsageError;
 pub use flag::{Action, Flag, Group, Kind, SetValue, ToolSet};

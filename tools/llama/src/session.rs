@@ -3,12 +3,14 @@
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{console, interrupt, load, recommended};
+use crate::{console, constraint, interrupt, load, recommended};
 use puna_chat::Stops;
 use puna_engine::{Engine, EngineOptions, Event, FinishReason, Request, Timings};
 use puna_flags::{Config, Sampling, Spec};
+use puna_grammar::Grammar;
 use puna_runtime::ModelInformation;
-use puna_sampling::{Parameters, SAMPLERS, random_seed};
+use puna_sampling::{DEFAULT_BREAKERS, Parameters, SAMPLERS, random_seed};
+use puna_server::{dry_breakers, grammar_tokens, infill_texts};
 use puna_tokenizer::{Decoder, Tokenizer};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -30,6 +32,7 @@ pub struct Session {
     /// Bytes of the caches.
     pub cache_bytes: u64,
     sampling: Parameters,
+    grammar: Option<Grammar>,
     end_of_generation: Arc<[u32]>,
     ignore_end: bool,
     predict: i32,
@@ -74,10 +77,16 @@ impl Session {
         predict: i32,
     ) -> Result<Self, Failure> {
         interrupt::install();
+        if let Some(source) = &config.sampling.grammar {
+            // Mistakes show before a model is opened.
+            constraint::read(invocation, source)?;
+        }
         let opened = load::open(invocation, config, console, true)?;
         let tokenizer = Tokenizer::from_metadata(&opened.file.metadata)?
             .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
         tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
+        let grammar = config.sampling.grammar.as_ref();
+        let grammar = constraint::grammar(invocation, grammar, || grammar_tokens(&tokenizer))?;
         let model = load::model(&opened, config, console, 1, 1)?;
         let information = model.information().clone();
         let cache_bytes = model.memory().iter().map(|memory| memory.caches).sum();
@@ -92,7 +101,8 @@ impl Session {
         let options = EngineOptions { step_tokens, context_shift: config.context.shift };
         let within = |token: &u32| *token < information.vocabulary;
         let metadata = &opened.file.metadata;
-        let mut sampling = parameters(&recommended::sampling(invocation, spec, config, metadata, console)?);
+        let mut sampling =
+            parameters(&recommended::sampling(invocation, spec, config, metadata, console)?, &tokenizer);
         sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
         // The beginning token does not count among the tokens that a context shift keeps.
         let begin = i32::from(config.context.keep > 0 && tokenizer.vocabulary().add_bos());
@@ -104,6 +114,7 @@ impl Session {
             template: metadata.optional_str("tokenizer.chat_template")?.map(str::to_owned),
             cache_bytes,
             sampling,
+            grammar,
             ignore_end: config.sampling.ignore_eos,
             predict: config.prompt.predict.unwrap_or(predict),
             keep: config.context.keep.saturating_add(begin),
@@ -123,6 +134,7 @@ impl Session {
         Request {
             predict: self.predict,
             sampling: self.sampling.clone(),
+            grammar: self.grammar.clone(),
             end_of_generation: self.end_of_generation.clone(),
             ignore_end: self.ignore_end,
             sequence: Some(0),
@@ -186,7 +198,7 @@ impl Session {
         let end = match reason {
             _ if interrupted => End::Interrupted,
             _ if stops.stopped() => End::Complete,
-            FinishReason::EndOfGeneration { .. } => End::Complete,
+            FinishReason::EndOfGeneration { .. } | FinishReason::GrammarEnd => End::Complete,
             FinishReason::Length => End::Length,
             FinishReason::Cancelled => End::Interrupted,
         };
@@ -194,9 +206,8 @@ impl Session {
     }
 }
 
-/// The sampling settings of the flags. Samplers that do not exist are left out: their flags accept only the
-/// values that switch them off.
-pub fn parameters(sampling: &Sampling) -> Parameters {
+/// The sampling settings of the flags.
+pub fn parameters(sampling: &Sampling, tokenizer: &Tokenizer) -> Parameters {
     let defaults = Parameters::default();
     let samplers = match &sampling.samplers {
         None => defaults.samplers.clone(),
@@ -204,7 +215,7 @@ pub fn parameters(sampling: &Sampling) -> Parameters {
             names.iter().filter_map(|name| SAMPLERS.iter().find(|spec| spec.name == name)).collect()
         }
     };
-    Parameters {
+    let mut parameters = Parameters {
         seed: sampling.seed.unwrap_or_else(random_seed),
         temperature: sampling.temperature,
         top_k: sampling.top_k,
@@ -215,10 +226,37 @@ pub fn parameters(sampling: &Sampling) -> Parameters {
         repeat_penalty: sampling.repeat_penalty,
         presence_penalty: sampling.presence_penalty,
         frequency_penalty: sampling.frequency_penalty,
+        top_n_sigma: sampling.top_n_sigma,
+        xtc_probability: sampling.xtc_probability,
+        xtc_threshold: sampling.xtc_threshold,
+        dynatemp_range: sampling.dynatemp_range,
+        dynatemp_exponent: sampling.dynatemp_exponent,
+        dry_multiplier: sampling.dry_multiplier,
+        dry_base: sampling.dry_base,
+        dry_allowed_length: sampling.dry_allowed_length,
+        dry_penalty_last_n: sampling.dry_penalty_last_n,
+        mirostat: sampling.mirostat,
+        mirostat_tau: sampling.mirostat_tau,
+        mirostat_eta: sampling.mirostat_eta,
+        adaptive_target: sampling.adaptive_target,
+        adaptive_decay: sampling.adaptive_decay,
         logit_bias: sampling.logit_bias.clone(),
         samplers,
         ..defaults
+    };
+    // Both go through the whole vocabulary, so only what is used is made.
+    if parameters.dry_multiplier != 0.0 {
+        parameters.dry_breakers = Arc::new(dry_breakers(&breakers(sampling), tokenizer));
     }
+    if parameters.samplers.iter().any(|spec| spec.name == "infill") {
+        parameters.infill_texts = Some(Arc::new(infill_texts(tokenizer)));
+    }
+    parameters
+}
+
+/// Texts that end a repetition for DRY.
+pub fn breakers(sampling: &Sampling) -> Vec<String> {
+    sampling.dry_breakers.clone().unwrap_or_else(|| DEFAULT_BREAKERS.map(str::to_owned).to_vec())
 }
 
 /// One line about speed.
