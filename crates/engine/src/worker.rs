@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use puna_runtime::{Batch, OutputRows, Outputs, Work};
 
+use crate::ahead::Ahead;
 use crate::job::{Job, Next, Slot};
 use crate::{
     Demand, EngineError, EngineOptions, Event, EventSender, FinishReason, Limits, Request, RequestId, Runner,
