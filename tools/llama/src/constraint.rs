@@ -37,9 +37,9 @@ pub fn read(invocation: &Invocation, source: &GrammarSource) -> Result<Source, F
     };
     match source {
         GrammarSource::Text(text) => Ok(Source::Text(text.clone())),
-        GrammarSource::File(path) => Ok(Source::Text(files::read_text(path)?)),
+        GrammarSource::File(path) => Ok(Source::Text(files::read_text(path, files::SMALL)?)),
         GrammarSource::Schema(text) => schema(text),
-        GrammarSource::SchemaFile(path) => schema(&files::read_text(path)?),
+        GrammarSource::SchemaFile(path) => schema(&files::read_text(path, files::SMALL)?),
     }
 }
 

@@ -2,14 +2,14 @@
 
 use crate::constraint::{self, Source};
 use crate::failure::Failure;
+use crate::files::{self, PROMPT};
 use crate::invocation::Invocation;
-use crate::{files, pages, prompt, source};
+use crate::{pages, prompt, source};
 use puna_flags::{Config, FLAGS, GrammarSource, Positional, Spec, ToolSet};
 use puna_gguf::File;
 use puna_grammar::{GrammarError, Mismatch, Tokens, check};
 use puna_server::grammar_tokens;
 use puna_tokenizer::Tokenizer;
-use std::io::Read;
 use std::path::Path;
 
 /// Flags of `grammar`.
@@ -74,13 +74,9 @@ fn compile(source: &Source, tokens: &std::sync::Arc<Tokens>) -> Result<puna_gram
 /// The text: of the file named after the grammar, or of the flags; none if nobody gives one.
 fn text(config: &Config, file: Option<&str>) -> Result<Option<Vec<u8>>, Failure> {
     match file {
-        Some("-") => {
-            let mut text = Vec::new();
-            std::io::stdin().lock().read_to_end(&mut text)?;
-            Ok(Some(text))
-        }
-        Some(path) => files::read(Path::new(path)).map(Some),
-        None => prompt::bytes(config),
+        Some("-") => files::read_input(PROMPT).map(Some),
+        Some(path) => files::read(Path::new(path), PROMPT).map(Some),
+        None => Ok(prompt::given(config)?.map(String::into_bytes)),
     }
 }
 

@@ -8,7 +8,7 @@ use puna_chat::Stops;
 use puna_engine::{Engine, EngineOptions, Event, FinishReason, Request, Timings};
 use puna_flags::{Config, Sampling, Spec};
 use puna_grammar::Grammar;
-use puna_runtime::ModelInformation;
+use puna_runtime::{Model, ModelInformation};
 use puna_sampling::{DEFAULT_BREAKERS, Parameters, SAMPLERS, random_seed};
 use puna_server::{dry_breakers, grammar_tokens, infill_texts};
 use puna_tokenizer::{Decoder, Tokenizer};
@@ -27,8 +27,8 @@ pub struct Session {
     pub tokenizer: Tokenizer,
     /// Facts about the model.
     pub information: ModelInformation,
-    /// Chat template of the file.
-    pub template: Option<String>,
+    /// Chat template of the file; what is wrong with its key matters only to who needs it.
+    pub template: Result<Option<String>, puna_gguf::Error>,
     /// Bytes of the caches.
     pub cache_bytes: u64,
     sampling: Parameters,
@@ -77,10 +77,7 @@ impl Session {
         predict: i32,
     ) -> Result<Self, Failure> {
         interrupt::install();
-        if let Some(source) = &config.sampling.grammar {
-            // Mistakes show before a model is opened.
-            constraint::read(invocation, source)?;
-        }
+        check_sampling(invocation, &config.sampling)?;
         let opened = load::open(invocation, config, console, true)?;
         let tokenizer = Tokenizer::from_metadata(&opened.file.metadata)?
             .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
@@ -88,6 +85,7 @@ impl Session {
         let grammar = config.sampling.grammar.as_ref();
         let grammar = constraint::grammar(invocation, grammar, || grammar_tokens(&tokenizer))?;
         let model = load::model(&opened, config, console, 1, 1)?;
+        warn_of_shift(&model, config, console);
         let information = model.information().clone();
         let cache_bytes = model.memory().iter().map(|memory| memory.caches).sum();
         if tokenizer.vocabulary().len() > information.vocabulary as usize {
@@ -104,6 +102,9 @@ impl Session {
         let mut sampling =
             parameters(&recommended::sampling(invocation, spec, config, metadata, console)?, &tokenizer);
         sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
+        sampling
+            .validate(information.vocabulary as usize)
+            .map_err(|error| Failure::Failed(error.to_string()))?;
         // The beginning token does not count among the tokens that a context shift keeps.
         let begin = i32::from(config.context.keep > 0 && tokenizer.vocabulary().add_bos());
         Ok(Self {
@@ -111,7 +112,7 @@ impl Session {
             engine: Engine::start(model, options).map_err(|error| Failure::Failed(error.to_string()))?,
             tokenizer,
             information,
-            template: metadata.optional_str("tokenizer.chat_template")?.map(str::to_owned),
+            template: metadata.optional_str("tokenizer.chat_template").map(|text| text.map(str::to_owned)),
             cache_bytes,
             sampling,
             grammar,
@@ -122,6 +123,19 @@ impl Session {
             special: config.prompt.special,
             count_every: usize::try_from(config.prompt.print_token_count).unwrap_or(0),
         })
+    }
+
+    /// Refuses a prompt that the engine would refuse, so that nothing is printed before.
+    pub fn check(&self, prompt: &[u32]) -> Result<(), Failure> {
+        let request = self.request(prompt.to_vec());
+        let checked = request.validate(self.information.vocabulary, self.information.context, 1);
+        checked.map_err(|error| Failure::Failed(error.to_string()))
+    }
+
+    /// More bytes than a saved state of the context can have.
+    pub fn saved_bytes(&self) -> u64 {
+        let tokens = u64::from(self.information.context);
+        self.cache_bytes.saturating_add(64 * tokens).saturating_add(1 << 20)
     }
 
     /// From now on the most likely token is chosen, whatever flags and file say.
@@ -206,8 +220,36 @@ impl Session {
     }
 }
 
-/// The sampling settings of the flags.
+/// Refuses sampling settings that no model could be used with; what depends on the vocabulary comes later.
+pub fn check_sampling(invocation: &Invocation, sampling: &Sampling) -> Result<(), Failure> {
+    if let Some(source) = &sampling.grammar {
+        constraint::read(invocation, source)?;
+    }
+    settings(sampling).validate(usize::MAX).map_err(|error| invocation.usage(error))
+}
+
+/// Says that a model cannot do what `--context-shift` asks for.
+pub fn warn_of_shift(model: &Model, config: &Config, console: &Console) {
+    if let (true, Err(error)) = (config.context.shift, model.check_shift(0)) {
+        console.warn(&format!("--context-shift has no effect: {error}"));
+    }
+}
+
+/// The sampling settings of the flags, for a model with this tokenizer.
 pub fn parameters(sampling: &Sampling, tokenizer: &Tokenizer) -> Parameters {
+    let mut parameters = settings(sampling);
+    // Both go through the whole vocabulary, so only what is used is made.
+    if parameters.dry_multiplier != 0.0 {
+        parameters.dry_breakers = Arc::new(dry_breakers(&breakers(sampling), tokenizer));
+    }
+    if parameters.samplers.iter().any(|spec| spec.name == "infill") {
+        parameters.infill_texts = Some(Arc::new(infill_texts(tokenizer)));
+    }
+    parameters
+}
+
+/// What of them needs no model.
+fn settings(sampling: &Sampling) -> Parameters {
     let defaults = Parameters::default();
     let samplers = match &sampling.samplers {
         None => defaults.samplers.clone(),
@@ -215,7 +257,7 @@ pub fn parameters(sampling: &Sampling, tokenizer: &Tokenizer) -> Parameters {
             names.iter().filter_map(|name| SAMPLERS.iter().find(|spec| spec.name == name)).collect()
         }
     };
-    let mut parameters = Parameters {
+    Parameters {
         seed: sampling.seed.unwrap_or_else(random_seed),
         temperature: sampling.temperature,
         top_k: sampling.top_k,
@@ -243,15 +285,7 @@ pub fn parameters(sampling: &Sampling, tokenizer: &Tokenizer) -> Parameters {
         logit_bias: sampling.logit_bias.clone(),
         samplers,
         ..defaults
-    };
-    // Both go through the whole vocabulary, so only what is used is made.
-    if parameters.dry_multiplier != 0.0 {
-        parameters.dry_breakers = Arc::new(dry_breakers(&breakers(sampling), tokenizer));
     }
-    if parameters.samplers.iter().any(|spec| spec.name == "infill") {
-        parameters.infill_texts = Some(Arc::new(infill_texts(tokenizer)));
-    }
-    parameters
 }
 
 /// Texts that end a repetition for DRY.
