@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod embedding;
 mod engine;
 mod error;
 mod event;
@@ -19,6 +20,7 @@ mod runner;
 mod schedule;
 mod worker;
 
+pub use embedding::{EmbeddingSender, normalize};
 pub use engine::{Engine, EngineOptions, EventSender};
 pub use error::EngineError;
 pub use event::{Event, FinishReason, Timings};

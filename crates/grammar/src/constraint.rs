@@ -43,7 +43,7 @@ impl Grammar {
             return Self::lark(text, tokens);
         }
         let parsed = parser::parse(text, tokens)?;
-        let compiled = Arc::new(Compiled::new(Automaton::new(&parsed)?, tokens.clone()));
+        let compiled = Arc::new(Compiled::new(Automaton::new(&parsed, tokens.longest())?, tokens.clone()));
         // A grammar too ambiguous to begin with is refused here.
         Follower::new(compiled.clone())?;
         Ok(Self { tokens: tokens.clone(), kind: Arc::new(Kind::Gbnf(compiled)), triggers: None })

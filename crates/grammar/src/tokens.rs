@@ -80,6 +80,11 @@ impl Tokens {
         Some([first].into_iter().chain(found).find(|(_, token)| token.control).unwrap_or(first).0)
     }
 
+    /// Length of the longest token in bytes.
+    pub(crate) fn longest(&self) -> usize {
+        self.tokens.iter().map(|token| token.bytes.len()).max().unwrap_or(0)
+    }
+
     /// The tree of the tokens that text can consist of.
     pub(crate) fn trie(&self) -> &Trie {
         self.trie.get_or_init(|| Trie::new(&self.tokens))

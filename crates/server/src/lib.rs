@@ -28,7 +28,7 @@ mod stream;
 pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};
 pub use grammar::grammar_tokens;
 pub use metrics::{METRICS, MetricRow, Metrics};
-pub use options::{Defaults, Facts, Options, Served};
+pub use options::{Defaults, Embeds, Facts, Options, Served};
 pub use routes::{ROUTES, Route};
 pub use sampling::{dry_breakers, infill_texts};
 pub use server::Server;

@@ -8,6 +8,8 @@ use crate::GrammarError;
 
 /// States of all automata together.
 const MOST_STATES: usize = 400_000;
+/// States of a rule that is written out where it is named.
+const MOST_INLINED: usize = 200;
 /// Edges of all automata together.
 const MOST_EDGES: usize = 1_600_000;
 
@@ -54,6 +56,8 @@ pub(crate) struct Automaton {
     pub(crate) states: Vec<State>,
     pub(crate) rules: Vec<Rule>,
     pub(crate) root: RuleId,
+    /// For each state one that allows the same tokens: itself, or an earlier one of a long repetition.
+    pub(crate) alike: Vec<StateId>,
     /// Class of each byte.
     pub(crate) class: [u8; 256],
     /// Number of classes.
@@ -61,9 +65,18 @@ pub(crate) struct Automaton {
 }
 
 impl Automaton {
-    /// Builds the automata and checks that no rule begins with itself.
-    pub(crate) fn new(parsed: &Parsed) -> Result<Self, GrammarError> {
-        let mut builder = Builder { parsed, states: Vec::new(), edges: 0, encodings: HashMap::new() };
+    /// Builds the automata and checks that no rule begins with itself. `longest` is the length of the longest
+    /// token in bytes.
+    pub(crate) fn new(parsed: &Parsed, longest: usize) -> Result<Self, GrammarError> {
+        let mut builder = Builder {
+            parsed,
+            inlined: inlined(parsed),
+            longest,
+            states: Vec::new(),
+            alike: HashMap::new(),
+            edges: 0,
+            encodings: HashMap::new(),
+        };
         let mut rules = Vec::with_capacity(parsed.rules.len());
         for (_, body) in &parsed.rules {
             let (start, end) = (builder.state()?, builder.state()?);
@@ -73,8 +86,14 @@ impl Automaton {
             }
             rules.push(Rule { start, nullable: false, rank: 0 });
         }
-        let mut automaton =
-            Self { states: builder.states, rules, root: parsed.root as RuleId, class: [0; 256], classes: 0 };
+        let mut alike: Vec<StateId> = (0..builder.states.len() as StateId).collect();
+        for (state, other) in builder.alike {
+            if let Some(place) = alike.get_mut(state as usize) {
+                *place = other;
+            }
+        }
+        let root = parsed.root as RuleId;
+        let mut automaton = Self { states: builder.states, rules, root, alike, class: [0; 256], classes: 0 };
         automaton.find_last();
         automaton.find_nullable();
         automaton.rank(parsed)?;
@@ -223,8 +242,74 @@ impl Automaton {
     }
 }
 
+/// Which rules are written out where they are named: small ones that do not contain themselves. Tokens that end
+/// such a rule need not be followed further each time.
+fn inlined(parsed: &Parsed) -> Vec<bool> {
+    // Rules named by each rule, and those that name it.
+    let mut names: Vec<Vec<usize>> = vec![Vec::new(); parsed.rules.len()];
+    let mut named_by: Vec<Vec<usize>> = vec![Vec::new(); parsed.rules.len()];
+    for (rule, (_, body)) in parsed.rules.iter().enumerate() {
+        let mut work = vec![*body];
+        while let Some(node) = work.pop() {
+            match parsed.nodes.get(node) {
+                Some(Node::Rule(called)) => {
+                    names[rule].push(*called);
+                    named_by[*called].push(rule);
+                }
+                Some(Node::Sequence(parts) | Node::Choice(parts)) => work.extend(parts),
+                Some(Node::Repeat { node, .. }) => work.push(*node),
+                _ => {}
+            }
+        }
+    }
+    // Rules whose parts are all known have a size; those that contain themselves never get one.
+    let mut unknown: Vec<usize> = names.iter().map(Vec::len).collect();
+    let mut ready: Vec<usize> = (0..unknown.len()).filter(|rule| unknown[*rule] == 0).collect();
+    let mut sizes = vec![usize::MAX; unknown.len()];
+    while let Some(rule) = ready.pop() {
+        sizes[rule] = size(parsed, parsed.rules[rule].1, &sizes);
+        for caller in &named_by[rule] {
+            unknown[*caller] -= 1;
+            if unknown[*caller] == 0 {
+                ready.push(*caller);
+            }
+        }
+    }
+    sizes.into_iter().map(|size| size <= MOST_INLINED).collect()
+}
+
+/// About how many states a part of a rule has.
+fn size(parsed: &Parsed, node: NodeId, rules: &[usize]) -> usize {
+    let mut total = 0usize;
+    let mut work = vec![(node, 1usize)];
+    while let Some((node, times)) = work.pop() {
+        let own = match parsed.nodes.get(node) {
+            Some(Node::Literal(characters)) => characters.len(),
+            Some(Node::Rule(rule)) => rules.get(*rule).copied().unwrap_or(usize::MAX).saturating_add(1),
+            Some(Node::Sequence(parts) | Node::Choice(parts)) => {
+                work.extend(parts.iter().map(|part| (*part, times)));
+                parts.len()
+            }
+            Some(Node::Repeat { node, least, most }) => {
+                let copies = most.unwrap_or(least + 1).max(1) as usize;
+                work.push((*node, times.saturating_mul(copies)));
+                copies
+            }
+            _ => 1,
+        };
+        total = total.saturating_add(own.saturating_mul(times));
+        if total > MOST_INLINED {
+            break;
+        }
+    }
+    total
+}
+
 struct Builder<'a> {
     parsed: &'a Parsed,
+    inlined: Vec<bool>,
+    longest: usize,
+    alike: HashMap<StateId, StateId>,
     states: Vec<State>,
     edges: usize,
     encodings: HashMap<&'a Ranges, Vec<Vec<(u8, u8)>>>,
@@ -260,7 +345,10 @@ impl<'a> Builder<'a> {
                 Some(Node::Character(ranges)) => self.character(ranges, from, to)?,
                 Some(Node::Literal(characters)) => self.literal(characters, from, to)?,
                 Some(Node::Token { id, negated }) => self.at(from)?.tokens.push((*id, *negated, to)),
-                Some(Node::Rule(rule)) => self.at(from)?.calls.push((*rule as RuleId, to)),
+                Some(Node::Rule(rule)) => match (self.inlined.get(*rule), parsed.rules.get(*rule)) {
+                    (Some(true), Some((_, body))) => work.push((*body, from, to)),
+                    _ => self.at(from)?.calls.push((*rule as RuleId, to)),
+                },
                 Some(Node::Choice(parts)) => work.extend(parts.iter().map(|part| (*part, from, to))),
                 Some(Node::Sequence(parts)) => {
                     let mut at = from;
@@ -293,15 +381,28 @@ impl<'a> Builder<'a> {
         // A state of its own: what leads to `from` must not come back into the loop, nor leave it.
         let mut at = self.state()?;
         self.at(from)?.empty.push(at);
-        for _ in 0..least {
+        // Far from the end of single characters one more or less makes no difference to any token.
+        let single = matches!(self.parsed.nodes.get(node), Some(Node::Character(_)));
+        let far = |left: u32| single && left as usize > self.longest;
+        let (far_least, far_most) = (far(least), most.is_some_and(|most| far(most - least)));
+        let longest = self.longest;
+        let first = at;
+        for done in 0..least {
+            if far_least && (least - done) as usize > longest {
+                self.alike.insert(at, first);
+            }
             let next = self.state()?;
             work.push((node, at, next));
             at = next;
         }
+        let first = at;
         match most {
             None => work.push((node, at, at)),
             Some(most) => {
-                for _ in least..most {
+                for done in least..most {
+                    if far_most && (most - done) as usize > longest {
+                        self.alike.insert(at, first);
+                    }
                     self.at(at)?.empty.push(to);
                     let next = self.state()?;
                     work.push((node, at, next));

@@ -62,8 +62,11 @@ impl Compiled {
                 returns.push(*after);
                 returns.len() - 1
             });
-            key.push((*state, index as ReturnId + 1));
+            let alike = self.automaton.alike.get(*state as usize).copied().unwrap_or(*state);
+            key.push((alike, index as ReturnId + 1));
         }
+        key.sort_unstable();
+        key.dedup();
         if returns.len() > UNKNOWN as usize {
             return self.walk(sets, set, 0, u32::MAX, mask, None);
         }
@@ -99,9 +102,7 @@ impl Compiled {
         let mut leaves = Vec::new();
         known.sets.begin_token();
         // What can be reached without reading is in there already.
-        let mut items = key.clone();
-        items.sort_unstable();
-        let set = known.sets.intern(Set { items, leaves: Vec::new() });
+        let set = known.sets.intern(Set { items: key.clone(), leaves: Vec::new() });
         for (state, _) in &key {
             for (token, negated, _) in
                 self.automaton.states.get(*state as usize).map_or(&[][..], |s| &s.tokens)
