@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod diffusion;
 mod embedding;
 mod engine;
 mod error;
@@ -20,6 +21,10 @@ mod runner;
 mod schedule;
 mod worker;
 
+pub use diffusion::{
+    CanvasLogits, DiffusionError, DiffusionOptions, DiffusionOrder, DiffusionProgress, DiffusionSchedule,
+    diffuse, diffuse_with,
+};
 pub use embedding::{EmbeddingSender, normalize};
 pub use engine::{Engine, EngineOptions, EventSender};
 pub use error::EngineError;

@@ -11,6 +11,7 @@ mod completion;
 mod console;
 mod constraint;
 mod devices;
+mod diffusion;
 mod embedder;
 mod embedding;
 mod failure;

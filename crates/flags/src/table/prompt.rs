@@ -9,6 +9,7 @@ const TEXT: ToolSet = ToolSet::CHAT
     .or(ToolSet::TOKENIZE)
     .or(ToolSet::PERPLEXITY)
     .or(ToolSet::EMBED)
+    .or(ToolSet::DIFFUSION)
     .or(ToolSet::GRAMMAR);
 
 pub(super) static FLAGS: &[Flag<Config>] = &[
@@ -52,14 +53,14 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         },
     )
     .env("LLAMA_ARG_N_PREDICT")
-    .tools(ToolSet::GENERATE),
+    .tools(ToolSet::GENERATE.or(ToolSet::DIFFUSION)),
     Flag::text("-r --reverse-prompt", "TEXT", "Stop at this text; may be repeated", |c: &mut Config, v| {
         c.prompt.reverse.push(filled(v)?);
         Ok(())
     })
     .tools(ToolSet::CHAT),
     Flag::switch("-sp --special", "Print special tokens", |c: &mut Config, on| c.prompt.special = on)
-        .tools(ToolSet::CHAT),
+        .tools(ToolSet::CHAT.or(ToolSet::DIFFUSION)),
     Flag::switch("--display-prompt", "Print the prompt before the text", |c: &mut Config, on| {
         c.prompt.display = on
     })
