@@ -26,6 +26,12 @@ pub const EDGES: &[Edges] = &[
     row("puna-gguf", &["puna-quant"]),
     row("puna-tokenizer", &["puna-gguf"]),
     row("puna-sampling", &[]),
+    Edges {
+        from: "puna-grammar",
+        to: &[],
+        // The vocabularies that masks are tested and measured with.
+        tests: &["puna-gguf", "puna-tokenizer"],
+    },
     row("puna-chat", &[]),
     row("puna-hub", &[]),
     row("puna-flags", &["puna-gguf"]),
@@ -50,10 +56,10 @@ pub const EDGES: &[Edges] = &[
         // The report on all models of the zoo.
         tests: &["puna-backend-cpu"],
     },
-    row("puna-engine", &["puna-runtime", "puna-sampling"]),
+    row("puna-engine", &["puna-grammar", "puna-runtime", "puna-sampling"]),
     Edges {
         from: "puna-server",
-        to: &["puna-chat", "puna-engine", "puna-sampling", "puna-tokenizer"],
+        to: &["puna-chat", "puna-engine", "puna-grammar", "puna-sampling", "puna-tokenizer"],
         // Whole models on real back ends.
         tests: &["puna-backend", "puna-backend-cpu"],
     },
@@ -66,6 +72,7 @@ pub const EDGES: &[Edges] = &[
             "puna-engine",
             "puna-flags",
             "puna-gguf",
+            "puna-grammar",
             "puna-graph",
             "puna-hub",
             "puna-models",

@@ -71,6 +71,7 @@ const TOOLS: &[(&str, ToolSet)] = &[
     ("diffusion", ToolSet::DIFFUSION),
     ("logits", ToolSet::LOGITS),
     ("tokenize", ToolSet::TOKENIZE),
+    ("grammar", ToolSet::GRAMMAR),
     ("info", ToolSet::INFO),
     ("devices", ToolSet::DEVICES),
     ("pull", ToolSet::PULL),

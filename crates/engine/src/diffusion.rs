@@ -338,14 +338,13 @@ impl<'a> Chooser<'a> {
         } else {
             self.candidates.best().ok_or(SamplingError::NoCandidate)?
         };
-        let probability = |token: u32| {
-            let found = self.candidates.items().iter().find(|candidate| candidate.token == token);
-            found.map_or(0.0, |candidate| f64::from(candidate.probability))
-        };
         let score = match self.options.order {
             DiffusionOrder::Origin => 0.0,
             DiffusionOrder::Random => self.places.next_f64(),
-            DiffusionOrder::Confidence => probability(token.token),
+            DiffusionOrder::Confidence => {
+                let found = self.candidates.items().iter().find(|candidate| candidate.token == token.token);
+                found.map_or(0.0, |candidate| f64::from(candidate.probability))
+            }
             DiffusionOrder::Entropy => {
                 let items = self.candidates.items().iter().map(|item| f64::from(item.probability));
                 items.filter(|p| *p > 0.0).map(|p| p * p.ln()).sum()

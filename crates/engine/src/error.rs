@@ -1,5 +1,6 @@
 //! Errors of requests and of the engine.
 
+use puna_grammar::GrammarError;
 use puna_runtime::RuntimeError;
 use puna_sampling::SamplingError;
 
@@ -62,6 +63,9 @@ pub enum EngineError {
     /// Sampling settings or the model's logits are unusable.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
+    /// The grammar of the request failed.
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
     /// The model refused.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),

@@ -27,7 +27,7 @@ pub enum Event {
     Token {
         /// Its id.
         id: u32,
-        /// Log-probabilities of the raw logits, if they were asked for.
+        /// Log-probabilities, if they were asked for.
         log_probabilities: Option<LogProbabilities>,
     },
     /// The request is done.
@@ -49,6 +49,8 @@ pub enum FinishReason {
         /// The token.
         token: u32,
     },
+    /// The grammar of the request allows nothing more, and the end of the text is not a token to choose.
+    GrammarEnd,
     /// As many tokens as asked for, or the context is full.
     Length,
     /// The owner cancelled it or stopped listening.

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use puna_grammar::Constraint;
 use puna_sampling::{Chain, log_probabilities};
 
+use crate::ahead::{Ahead, Pending};
 use crate::{
     EngineError, Event, EventSender, FinishReason, Request, RequestId, Timings, UNLIMITED, UNTIL_FULL,
 };
@@ -31,6 +33,8 @@ pub(crate) struct Job {
     events: EventSender,
     request: Request,
     chain: Chain,
+    /// The grammar's place in the text, with the mask for the next token; being made while the model computes.
+    constraint: Option<Pending>,
     /// What the sequence shall hold: the prompt and what was generated, less what shifts dropped.
     pub(crate) tokens: Vec<u32>,
     cached: usize,
@@ -56,6 +60,7 @@ impl Job {
         events: EventSender,
         vocabulary: u32,
         cached: usize,
+        ahead: &mut Ahead,
     ) -> Result<Self, (EngineError, EventSender)> {
         let mut sampling = request.sampling.clone();
         if request.ignore_end {
@@ -64,6 +69,10 @@ impl Job {
         let mut chain = match Chain::new(&sampling, vocabulary as usize) {
             Ok(chain) => chain,
             Err(error) => return Err((error.into(), events)),
+        };
+        let constraint = match request.grammar.as_ref().map(|grammar| ahead.begin(grammar)).transpose() {
+            Ok(constraint) => constraint,
+            Err(error) => return Err((error, events)),
         };
         for token in &request.prompt {
             chain.accept(*token);
@@ -74,6 +83,7 @@ impl Job {
             tokens: request.prompt.clone(),
             request,
             chain,
+            constraint,
             cached,
             generated: 0,
             started: Instant::now(),
@@ -108,21 +118,32 @@ impl Job {
     }
 
     /// Chooses the next token from the logits of the last one.
-    pub(crate) fn advance(&mut self, logits: &[f32]) -> Result<Next, EngineError> {
+    pub(crate) fn advance(&mut self, logits: &[f32], ahead: &mut Ahead) -> Result<Next, EngineError> {
         self.first_logits.get_or_insert_with(Instant::now);
         self.alone = false;
         if self.request.predict == 0 {
             return Ok(Next::Finish(FinishReason::Length));
         }
-        let token = self.chain.sample(logits)?;
+        let mut constraint = self.constraint.take().map(Pending::wait).transpose()?;
+        let allowed = constraint.as_mut().map(Constraint::mask).transpose()?.flatten();
+        if allowed.is_some_and(|allowed| self.only_ends(allowed)) {
+            let complete = constraint.map(|mut constraint| constraint.is_complete()).transpose()?;
+            return match complete {
+                Some(true) => Ok(Next::Finish(FinishReason::GrammarEnd)),
+                _ => Err(puna_sampling::SamplingError::NoCandidate.into()),
+            };
+        }
+        let token = self.chain.sample(logits, allowed)?;
         if !self.request.ignore_end && self.request.end_of_generation.contains(&token) {
             return Ok(Next::Finish(FinishReason::EndOfGeneration { token }));
         }
         let log_probabilities = match self.request.log_probabilities {
+            Some(count) if self.request.after_sampling => Some(self.chain.log_probabilities(token, count)),
             Some(count) => Some(log_probabilities(logits, token, count)?),
             None => None,
         };
         self.chain.accept(token);
+        self.constraint = constraint.map(|constraint| ahead.accept(constraint, token)).transpose()?;
         self.tokens.push(token);
         self.generated += 1;
         self.send(Event::Token { id: token, log_probabilities });
@@ -132,6 +153,15 @@ impl Job {
             return Ok(Next::Finish(FinishReason::Length));
         }
         Ok(Next::Continue)
+    }
+
+    /// Whether a mask allows no token that this request may get.
+    fn only_ends(&self, allowed: &[u32]) -> bool {
+        let ends: &[u32] = if self.request.ignore_end { &self.request.end_of_generation } else { &[] };
+        allowed.iter().enumerate().all(|(index, word)| {
+            let here = ends.iter().filter(|token| **token as usize / 32 == index);
+            word & !here.fold(0, |bits, token| bits | 1 << (token % 32)) == 0
+        })
     }
 
     /// Ends the job with its timings.

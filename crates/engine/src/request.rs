@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use puna_grammar::Grammar;
 use puna_sampling::Parameters;
 
 use crate::EngineError;
@@ -24,12 +25,16 @@ pub struct Request {
     pub predict: i32,
     /// How tokens are chosen.
     pub sampling: Parameters,
+    /// What the text has to follow. Its masks are made beside the model's steps.
+    pub grammar: Option<Grammar>,
     /// Tokens that end the generation.
     pub end_of_generation: Arc<[u32]>,
     /// Never choose those tokens instead.
     pub ignore_end: bool,
     /// Log-probabilities with each token: of the chosen one and so many of the most probable.
     pub log_probabilities: Option<usize>,
+    /// Those are of what the samplers left, instead of the raw logits.
+    pub after_sampling: bool,
     /// Sequence to use; without one the engine takes the idle one that shares the longest beginning.
     pub sequence: Option<u32>,
     /// Reuse what the sequence holds of the same beginning.
@@ -45,9 +50,11 @@ impl Request {
             prompt,
             predict: UNLIMITED,
             sampling: Parameters::default(),
+            grammar: None,
             end_of_generation: Arc::from([]),
             ignore_end: false,
             log_probabilities: None,
+            after_sampling: false,
             sequence: None,
             reuse: true,
             keep: 0,

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use puna_runtime::{Batch, OutputRows, Outputs, Work};
 
+use crate::ahead::Ahead;
 use crate::embedding::{EmbeddingSender, Embeddings};
 use crate::job::{Job, Next, Slot};
 use crate::{
@@ -40,6 +41,7 @@ pub(crate) struct Worker {
     embeddings: Embeddings,
     /// Counts steps and assignments.
     clock: u64,
+    ahead: Ahead,
 }
 
 /// Runs something of the model; a panic becomes an error.
@@ -57,7 +59,15 @@ fn guarded<T, E: Into<EngineError>>(f: impl FnOnce() -> Result<T, E>) -> Result<
 impl Worker {
     pub(crate) fn new(model: Box<dyn Runner>, options: EngineOptions) -> Self {
         let slots = (0..model.sequences()).map(|_| Slot::default()).collect();
-        Self { model, options, slots, queue: VecDeque::new(), embeddings: Embeddings::default(), clock: 0 }
+        Self {
+            model,
+            options,
+            slots,
+            queue: VecDeque::new(),
+            embeddings: Embeddings::default(),
+            clock: 0,
+            ahead: Ahead::default(),
+        }
     }
 
     /// Serves until told to stop or until the handle is gone.
@@ -222,7 +232,7 @@ impl Worker {
         }
         self.clock += 1;
         self.slots[index].used = self.clock;
-        match Job::new(id, *request, events, self.model.vocabulary(), cached) {
+        match Job::new(id, *request, events, self.model.vocabulary(), cached, &mut self.ahead) {
             Ok(mut job) => {
                 job.send(Event::Started { sequence: index as u32, cached });
                 job.report_progress(cached);
@@ -356,7 +366,7 @@ impl Worker {
     fn advance(&mut self, shares: &[Share], outputs: &Outputs) {
         for share in shares {
             let complete = self.completes(share);
-            let slot = &mut self.slots[share.slot];
+            let (slot, ahead) = (&mut self.slots[share.slot], &mut self.ahead);
             slot.used = self.clock;
             let evaluated: Vec<u32> = slot.pending().iter().take(share.tokens).copied().collect();
             slot.held.extend(evaluated);
@@ -367,7 +377,7 @@ impl Worker {
                 continue;
             }
             let missing = || EngineError::Panic { message: "the model returned no logits".into() };
-            let next = guarded(|| job.advance(outputs.last(share.slot as u32).ok_or_else(missing)?));
+            let next = guarded(|| job.advance(outputs.last(share.slot as u32).ok_or_else(missing)?, ahead));
             match next {
                 Ok(Next::Continue) => {}
                 Ok(Next::Finish(reason)) => self.finish(share.slot, reason),

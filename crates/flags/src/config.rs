@@ -247,8 +247,53 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// Subtracted for each time that a token has occurred.
     pub frequency_penalty: f32,
+    /// Standard deviations of the logits that are kept below the best; 0 or less means all.
+    pub top_n_sigma: f32,
+    /// How often the most likely tokens are dropped.
+    pub xtc_probability: f32,
+    /// Least probability of what may be dropped then.
+    pub xtc_threshold: f32,
+    /// Strength of DRY; 0 means none.
+    pub dry_multiplier: f32,
+    /// Base of DRY's power.
+    pub dry_base: f32,
+    /// Longest repetition in tokens that DRY lets pass.
+    pub dry_allowed_length: i32,
+    /// Tokens that DRY looks back on; 0 means none, -1 the whole context.
+    pub dry_penalty_last_n: i32,
+    /// Texts that end a repetition; `None` means the usual ones.
+    pub dry_breakers: Option<Vec<String>>,
+    /// Mean probability that adaptive-p comes to; below 0 means off.
+    pub adaptive_target: f32,
+    /// Weight that older tokens keep in it.
+    pub adaptive_decay: f32,
+    /// How far the temperature follows the entropy; 0 means not at all.
+    pub dynatemp_range: f32,
+    /// Exponent of the entropy's share.
+    pub dynatemp_exponent: f32,
+    /// Version of mirostat; 0 means none.
+    pub mirostat: i32,
+    /// Learning rate of mirostat.
+    pub mirostat_eta: f32,
+    /// Surprise in bits that mirostat comes to.
+    pub mirostat_tau: f32,
     /// Tokens and what is added to their logits.
     pub logit_bias: Vec<(u32, f32)>,
+    /// What the output has to follow.
+    pub grammar: Option<GrammarSource>,
+}
+
+/// Where the output's grammar comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum GrammarSource {
+    /// A grammar in GBNF, or in Lark after `%llguidance`.
+    Text(String),
+    /// A file with one.
+    File(PathBuf),
+    /// A JSON schema.
+    Schema(String),
+    /// A file with one.
+    SchemaFile(PathBuf),
 }
 
 impl Default for Sampling {
@@ -266,7 +311,23 @@ impl Default for Sampling {
             repeat_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            top_n_sigma: -1.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            dry_multiplier: 0.0,
+            dry_base: 1.75,
+            dry_allowed_length: 2,
+            dry_penalty_last_n: 64,
+            dry_breakers: None,
+            adaptive_target: -1.0,
+            adaptive_decay: 0.9,
+            dynatemp_range: 0.0,
+            dynatemp_exponent: 1.0,
+            mirostat: 0,
+            mirostat_eta: 0.1,
+            mirostat_tau: 5.0,
             logit_bias: Vec::new(),
+            grammar: None,
         }
     }
 }

@@ -191,6 +191,7 @@ impl ToolSet {
     pub const LIST: Self = Self(1 << 9);
     pub const BENCH: Self = Self(1 << 10);
     pub const SERVE: Self = Self(1 << 11);
+    pub const GRAMMAR: Self = Self(1 << 12);
     pub const PERPLEXITY: Self = Self(1 << 16);
     pub const QUANTIZE: Self = Self(1 << 17);
     pub const GGUF_SPLIT: Self = Self(1 << 18);
@@ -211,7 +212,7 @@ impl ToolSet {
     /// Tools that turn texts into numbers.
     pub const EMBED: Self = Self::EMBEDDING.or(Self::RERANK);
     /// Tools that need a model file.
-    pub const MODEL: Self = Self::ENGINE.or(Self::TOKENIZE).or(Self::INFO).or(Self::PULL);
+    pub const MODEL: Self = Self::ENGINE.or(Self::TOKENIZE).or(Self::INFO).or(Self::PULL).or(Self::GRAMMAR);
 
     /// Both sets.
     pub const fn or(self, other: Self) -> Self {

@@ -20,16 +20,21 @@ fn better_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
 }
 
-/// The candidates of one row. They stay in the order of the vocabulary until a sampler needs the best ones
-/// first, and then only as many are sorted as it needs.
+/// Logits looked at together: a whole block is skipped if its largest is too small.
+const BLOCK: usize = 32;
+
+/// The candidates of one row. While all of the vocabulary are candidates there is only their row of logits;
+/// the list is made when a sampler needs it, usually from the few best. They stay in the order of the
+/// vocabulary until a sampler needs the best ones first, and then only as many are sorted as it needs.
 #[derive(Clone, Default, Debug)]
 pub struct Candidates {
+    /// Logits of the whole vocabulary; empty once there is a list.
+    row: Vec<f32>,
+    whole: bool,
     items: Vec<Candidate>,
     /// How many at the front are the best ones in order.
     sorted: usize,
     normalised: bool,
-    /// Index equals token for every candidate.
-    vocabulary_order: bool,
 }
 
 impl Candidates {
@@ -43,35 +48,85 @@ impl Candidates {
     /// Starts over with another row; memory is kept. NaN or plus infinity anywhere is an error.
     pub fn load(&mut self, logits: &[f32]) -> Result<(), SamplingError> {
         check(logits)?;
+        self.row.clear();
+        self.row.extend_from_slice(logits);
+        self.whole = true;
         self.items.clear();
-        self.items.extend((0u32..).zip(logits).map(|(token, logit)| Candidate {
-            token,
-            logit: *logit,
-            probability: 0.0,
-        }));
         self.sorted = 0;
         self.normalised = false;
-        self.vocabulary_order = true;
         Ok(())
     }
 
+    /// Rules out every token whose bit is not set. Tokens beyond the last word are ruled out, too. Only
+    /// before any other change of the list; that is, of a row just loaded.
+    pub fn restrict(&mut self, allowed: &[u32]) {
+        self.normalised = false;
+        self.sorted = 0;
+        if !self.whole {
+            let set = |token: u32| {
+                allowed.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
+            };
+            for item in self.items.iter_mut().filter(|item| !set(item.token)) {
+                item.logit = f32::NEG_INFINITY;
+            }
+            return;
+        }
+        let mut words = allowed.iter();
+        for chunk in self.row.chunks_mut(32) {
+            match words.next().copied().unwrap_or(0) {
+                u32::MAX => {}
+                0 => chunk.fill(f32::NEG_INFINITY),
+                word => {
+                    for (bit, logit) in chunk.iter_mut().enumerate() {
+                        if word >> bit & 1 == 0 {
+                            *logit = f32::NEG_INFINITY;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes the list, if there is only the row.
+    fn list(&mut self) -> &mut Vec<Candidate> {
+        if self.whole {
+            self.whole = false;
+            let candidate =
+                |(token, logit): (u32, &f32)| Candidate { token, logit: *logit, probability: 0.0 };
+            self.items.clear();
+            self.items.extend((0u32..).zip(&self.row).map(candidate));
+        }
+        &mut self.items
+    }
+
     /// The candidates in their present order.
-    pub fn items(&self) -> &[Candidate] {
-        &self.items
+    pub fn items(&mut self) -> &[Candidate] {
+        self.list()
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.items.len()
+        if self.whole { self.row.len() } else { self.items.len() }
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.len() == 0
+    }
+
+    /// Logits of all candidates in their present order.
+    pub fn logits(&self) -> impl Iterator<Item = f32> + '_ {
+        let (row, items): (&[f32], &[Candidate]) =
+            if self.whole { (&self.row, &[]) } else { (&[], &self.items) };
+        row.iter().copied().chain(items.iter().map(|item| item.logit))
     }
 
     /// The candidate with the highest logit; of equal ones that with the lowest token.
     pub fn best(&self) -> Option<Candidate> {
+        if self.whole {
+            let (token, logit) = best(&self.row)?;
+            return Some(Candidate { token, logit, probability: 0.0 });
+        }
         if self.sorted > 0 {
             return self.items.first().copied();
         }
@@ -83,73 +138,95 @@ impl Candidates {
 
     /// Brings the best `count` candidates to the front, in order.
     pub fn sort_best(&mut self, count: usize) {
-        let count = count.min(self.items.len());
+        let count = count.min(self.len());
         if count <= self.sorted {
             return;
         }
-        let rest = &mut self.items[self.sorted..];
-        let wanted = count - self.sorted;
+        let sorted = self.sorted;
+        let rest = &mut self.list()[sorted..];
+        let wanted = count - sorted;
         if wanted < rest.len() {
             rest.select_nth_unstable_by(wanted - 1, better_first);
         }
         rest[..wanted].sort_unstable_by(better_first);
         self.sorted = count;
-        self.vocabulary_order = false;
     }
 
     /// Keeps the best `count` candidates (at least one), sorted.
     pub fn keep_best(&mut self, count: usize) {
         let count = count.max(1);
-        if count >= self.items.len() {
+        if count >= self.len() {
             return;
         }
-        if count > self.sorted {
+        if self.whole {
             self.gather_best(count);
+        } else if count > self.sorted && count < self.items.len() {
+            self.items.select_nth_unstable_by(count - 1, better_first);
+            self.sorted = 0;
+            self.normalised = false;
+            self.items.truncate(count);
         }
         self.sort_best(count);
         self.truncate(count);
     }
 
-    /// Moves the best `count` and at most as many again to the front and drops the others. One pass that
-    /// compares each logit with the worst of the best so far: most of a large vocabulary costs one comparison.
+    /// Makes a list of the best `count` of the row and at most as many again. One pass that compares blocks
+    /// with the worst of the best so far: most of a large vocabulary costs one comparison of its block.
     fn gather_best(&mut self, count: usize) {
         let room = (2 * count).max(64);
-        let mut kept = 0;
+        self.items.clear();
+        self.sorted = 0;
+        self.normalised = false;
+        self.whole = false;
         let mut threshold = f32::NEG_INFINITY;
-        for index in 0..self.items.len() {
-            let item = self.items[index];
-            if item.logit < threshold {
+        let mut full = false;
+        for (block, logits) in self.row.chunks(BLOCK).enumerate() {
+            // Equal ones come later, so they have higher tokens and lose.
+            if full && !logits.iter().fold(false, |any, logit| any | (*logit > threshold)) {
                 continue;
             }
-            self.items[kept] = item;
-            kept += 1;
-            if kept >= room {
-                self.items[..kept].select_nth_unstable_by(count - 1, better_first);
-                threshold = self.items[count - 1].logit;
-                kept = count;
+            for (index, logit) in logits.iter().enumerate() {
+                if full && *logit <= threshold {
+                    continue;
+                }
+                let token = (block * BLOCK + index) as u32;
+                self.items.push(Candidate { token, logit: *logit, probability: 0.0 });
+                if self.items.len() >= room {
+                    self.items.select_nth_unstable_by(count - 1, better_first);
+                    self.items.truncate(count);
+                    threshold = self.items[count - 1].logit;
+                    full = true;
+                }
             }
         }
-        self.truncate(kept);
-        self.sorted = 0;
-        self.vocabulary_order = false;
     }
 
     /// Keeps the first `count` in their present order (at least one).
     pub fn truncate(&mut self, count: usize) {
         let count = count.max(1);
-        if count < self.items.len() {
-            self.items.truncate(count);
+        if count < self.len() {
+            self.list().truncate(count);
             self.sorted = self.sorted.min(count);
+            self.normalised = false;
+        }
+    }
+
+    /// Drops the first `count` in their present order; at least one stays.
+    pub fn drop_first(&mut self, count: usize) {
+        let count = count.min(self.len().saturating_sub(1));
+        if count > 0 {
+            self.list().drain(..count);
+            self.sorted = self.sorted.saturating_sub(count);
             self.normalised = false;
         }
     }
 
     /// Keeps the candidates for which `keep` is true, in their present order.
     pub fn retain(&mut self, mut keep: impl FnMut(&Candidate) -> bool) {
-        let before = self.items.len();
+        let before = self.len();
         let (mut index, mut still_sorted) = (0, 0);
         let sorted = self.sorted;
-        self.items.retain(|item| {
+        self.list().retain(|item| {
             let kept = keep(item);
             still_sorted += usize::from(kept && index < sorted);
             index += 1;
@@ -158,26 +235,64 @@ impl Candidates {
         self.sorted = still_sorted;
         if self.items.len() != before {
             self.normalised = false;
-            self.vocabulary_order = false;
         }
+    }
+
+    /// Keeps the candidates with a logit of at least `threshold`, in their present order.
+    pub fn retain_from(&mut self, threshold: f32) {
+        if !self.whole {
+            return self.retain(|item| item.logit >= threshold);
+        }
+        self.items.clear();
+        self.whole = false;
+        self.normalised = false;
+        for (block, logits) in self.row.chunks(BLOCK).enumerate() {
+            if logits.iter().fold(false, |any, logit| any | (*logit >= threshold)) {
+                let all = (0u32..).zip(logits).filter(|(_, logit)| **logit >= threshold);
+                let first = (block * BLOCK) as u32;
+                self.items.extend(all.map(|(index, logit)| Candidate {
+                    token: first + index,
+                    logit: *logit,
+                    probability: 0.0,
+                }));
+            }
+        }
+    }
+
+    /// Replaces all candidates by this one.
+    pub fn set_only(&mut self, token: u32) {
+        self.whole = false;
+        self.items.clear();
+        self.items.push(Candidate { token, logit: 0.0, probability: 1.0 });
+        (self.sorted, self.normalised) = (1, true);
     }
 
     /// Sorts all candidates by a key of their own, smallest first; equal keys by the lower token.
     pub fn sort_by_key(&mut self, mut key: impl FnMut(&Candidate) -> f64) {
-        let mut keyed: Vec<(f64, Candidate)> = self.items.iter().map(|item| (key(item), *item)).collect();
+        let mut keyed: Vec<(f64, Candidate)> = self.list().iter().map(|item| (key(item), *item)).collect();
         keyed.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.token.cmp(&b.1.token)));
         self.items.clear();
         self.items.extend(keyed.into_iter().map(|(_, item)| item));
         self.sorted = 0;
-        self.vocabulary_order = false;
     }
 
     /// Replaces the logit of every candidate; results above the largest finite number become that number.
     pub fn map(&mut self, mut change: impl FnMut(&Candidate) -> f32) {
-        for item in &mut self.items {
+        for item in self.list() {
             item.logit = bounded(change(item));
         }
         self.sorted = 0;
+        self.normalised = false;
+    }
+
+    /// Moves and scales all logits, which keeps their order: `(logit - origin) / divisor`, `divisor > 0`.
+    pub fn scale(&mut self, origin: f32, divisor: f32) {
+        let change = |logit: &mut f32| *logit = bounded((*logit - origin) / divisor);
+        if self.whole {
+            self.row.iter_mut().for_each(change);
+        } else {
+            self.items.iter_mut().for_each(|item| change(&mut item.logit));
+        }
         self.normalised = false;
     }
 
@@ -187,10 +302,10 @@ impl Candidates {
         if tokens.is_empty() {
             return;
         }
-        if self.vocabulary_order {
+        if self.whole {
             for (token, value) in tokens {
-                if let Some(item) = self.items.get_mut(*token as usize) {
-                    item.logit = bounded(change(item.logit, value));
+                if let Some(logit) = self.row.get_mut(*token as usize) {
+                    *logit = bounded(change(*logit, value));
                 }
             }
         } else {
@@ -212,17 +327,17 @@ impl Candidates {
         if self.normalised {
             return;
         }
-        let Some(best) = self.best().filter(|best| best.logit > f32::NEG_INFINITY) else {
-            self.items.iter_mut().for_each(|item| item.probability = 0.0);
+        let best = self.best().filter(|best| best.logit > f32::NEG_INFINITY);
+        let items = self.list();
+        let Some(best) = best else {
+            items.iter_mut().for_each(|item| item.probability = 0.0);
             return;
         };
-        let mut sum = 0.0;
-        for item in &mut self.items {
-            let weight = exp(f64::from(item.logit) - f64::from(best.logit));
-            item.probability = weight as f32;
-            sum += weight;
+        for item in items.iter_mut() {
+            item.probability = exp(f64::from(item.logit) - f64::from(best.logit)) as f32;
         }
-        for item in &mut self.items {
+        let sum: f64 = items.iter().map(|item| f64::from(item.probability)).sum();
+        for item in items.iter_mut() {
             item.probability = (f64::from(item.probability) / sum) as f32;
         }
         self.normalised = true;
@@ -250,13 +365,33 @@ fn bounded(logit: f32) -> f32 {
     if logit.is_nan() { f32::NEG_INFINITY } else { logit.min(f32::MAX) }
 }
 
+/// The first of the highest logits of a row without NaN.
+pub(crate) fn best(row: &[f32]) -> Option<(u32, f32)> {
+    let mut best = row.first().map(|first| (0usize, *first))?;
+    for (block, logits) in row.chunks(BLOCK).enumerate() {
+        if logits.iter().fold(false, |any, logit| any | (*logit > best.1)) {
+            for (index, logit) in logits.iter().enumerate() {
+                if *logit > best.1 {
+                    best = (block * BLOCK + index, *logit);
+                }
+            }
+        }
+    }
+    Some((best.0 as u32, best.1))
+}
+
 /// Refuses an empty row, NaN and plus infinity.
 pub(crate) fn check(logits: &[f32]) -> Result<(), SamplingError> {
     if logits.is_empty() {
         return Err(SamplingError::Empty);
     }
-    let bad = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
-    match logits.iter().position(bad) {
+    // True for NaN, too.
+    let bad = |logit: &f32| !(*logit < f32::INFINITY);
+    // In blocks without a way out, which become vector code.
+    let block = logits.chunks(256).position(|block| block.iter().fold(false, |any, logit| any | bad(logit)));
+    let found =
+        block.and_then(|block| logits.iter().skip(block * 256).position(bad).map(|at| block * 256 + at));
+    match found {
         Some(token) => Err(SamplingError::NotFinite { token: token as u32, value: logits[token] }),
         None => Ok(()),
     }
@@ -267,7 +402,7 @@ mod tests {
     use super::*;
     use crate::Random;
 
-    fn tokens(candidates: &Candidates) -> Vec<u32> {
+    fn tokens(candidates: &mut Candidates) -> Vec<u32> {
         candidates.items().iter().map(|item| item.token).collect()
     }
 
@@ -293,7 +428,7 @@ mod tests {
         let mut candidates = Candidates::new(&[1.0, 3.0, 3.0, 2.0, 3.0]).unwrap();
         assert_eq!(candidates.best().unwrap().token, 1);
         candidates.sort_best(4);
-        assert_eq!(tokens(&candidates)[..4], [1, 2, 4, 3]);
+        assert_eq!(tokens(&mut candidates)[..4], [1, 2, 4, 3]);
         assert_eq!(candidates.best().unwrap().token, 1);
     }
 
@@ -311,11 +446,11 @@ mod tests {
                 let expected = count.min(size);
                 assert_eq!(kept.len(), expected);
                 kept.sort_best(expected);
-                assert_eq!(tokens(&kept), tokens(&full)[..expected], "best {count} of {size}");
+                assert_eq!(tokens(&mut kept), tokens(&mut full)[..expected], "best {count} of {size}");
                 let mut grown = Candidates::new(&logits).unwrap();
                 grown.sort_best(3);
                 grown.sort_best(count);
-                assert_eq!(tokens(&grown)[..expected], tokens(&full)[..expected]);
+                assert_eq!(tokens(&mut grown)[..expected], tokens(&mut full)[..expected]);
             }
         }
     }
@@ -358,6 +493,30 @@ mod tests {
         candidates.retain(|item| item.token != 1);
         assert_eq!(candidates.best().unwrap().token, 3);
         candidates.sort_best(3);
-        assert_eq!(tokens(&candidates), [3, 2, 0]);
+        assert_eq!(tokens(&mut candidates), [3, 2, 0]);
+    }
+
+    #[test]
+    fn restricting_rules_out() {
+        let logits: Vec<f32> = (0..100).map(|token| token as f32).collect();
+        let mut candidates = Candidates::new(&logits).unwrap();
+        candidates.restrict(&[u32::MAX, 0, 1 << 3]); // 0..32 and 67; nothing after the last word
+        assert_eq!(candidates.best().unwrap().token, 67);
+        candidates.keep_best(3);
+        assert_eq!(tokens(&mut candidates), [67, 31, 30]);
+        candidates.restrict(&[1 << 30]);
+        assert_eq!(candidates.best().unwrap().token, 30);
+    }
+
+    #[test]
+    fn thresholds_and_best_of_long_rows() {
+        let mut logits = vec![0.0; 1000];
+        (logits[700], logits[701], logits[33]) = (2.0, 2.0, 1.0);
+        assert_eq!(best(&logits), Some((700, 2.0)));
+        let mut candidates = Candidates::new(&logits).unwrap();
+        candidates.retain_from(1.0);
+        assert_eq!(tokens(&mut candidates), [33, 700, 701]);
+        logits[999] = f32::NAN;
+        assert!(matches!(check(&logits), Err(SamplingError::NotFinite { token: 999, .. })));
     }
 }

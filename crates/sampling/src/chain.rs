@@ -1,7 +1,9 @@
 //! The sampler chain of one request.
 
-use crate::candidates::check;
-use crate::{Candidates, Parameters, Random, Sampler, SamplingError};
+use crate::candidates::{best, check};
+use crate::math::ln;
+use crate::samplers::mirostat;
+use crate::{Candidates, LogProbabilities, Parameters, Random, Sampler, SamplingError, parse_names};
 
 /// Stream number of the final draw; samplers that draw for themselves use streams of their own.
 const DRAW_STREAM: u64 = 0;
@@ -15,21 +17,33 @@ pub struct Chain {
     random: Random,
     seed: u32,
     candidates: Candidates,
+    /// The last choice was made without candidates.
+    direct: bool,
 }
 
 impl Chain {
-    /// A chain for a vocabulary of this size. Samplers that would change nothing are left out.
+    /// A chain for a vocabulary of this size. Samplers that would change nothing are left out. Mirostat takes
+    /// the place of all but the temperature; adaptive-p comes last wherever it is named.
     pub fn new(parameters: &Parameters, vocabulary: usize) -> Result<Self, SamplingError> {
         parameters.validate(vocabulary)?;
         let mut bias = parameters.logit_bias.clone();
         bias.extend(parameters.suppress.iter().map(|token| (*token, f32::NEG_INFINITY)));
+        let mirostat = mirostat::build(parameters, vocabulary);
+        let mut specs = match mirostat {
+            Some(_) => parse_names("temperature")?,
+            None => parameters.samplers.clone(),
+        };
+        specs.sort_by_key(|spec| spec.name == "adaptive_p");
+        let mut samplers: Vec<_> = specs.iter().filter_map(|spec| (spec.build)(parameters)).collect();
+        samplers.extend(mirostat);
         Ok(Self {
             bias,
-            samplers: parameters.samplers.iter().filter_map(|spec| (spec.build)(parameters)).collect(),
-            greedy: parameters.temperature <= 0.0,
+            samplers,
+            greedy: parameters.temperature <= 0.0 && parameters.dynatemp_range <= 0.0,
             random: Random::new(u64::from(parameters.seed), DRAW_STREAM),
             seed: parameters.seed,
             candidates: Candidates::default(),
+            direct: false,
         })
     }
 
@@ -38,22 +52,59 @@ impl Chain {
         self.seed
     }
 
-    /// Chooses a token for a row of raw logits. Call [`Chain::accept`] with the token that is really used.
-    pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SamplingError> {
-        if self.greedy && self.bias.is_empty() && self.samplers.iter().all(|sampler| sampler.keeps_best()) {
-            return best(logits);
+    /// Chooses a token for a row of raw logits. `allowed` has a bit for each token that a grammar allows; the
+    /// others are ruled out before any sampler. Call [`Chain::accept`] with the token that is really used.
+    pub fn sample(&mut self, logits: &[f32], allowed: Option<&[u32]>) -> Result<u32, SamplingError> {
+        let keeps_best = self.samplers.iter().all(|sampler| sampler.keeps_best());
+        self.direct = self.greedy && keeps_best && self.bias.is_empty() && allowed.is_none();
+        if self.direct {
+            check(logits)?;
+            let best = best(logits).filter(|(_, logit)| *logit > f32::NEG_INFINITY);
+            return best.map(|(token, _)| token).ok_or(SamplingError::NoCandidate);
         }
         self.candidates.load(logits)?;
+        if let Some(allowed) = allowed {
+            self.candidates.restrict(allowed);
+        }
         self.candidates.change(&self.bias, |logit, bias| logit + bias);
+        if self.greedy && keeps_best {
+            // Nothing can win but the best of the row.
+            self.candidates.keep_best(1);
+        }
         for sampler in &mut self.samplers {
             sampler.apply(&mut self.candidates);
         }
-        if self.greedy {
-            let best = self.candidates.best().filter(|best| best.logit > f32::NEG_INFINITY);
-            return best.map(|best| best.token).ok_or(SamplingError::NoCandidate);
+        let chosen = if self.greedy {
+            self.candidates.keep_best(1);
+            self.candidates.draw(0.0)?
+        } else {
+            let draw = self.random.next_f64();
+            self.candidates.draw(draw)?
+        };
+        for sampler in &mut self.samplers {
+            sampler.chosen(&chosen);
         }
-        let draw = self.random.next_f64();
-        self.candidates.draw(draw).map(|candidate| candidate.token)
+        Ok(chosen.token)
+    }
+
+    /// Log-probabilities after all samplers, of the row that was sampled last: `chosen` and the `count` most
+    /// probable tokens that were left.
+    pub fn log_probabilities(&mut self, chosen: u32, count: usize) -> LogProbabilities {
+        if self.direct {
+            let top = if count > 0 { vec![(chosen, 0.0)] } else { Vec::new() };
+            return LogProbabilities { chosen: 0.0, top };
+        }
+        self.candidates.normalise();
+        self.candidates.sort_best(count);
+        let items = self.candidates.items();
+        let all = || items.iter().filter(|item| item.probability > 0.0);
+        let of = |probability: f32| ln(f64::from(probability)) as f32;
+        LogProbabilities {
+            chosen: all()
+                .find(|item| item.token == chosen)
+                .map_or(f32::NEG_INFINITY, |item| of(item.probability)),
+            top: all().take(count).map(|item| (item.token, of(item.probability))).collect(),
+        }
     }
 
     /// Tells the samplers which token was appended: of the prompt, or chosen.
@@ -72,17 +123,6 @@ impl Chain {
     }
 }
 
-fn best(logits: &[f32]) -> Result<u32, SamplingError> {
-    check(logits)?;
-    let mut best = 0;
-    for (token, logit) in logits.iter().enumerate() {
-        if *logit > logits[best] {
-            best = token;
-        }
-    }
-    if logits[best] == f32::NEG_INFINITY { Err(SamplingError::NoCandidate) } else { Ok(best as u32) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,7 +134,7 @@ mod tests {
         let mut chain = Chain::new(parameters, LOGITS.len()).unwrap();
         (0..count)
             .map(|_| {
-                let token = chain.sample(&LOGITS).unwrap();
+                let token = chain.sample(&LOGITS, None).unwrap();
                 chain.accept(token);
                 token
             })
@@ -119,9 +159,9 @@ mod tests {
         // Pinned, so that a change of the generator or of the order of draws does not pass unnoticed.
         assert_eq!(first[..12], PINNED);
         let mut chain = Chain::new(&with_seed(42), 6).unwrap();
-        let again: Vec<u32> = (0..8).map(|_| chain.sample(&LOGITS).unwrap()).collect();
+        let again: Vec<u32> = (0..8).map(|_| chain.sample(&LOGITS, None).unwrap()).collect();
         chain.reset();
-        assert_eq!(again, (0..8).map(|_| chain.sample(&LOGITS).unwrap()).collect::<Vec<_>>());
+        assert_eq!(again, (0..8).map(|_| chain.sample(&LOGITS, None).unwrap()).collect::<Vec<_>>());
         assert_eq!(chain.seed(), 42);
     }
     const PINNED: [u32; 12] = [1, 3, 0, 5, 1, 1, 1, 1, 5, 5, 5, 4];
@@ -134,7 +174,7 @@ mod tests {
         let mut chain = Chain::new(&parameters, 3).unwrap();
         let mut counts = [0; 3];
         for _ in 0..40_000 {
-            counts[chain.sample(&[0.0, 2f32.ln(), 5f32.ln()]).unwrap() as usize] += 1;
+            counts[chain.sample(&[0.0, 2f32.ln(), 5f32.ln()], None).unwrap() as usize] += 1;
         }
         for (count, expected) in counts.into_iter().zip([5_000i32, 10_000, 25_000]) {
             assert!((count - expected).abs() < 500, "{counts:?}");
@@ -150,7 +190,7 @@ mod tests {
         let out = Chain::new(&biased(vec![(6, 1.0)]), 6).err().unwrap();
         assert_eq!(out, SamplingError::TokenOutOfRange { token: 6, vocabulary: 6 });
         let all = Parameters { suppress: (0..6).collect(), ..Parameters::default() };
-        assert_eq!(Chain::new(&all, 6).unwrap().sample(&LOGITS), Err(SamplingError::NoCandidate));
+        assert_eq!(Chain::new(&all, 6).unwrap().sample(&LOGITS, None), Err(SamplingError::NoCandidate));
     }
 
     #[test]
@@ -173,9 +213,9 @@ mod tests {
             for row in bad {
                 let mut chain = Chain::new(parameters, 3).unwrap();
                 chain.accept(1);
-                assert!(chain.sample(row).is_err(), "{row:?}");
+                assert!(chain.sample(row, None).is_err(), "{row:?}");
                 // The chain still works afterwards.
-                assert!(chain.sample(&[0.0, 1.0, f32::NEG_INFINITY]).is_ok());
+                assert!(chain.sample(&[0.0, 1.0, f32::NEG_INFINITY], None).is_ok());
             }
         }
     }
@@ -202,7 +242,7 @@ mod tests {
                     Parameters { temperature, repeat_penalty, typical_p: 0.3, ..Parameters::default() };
                 let mut chain = Chain::new(&parameters, 6).unwrap();
                 chain.accept(1);
-                let token = chain.sample(&LOGITS).unwrap();
+                let token = chain.sample(&LOGITS, None).unwrap();
                 assert!(token < 6);
             }
         }
@@ -213,10 +253,10 @@ mod tests {
         let mut random = Random::new(3, 9);
         let logits: Vec<f32> = (0..262_144).map(|_| random.next_f64() as f32 * 20.0).collect();
         let mut chain = Chain::new(&Parameters::default(), logits.len()).unwrap();
-        chain.sample(&logits).unwrap();
+        chain.sample(&logits, None).unwrap();
         let start = std::time::Instant::now();
         for _ in 0..20 {
-            chain.sample(&logits).unwrap();
+            chain.sample(&logits, None).unwrap();
         }
         let each = start.elapsed() / 20;
         // About 0.6 ms on one core; the limit only catches a full sort on a busy machine.

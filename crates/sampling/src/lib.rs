@@ -5,7 +5,8 @@
 //! file in `samplers` and one row.
 //!
 //! Equal parameters, seed and logits give equal tokens on every platform: ties are broken by the lower token
-//! id, draws come from the crate's own generator ([`Random`]) and probabilities from its own exponential.
+//! id, draws come from the crate's own generator ([`Random`]), and exponentials, logarithms and powers from
+//! its own series of exactly defined operations.
 #![forbid(unsafe_code)]
 
 mod candidates;
@@ -23,4 +24,7 @@ pub use error::SamplingError;
 pub use log_probabilities::{LogProbabilities, log_probabilities};
 pub use parameters::{Parameters, random_seed};
 pub use random::Random;
-pub use samplers::{SAMPLERS, Sampler, SamplerSpec, default_order, parse_letters, parse_names};
+pub use samplers::{
+    DEFAULT_BREAKERS, DryBreakers, InfillTexts, SAMPLERS, Sampler, SamplerSpec, default_order, parse_letters,
+    parse_names,
+};

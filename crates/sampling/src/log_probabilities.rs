@@ -1,6 +1,8 @@
-//! Log-probabilities for people and interfaces: always of the raw logits, before any sampler.
+//! Log-probabilities for people and interfaces: of the raw logits, before any sampler. Those after the samplers
+//! come from [`crate::Chain::log_probabilities`].
 
-use crate::{Candidates, SamplingError, candidates::check, math::exp};
+use crate::math::{exp, ln};
+use crate::{Candidates, SamplingError, candidates};
 
 /// Log-probabilities of one position.
 #[derive(Clone, PartialEq, Debug)]
@@ -18,13 +20,13 @@ pub fn log_probabilities(
     chosen: u32,
     count: usize,
 ) -> Result<LogProbabilities, SamplingError> {
-    check(logits)?;
-    let maximum = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    candidates::check(logits)?;
+    let maximum = candidates::best(logits).map_or(f32::NEG_INFINITY, |(_, logit)| logit);
     if maximum == f32::NEG_INFINITY {
         return Err(SamplingError::NoCandidate);
     }
     let sum: f64 = logits.iter().map(|logit| exp(f64::from(*logit) - f64::from(maximum))).sum();
-    let normaliser = f64::from(maximum) + sum.ln();
+    let normaliser = f64::from(maximum) + ln(sum);
     let of = |logit: f32| (f64::from(logit) - normaliser) as f32;
     let top = if count == 0 {
         Vec::new()

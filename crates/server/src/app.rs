@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::error::{ApiError, ApiResult, Kind};
+use crate::grammar::Grammars;
 use crate::metrics::Metrics;
 use crate::options::{Options, Served};
 
@@ -20,6 +21,8 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// The last request of each slot.
     pub slots: Arc<Slots>,
+    /// Grammars of requests.
+    pub grammars: Grammars,
     /// Start of the server in seconds since 1970.
     pub started: u64,
     open: Arc<AtomicUsize>,
@@ -34,6 +37,7 @@ impl App {
             options,
             metrics: Arc::default(),
             slots: Arc::new(slots),
+            grammars: Grammars::default(),
             started: now(),
             open: Arc::default(),
         }

@@ -183,6 +183,8 @@ impl From<EngineError> for ApiError {
             | EngineError::NoSequence { .. }
             | EngineError::Sampling(puna_sampling::SamplingError::Parameter { .. })
             | EngineError::Sampling(puna_sampling::SamplingError::TokenOutOfRange { .. })
+            // Too ambiguous, or its trigger came where it cannot begin: both lie in the request.
+            | EngineError::Grammar(_)
             | EngineError::Busy { .. } => Kind::Invalid,
             EngineError::NoRoom { .. } | EngineError::Stopped => Kind::Unavailable,
             EngineError::Sampling(_)

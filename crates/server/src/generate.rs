@@ -211,7 +211,9 @@ impl Generation {
                     Some(stop) => Reason::Stop(stop.to_owned()),
                     None if choice.late => Reason::Limit,
                     None => match reason {
-                        FinishReason::EndOfGeneration { .. } => Reason::EndOfGeneration,
+                        FinishReason::EndOfGeneration { .. } | FinishReason::GrammarEnd => {
+                            Reason::EndOfGeneration
+                        }
                         FinishReason::Length => Reason::Limit,
                         FinishReason::Cancelled => {
                             let message = "the server ends before the answer is complete";

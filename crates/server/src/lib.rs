@@ -13,6 +13,7 @@ mod edge;
 mod error;
 mod fields;
 mod generate;
+mod grammar;
 mod metrics;
 mod options;
 mod parts;
@@ -25,7 +26,9 @@ mod server;
 mod stream;
 
 pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};
+pub use grammar::grammar_tokens;
 pub use metrics::{METRICS, MetricRow, Metrics};
 pub use options::{Defaults, Embeds, Facts, Options, Served};
 pub use routes::{ROUTES, Route};
+pub use sampling::{dry_breakers, infill_texts};
 pub use server::Server;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use puna_chat::Template;
 use puna_engine::{Engine, UNLIMITED};
-use puna_sampling::Parameters;
+use puna_grammar::Grammar;
+use puna_sampling::{DEFAULT_BREAKERS, Parameters};
 use puna_tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
@@ -66,6 +67,10 @@ pub struct Facts {
 pub struct Defaults {
     /// Sampling. Without a seed in the request each answer draws a new one, unless [`Defaults::seed`] is set.
     pub sampling: Parameters,
+    /// Texts that end a repetition for DRY.
+    pub dry_breakers: Vec<String>,
+    /// What answers have to follow.
+    pub grammar: Option<Grammar>,
     /// Seed of all answers.
     pub seed: Option<u32>,
     /// Tokens to generate at most.
@@ -86,6 +91,8 @@ impl Default for Defaults {
     fn default() -> Self {
         Self {
             sampling: Parameters::default(),
+            dry_breakers: DEFAULT_BREAKERS.map(str::to_owned).to_vec(),
+            grammar: None,
             seed: None,
             predict: UNLIMITED,
             keep: 0,

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult, Kind};
-use crate::fields::{Fields, wrong};
-use crate::sampling;
+use crate::fields::Fields;
+use crate::{grammar, sampling};
 
 /// Most stop texts of one request.
 const MOST_STOPS: usize = 256;
@@ -40,8 +40,7 @@ pub struct Plan {
 }
 
 /// Fields that would change the result and that nothing here obeys yet.
-const REFUSED: &[&str] =
-    &["grammar", "json_schema", "grammar_triggers", "lora", "n_indent", "post_sampling_probs"];
+const REFUSED: &[&str] = &["lora", "n_indent"];
 
 impl Plan {
     /// Reads the fields that all endpoints share. `probabilities` is the number of most probable tokens to
@@ -84,6 +83,8 @@ impl Plan {
             Some(seconds) if seconds > 0 => Some(Duration::from_secs(seconds as u64)),
             Some(_) => None,
         };
+        let (grammar, shown) = grammar::grammar(app, fields)?;
+        let after_sampling = fields.boolean(&["post_sampling_probs"])?.unwrap_or(false);
         let stops = fields.texts(stop_fields)?.unwrap_or_default();
         if stops.len() > MOST_STOPS {
             let message = format!("{} stop texts, at most {MOST_STOPS}", stops.len());
@@ -93,19 +94,22 @@ impl Plan {
         let stream_options = Fields(fields.object(&["stream_options"])?.cloned().unwrap_or_default());
 
         let mut settings = sampling::echo(&parameters);
+        settings.extend(shown);
         settings.extend(members(json!({
             "n_predict": predict, "n_keep": keep, "ignore_eos": ignore_end, "stop": stops, "stream": stream,
-            "n_probs": probabilities.unwrap_or(0), "cache_prompt": reuse,
+            "n_probs": probabilities.unwrap_or(0), "post_sampling_probs": after_sampling, "cache_prompt": reuse,
         })));
         let template = Request {
             predict,
             end_of_generation: served.tokenizer.vocabulary().end_of_generation_tokens().collect(),
             ignore_end,
             log_probabilities: probabilities,
+            after_sampling,
             sequence: slot,
             reuse,
             keep,
             sampling: parameters,
+            grammar,
             ..Request::new(Vec::new())
         };
         let mut requests = Vec::with_capacity(prompts.len().saturating_mul(choices));
@@ -147,17 +151,7 @@ fn refuse(fields: &Fields) -> ApiResult<()> {
             return Err(ApiError::invalid(format!("field '{name}' is not supported yet")));
         }
     }
-    match fields.object(&["response_format"])? {
-        None => Ok(()),
-        Some(format) => match format.get("type") {
-            None | Some(Value::Null) => Ok(()),
-            Some(Value::String(text)) if text == "text" => Ok(()),
-            Some(Value::String(text)) => {
-                Err(ApiError::invalid(format!("field 'response_format': {text} is not supported yet")))
-            }
-            Some(other) => Err(wrong("response_format", other, "a string as its type")),
-        },
-    }
+    Ok(())
 }
 
 /// The members of an object.

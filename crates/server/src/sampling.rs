@@ -1,44 +1,37 @@
 //! Sampling settings of a request: the fields, their ranges, and what is echoed of them.
 
-use puna_sampling::{Parameters, SamplerSpec, parse_letters, parse_names, random_seed};
-use puna_tokenizer::Tokenizer;
+use std::sync::Arc;
+
+use puna_sampling::{
+    DryBreakers, InfillTexts, Parameters, SamplerSpec, parse_letters, parse_names, random_seed,
+};
+use puna_tokenizer::{Role, Tokenizer};
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, wrong};
 use crate::options::Defaults;
 
+/// Most texts that end a repetition.
+const MOST_BREAKERS: usize = 64;
 const ANY: std::ops::RangeInclusive<i64> = i32::MIN as i64..=i32::MAX as i64;
-
-/// Fields of samplers that do not exist here, each with the value that switches the sampler off. Another value
-/// would be ignored silently, so it is refused.
-const ABSENT: &[(&str, f64)] = &[
-    ("dynatemp_range", 0.0),
-    ("top_n_sigma", -1.0),
-    ("xtc_probability", 0.0),
-    ("dry_multiplier", 0.0),
-    ("mirostat", 0.0),
-    ("adaptive_target", -1.0),
-];
 
 /// The sampling settings of a request. `suppress` and the like stay as in the defaults.
 pub fn parameters(fields: &Fields, defaults: &Defaults, tokenizer: &Tokenizer) -> ApiResult<Parameters> {
-    for (name, off) in ABSENT {
-        // Below 0 counts as off where 0 is.
-        let asked = fields.number(&[name])?.map(f64::from);
-        if asked.is_some_and(|value| value != *off && value > 0.0) {
-            return Err(ApiError::invalid(format!("field '{name}': this sampler is not supported yet")));
-        }
-    }
     let mut all = defaults.sampling.clone();
     all.seed = match fields.integer(&["seed"], -1..=i64::from(u32::MAX))? {
         Some(seed) if (0..i64::from(u32::MAX)).contains(&seed) => seed as u32,
         _ => defaults.seed.unwrap_or_else(random_seed),
     };
     set(&mut all.temperature, fields.clamped(&["temperature"], 0.0..=f32::MAX)?);
+    set(&mut all.dynatemp_range, fields.clamped(&["dynatemp_range"], 0.0..=f32::MAX)?);
+    set(&mut all.dynatemp_exponent, fields.number(&["dynatemp_exponent"])?);
     set(&mut all.top_p, fields.clamped(&["top_p"], 0.0..=1.0)?);
     set(&mut all.min_p, fields.clamped(&["min_p"], 0.0..=1.0)?);
     set(&mut all.typical_p, fields.clamped(&["typical_p", "typ_p"], 0.0..=1.0)?);
+    set(&mut all.top_n_sigma, fields.number(&["top_n_sigma"])?);
+    set(&mut all.xtc_probability, fields.clamped(&["xtc_probability"], 0.0..=1.0)?);
+    set(&mut all.xtc_threshold, fields.clamped(&["xtc_threshold"], 0.0..=1.0)?);
     set(&mut all.presence_penalty, fields.number(&["presence_penalty"])?);
     set(&mut all.frequency_penalty, fields.number(&["frequency_penalty"])?);
     set(&mut all.repeat_penalty, fields.number(&["repeat_penalty"])?);
@@ -48,15 +41,82 @@ pub fn parameters(fields: &Fields, defaults: &Defaults, tokenizer: &Tokenizer) -
     }
     set(&mut all.top_k, fields.integer(&["top_k"], ANY)?.map(|value| value.max(0) as i32));
     let range = -1..=i64::from(i32::MAX);
-    set(&mut all.penalty_last_n, fields.integer(&["repeat_last_n"], range)?.map(|value| value as i32));
+    set(
+        &mut all.penalty_last_n,
+        fields.integer(&["repeat_last_n"], range.clone())?.map(|value| value as i32),
+    );
+    set(&mut all.mirostat, fields.integer(&["mirostat"], 0..=2)?.map(|value| value as i32));
+    set(&mut all.mirostat_tau, fields.number(&["mirostat_tau"])?);
+    set(&mut all.mirostat_eta, fields.number(&["mirostat_eta"])?);
+    set(&mut all.adaptive_target, fields.clamped(&["adaptive_target"], f32::MIN..=1.0)?);
+    set(&mut all.adaptive_decay, fields.number(&["adaptive_decay"])?);
+    if !(0.0..=0.99).contains(&all.adaptive_decay) {
+        let message = format!("field 'adaptive_decay': {} must be between 0 and 0.99", all.adaptive_decay);
+        return Err(ApiError::invalid(message));
+    }
+    set(&mut all.dry_multiplier, fields.number(&["dry_multiplier"])?);
+    // A base below 1 means the default one.
+    set(&mut all.dry_base, fields.number(&["dry_base"])?.filter(|base| *base >= 1.0));
+    set(
+        &mut all.dry_penalty_last_n,
+        fields.integer(&["dry_penalty_last_n"], range)?.map(|value| value as i32),
+    );
     let range = 0..=i64::from(i32::MAX);
+    set(
+        &mut all.dry_allowed_length,
+        fields.integer(&["dry_allowed_length"], range.clone())?.map(|value| value as i32),
+    );
     set(&mut all.min_keep, fields.integer(&["min_keep"], range)?.map(|value| value as usize));
     set(&mut all.samplers, samplers(fields)?);
+    let breakers = breakers(fields)?;
+    let breakers = breakers.as_ref().unwrap_or(&defaults.dry_breakers);
+    if all.dry_multiplier != 0.0 {
+        all.dry_breakers = Arc::new(dry_breakers(breakers, tokenizer));
+    }
+    if all.samplers.iter().any(|spec| spec.name == "infill") {
+        all.infill_texts = Some(Arc::new(infill_texts(tokenizer)));
+    }
     if let Some((name, value)) = fields.get(&["logit_bias"]) {
         all.logit_bias.extend(logit_bias(name, value, tokenizer)?);
     }
     all.validate(tokenizer.vocabulary().len()).map_err(|error| ApiError::invalid(error.to_string()))?;
     Ok(all)
+}
+
+/// Texts that end a repetition, if the request names some.
+fn breakers(fields: &Fields) -> ApiResult<Option<Vec<String>>> {
+    let texts = fields.texts(&["dry_sequence_breakers"])?;
+    match texts.as_deref() {
+        Some([]) => Err(ApiError::invalid("field 'dry_sequence_breakers': expected at least one text")),
+        Some(texts) if texts.len() > MOST_BREAKERS => {
+            let message =
+                format!("field 'dry_sequence_breakers': {} texts, at most {MOST_BREAKERS}", texts.len());
+            Err(ApiError::invalid(message))
+        }
+        _ => Ok(texts),
+    }
+}
+
+/// The breakers of these texts for DRY.
+pub fn dry_breakers(texts: &[String], tokenizer: &Tokenizer) -> DryBreakers {
+    let pieces = pieces(tokenizer);
+    let encode = |rest: &[u8]| tokenizer.encode_bytes(rest, false, false);
+    DryBreakers::from_texts(texts, pieces.iter().map(Vec::as_slice), encode)
+}
+
+/// What the sampler `infill` has to know.
+pub fn infill_texts(tokenizer: &Tokenizer) -> InfillTexts {
+    let vocabulary = tokenizer.vocabulary();
+    InfillTexts {
+        pieces: pieces(tokenizer),
+        end_of_generation: vocabulary.end_of_generation_tokens().collect(),
+        end_of_turn: vocabulary.role(Role::Eot).or(vocabulary.eos()),
+    }
+}
+
+/// Text of each token, special ones included.
+fn pieces(tokenizer: &Tokenizer) -> Vec<Vec<u8>> {
+    (0..tokenizer.vocabulary().len() as u32).map(|token| tokenizer.piece(token, true)).collect()
 }
 
 fn set<T>(place: &mut T, value: Option<T>) {
@@ -146,6 +206,20 @@ pub fn echo(parameters: &Parameters) -> Map<String, Value> {
         "presence_penalty": parameters.presence_penalty,
         "frequency_penalty": parameters.frequency_penalty,
         "min_keep": parameters.min_keep,
+        "dynatemp_range": parameters.dynatemp_range,
+        "dynatemp_exponent": parameters.dynatemp_exponent,
+        "top_n_sigma": parameters.top_n_sigma,
+        "xtc_probability": parameters.xtc_probability,
+        "xtc_threshold": parameters.xtc_threshold,
+        "dry_multiplier": parameters.dry_multiplier,
+        "dry_base": parameters.dry_base,
+        "dry_allowed_length": parameters.dry_allowed_length,
+        "dry_penalty_last_n": parameters.dry_penalty_last_n,
+        "mirostat": parameters.mirostat,
+        "mirostat_tau": parameters.mirostat_tau,
+        "mirostat_eta": parameters.mirostat_eta,
+        "adaptive_target": parameters.adaptive_target,
+        "adaptive_decay": parameters.adaptive_decay,
         "logit_bias": bias.collect::<Vec<_>>(),
         "samplers": samplers,
     });

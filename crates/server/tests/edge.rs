@@ -232,13 +232,6 @@ fn a09_g19_hostile_bodies() {
             }
         }
     }
-    // J06: what would not be obeyed is refused.
-    client.post("/completion", json!({"prompt": "a", "json_schema": {}})).error(400, "invalid_request_error");
-    let format = json!({"type": "json_object"});
-    let messages = json!([{"role": "user", "content": "x"}]);
-    client
-        .post("/v1/chat/completions", json!({"messages": messages, "response_format": format}))
-        .error(400, "invalid_request_error");
     alive();
 }
 

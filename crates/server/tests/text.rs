@@ -141,9 +141,19 @@ fn s13_s14_probabilities_everywhere() {
     let value = hot["completion_probabilities"][0]["logprob"].as_f64().unwrap();
     let expected = -(26.0 + 236.0 * (-20f64).exp()).ln();
     assert!((value - expected).abs() < 1e-3, "{value} and {expected}");
-    client
-        .post("/completion", json!({"prompt": "a", "post_sampling_probs": true}))
-        .error(400, "invalid_request_error");
+    // After the samplers only one candidate is left at temperature 0, and two equal ones with top-k 2.
+    for (extra, count, expected) in
+        [(json!({"temperature": 0}), 1, 1.0), (json!({"top_k": 2, "temperature": 1}), 2, 0.5)]
+    {
+        let mut body =
+            json!({"prompt": "@random:", "n_predict": 1, "n_probs": 5, "post_sampling_probs": true});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let found = client.post("/completion", body).ok();
+        let entry = &found["completion_probabilities"][0];
+        assert!((entry["prob"].as_f64().unwrap() - expected).abs() < 1e-6, "{entry}");
+        assert_eq!(entry["top_probs"].as_array().unwrap().len(), count);
+        assert!(entry.get("logprob").is_none());
+    }
 }
 
 #[test]
@@ -170,6 +180,26 @@ fn s05_s11_settings_take_effect() {
     for wrong in [json!([[-1, 1]]), json!([[262, 1]]), json!([[1, 1, 1]]), json!("a"), json!([["a", "b"]])] {
         let message = run(json!({"logit_bias": wrong})).error(400, "invalid_request_error");
         assert!(message.contains("logit_bias"), "{message}");
+    }
+    for change in [
+        json!({"dry_multiplier": 30, "dry_allowed_length": 1}),
+        json!({"mirostat": 2, "mirostat_tau": 30, "temperature": 100.0, "seed": 4}),
+        json!({"mirostat": 1, "mirostat_tau": 30, "temperature": 100.0, "seed": 4}),
+        json!({"temperature": 0.2, "dynatemp_range": 500, "dynatemp_exponent": 0.1, "seed": 4}),
+        json!({"samplers": ["adaptive_p"], "temperature": 1, "adaptive_target": 0.0, "seed": 4}),
+    ] {
+        assert_ne!(run(change.clone()).ok()["content"], "aaaaaa", "{change}");
+    }
+    for wrong in [
+        json!({"mirostat": 3}),
+        json!({"adaptive_decay": 1.0}),
+        json!({"dry_sequence_breakers": []}),
+        json!({"dry_sequence_breakers": [1]}),
+        json!({"dry_allowed_length": -1}),
+        json!({"samplers": ["what"]}),
+        json!({"samplers": "kq"}),
+    ] {
+        run(wrong).error(400, "invalid_request_error");
     }
     // S07: any window of the penalties.
     for window in [0, -1, 1, 1_000_000_000] {

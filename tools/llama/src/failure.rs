@@ -11,6 +11,8 @@ pub enum Failure {
     Usage(String, String),
     /// Anything else that the user should read in one line; exit code 1.
     Failed(String),
+    /// The output says all there is to say; exit code 1.
+    Told,
     /// Whoever read the output has gone; there is nobody to tell.
     BrokenPipe,
     /// Ctrl-C; the exit code is the shell's custom for it.
@@ -30,6 +32,7 @@ impl Failure {
                 console::error(message);
                 ExitCode::from(1)
             }
+            Self::Told => ExitCode::from(1),
             Self::BrokenPipe => ExitCode::SUCCESS,
             Self::Interrupted => ExitCode::from(130),
         }

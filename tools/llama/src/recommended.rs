@@ -91,8 +91,8 @@ mod tests {
         for (key, value) in [
             ("temp", Value::String("hot".into())),
             ("top_p", Value::F32(7.0)),
-            ("mirostat", Value::I32(2)),
-            ("xtc_probability", Value::F32(0.5)),
+            ("mirostat", Value::I32(3)),
+            ("xtc_probability", Value::F32(1.5)),
             ("sequence", Value::String("what".into())),
             ("sequence", Value::String("--help".into())),
         ] {

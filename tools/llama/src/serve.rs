@@ -4,7 +4,7 @@ use crate::chat::template::Renderer;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{file_types, files, interrupt, load, pages, recommended, session};
+use crate::{constraint, file_types, files, interrupt, load, pages, recommended, session};
 use puna_engine::{Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
@@ -49,6 +49,8 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     let renderer =
         Renderer::choose(template.as_ref().copied(), tokenizer.vocabulary(), &config.chat, console)?;
     let parallel = config.server.parallel.unwrap_or(PARALLEL);
+    let grammar = config.sampling.grammar.as_ref();
+    let grammar = constraint::grammar(invocation, grammar, || puna_server::grammar_tokens(&tokenizer))?;
     let embedding = &config.embedding;
     let model = match embedding.serve || embedding.serve_ranks {
         true => embedder(&opened, config, console, parallel)?,
@@ -64,13 +66,15 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     session::warn_of_shift(&model, config, console);
     let information = model.information().clone();
 
-    let mut sampling =
-        session::parameters(&recommended::sampling(invocation, &SPEC, config, metadata, console)?);
+    let recommended = recommended::sampling(invocation, &SPEC, config, metadata, console)?;
+    let mut sampling = session::parameters(&recommended, &tokenizer);
     let within = |token: &u32| *token < information.vocabulary;
     sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
     sampling.validate(information.vocabulary as usize).map_err(|error| Failure::Failed(error.to_string()))?;
     let defaults = Defaults {
         sampling,
+        dry_breakers: session::breakers(&recommended),
+        grammar,
         seed: config.sampling.seed,
         predict: config.prompt.predict.unwrap_or(UNLIMITED),
         keep: config.context.keep,

@@ -3,12 +3,14 @@
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{console, interrupt, load, recommended};
+use crate::{console, constraint, interrupt, load, recommended};
 use puna_chat::Stops;
 use puna_engine::{Engine, EngineOptions, Event, FinishReason, Request, Timings};
 use puna_flags::{Config, Sampling, Spec};
+use puna_grammar::Grammar;
 use puna_runtime::{Model, ModelInformation};
-use puna_sampling::{Parameters, SAMPLERS, random_seed};
+use puna_sampling::{DEFAULT_BREAKERS, Parameters, SAMPLERS, random_seed};
+use puna_server::{dry_breakers, grammar_tokens, infill_texts};
 use puna_tokenizer::{Decoder, Tokenizer};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -30,6 +32,7 @@ pub struct Session {
     /// Bytes of the caches.
     pub cache_bytes: u64,
     sampling: Parameters,
+    grammar: Option<Grammar>,
     end_of_generation: Arc<[u32]>,
     ignore_end: bool,
     predict: i32,
@@ -79,6 +82,8 @@ impl Session {
         let tokenizer = Tokenizer::from_metadata(&opened.file.metadata)?
             .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
         tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
+        let grammar = config.sampling.grammar.as_ref();
+        let grammar = constraint::grammar(invocation, grammar, || grammar_tokens(&tokenizer))?;
         let model = load::model(&opened, config, console, 1, 1)?;
         warn_of_shift(&model, config, console);
         let information = model.information().clone();
@@ -94,7 +99,8 @@ impl Session {
         let options = EngineOptions { step_tokens, context_shift: config.context.shift };
         let within = |token: &u32| *token < information.vocabulary;
         let metadata = &opened.file.metadata;
-        let mut sampling = parameters(&recommended::sampling(invocation, spec, config, metadata, console)?);
+        let mut sampling =
+            parameters(&recommended::sampling(invocation, spec, config, metadata, console)?, &tokenizer);
         sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
         sampling
             .validate(information.vocabulary as usize)
@@ -109,6 +115,7 @@ impl Session {
             template: metadata.optional_str("tokenizer.chat_template").map(|text| text.map(str::to_owned)),
             cache_bytes,
             sampling,
+            grammar,
             ignore_end: config.sampling.ignore_eos,
             predict: config.prompt.predict.unwrap_or(predict),
             keep: config.context.keep.saturating_add(begin),
@@ -141,6 +148,7 @@ impl Session {
         Request {
             predict: self.predict,
             sampling: self.sampling.clone(),
+            grammar: self.grammar.clone(),
             end_of_generation: self.end_of_generation.clone(),
             ignore_end: self.ignore_end,
             sequence: Some(0),
@@ -204,7 +212,7 @@ impl Session {
         let end = match reason {
             _ if interrupted => End::Interrupted,
             _ if stops.stopped() => End::Complete,
-            FinishReason::EndOfGeneration { .. } => End::Complete,
+            FinishReason::EndOfGeneration { .. } | FinishReason::GrammarEnd => End::Complete,
             FinishReason::Length => End::Length,
             FinishReason::Cancelled => End::Interrupted,
         };
@@ -214,7 +222,10 @@ impl Session {
 
 /// Refuses sampling settings that no model could be used with; what depends on the vocabulary comes later.
 pub fn check_sampling(invocation: &Invocation, sampling: &Sampling) -> Result<(), Failure> {
-    parameters(sampling).validate(usize::MAX).map_err(|error| invocation.usage(error))
+    if let Some(source) = &sampling.grammar {
+        constraint::read(invocation, source)?;
+    }
+    settings(sampling).validate(usize::MAX).map_err(|error| invocation.usage(error))
 }
 
 /// Says that a model cannot do what `--context-shift` asks for.
@@ -224,9 +235,21 @@ pub fn warn_of_shift(model: &Model, config: &Config, console: &Console) {
     }
 }
 
-/// The sampling settings of the flags. Samplers that do not exist are left out: their flags accept only the
-/// values that switch them off.
-pub fn parameters(sampling: &Sampling) -> Parameters {
+/// The sampling settings of the flags, for a model with this tokenizer.
+pub fn parameters(sampling: &Sampling, tokenizer: &Tokenizer) -> Parameters {
+    let mut parameters = settings(sampling);
+    // Both go through the whole vocabulary, so only what is used is made.
+    if parameters.dry_multiplier != 0.0 {
+        parameters.dry_breakers = Arc::new(dry_breakers(&breakers(sampling), tokenizer));
+    }
+    if parameters.samplers.iter().any(|spec| spec.name == "infill") {
+        parameters.infill_texts = Some(Arc::new(infill_texts(tokenizer)));
+    }
+    parameters
+}
+
+/// What of them needs no model.
+fn settings(sampling: &Sampling) -> Parameters {
     let defaults = Parameters::default();
     let samplers = match &sampling.samplers {
         None => defaults.samplers.clone(),
@@ -245,10 +268,29 @@ pub fn parameters(sampling: &Sampling) -> Parameters {
         repeat_penalty: sampling.repeat_penalty,
         presence_penalty: sampling.presence_penalty,
         frequency_penalty: sampling.frequency_penalty,
+        top_n_sigma: sampling.top_n_sigma,
+        xtc_probability: sampling.xtc_probability,
+        xtc_threshold: sampling.xtc_threshold,
+        dynatemp_range: sampling.dynatemp_range,
+        dynatemp_exponent: sampling.dynatemp_exponent,
+        dry_multiplier: sampling.dry_multiplier,
+        dry_base: sampling.dry_base,
+        dry_allowed_length: sampling.dry_allowed_length,
+        dry_penalty_last_n: sampling.dry_penalty_last_n,
+        mirostat: sampling.mirostat,
+        mirostat_tau: sampling.mirostat_tau,
+        mirostat_eta: sampling.mirostat_eta,
+        adaptive_target: sampling.adaptive_target,
+        adaptive_decay: sampling.adaptive_decay,
         logit_bias: sampling.logit_bias.clone(),
         samplers,
         ..defaults
     }
+}
+
+/// Texts that end a repetition for DRY.
+pub fn breakers(sampling: &Sampling) -> Vec<String> {
+    sampling.dry_breakers.clone().unwrap_or_else(|| DEFAULT_BREAKERS.map(str::to_owned).to_vec())
 }
 
 /// One line about speed.

@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::{
-    bench, cli, completion, devices, diffusion, embedding, gguf_split, info, logits, pages, perplexity, pull,
-    quantize, rerank, run, serve, simple, tokenize,
+    bench, cli, completion, devices, diffusion, embedding, gguf_split, grammar, info, logits, pages,
+    perplexity, pull, quantize, rerank, run, serve, simple, tokenize,
 };
 use puna_flags::{Command, closest};
 
@@ -121,6 +121,13 @@ pub static TOOLS: &[Tool] = &[
         summary: "Print the tokens of a text",
         command: |program| tokenize::SPEC.command(program),
         run: tokenize::run,
+    },
+    Tool {
+        name: "grammar",
+        aliases: &["gbnf-validator"],
+        summary: "Check a text against a grammar or a JSON schema",
+        command: |program| grammar::SPEC.command(program),
+        run: grammar::run,
     },
     Tool {
         name: "info",

@@ -9,7 +9,8 @@ const TEXT: ToolSet = ToolSet::CHAT
     .or(ToolSet::TOKENIZE)
     .or(ToolSet::PERPLEXITY)
     .or(ToolSet::EMBED)
-    .or(ToolSet::DIFFUSION);
+    .or(ToolSet::DIFFUSION)
+    .or(ToolSet::GRAMMAR);
 
 pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::text("-p --prompt", "TEXT", "The prompt", |c: &mut Config, v| {

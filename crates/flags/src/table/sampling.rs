@@ -1,8 +1,8 @@
 //! How the next token is chosen.
 
-use crate::config::Config;
+use crate::config::{Config, GrammarSource};
 use crate::flag::{Flag, ToolSet};
-use crate::values::{at_least, filled, integer, number, number_in, positive};
+use crate::values::{at_least, filled, integer, number, number_in, path, positive};
 
 /// Letters of `--sampler-seq` and the samplers they stand for.
 const SEQUENCE: &[(char, &str)] = &[
@@ -15,6 +15,8 @@ const SEQUENCE: &[(char, &str)] = &[
     ('m', "min_p"),
     ('x', "xtc"),
     ('t', "temperature"),
+    ('i', "infill"),
+    ('a', "adaptive_p"),
 ];
 
 fn sampler_letters(value: &str) -> Result<Vec<String>, String> {
@@ -36,8 +38,8 @@ fn sampler_names(value: &str) -> Result<Vec<String>, String> {
                 "top_nsigma" => "top_n_sigma",
                 other => other,
             };
-            let known =
-                SEQUENCE.iter().find(|(_, known)| *known == name).map(|(_, known)| (*known).to_owned());
+            let same = |known: &str| known == name || known.replace('_', "") == name;
+            let known = SEQUENCE.iter().find(|(_, known)| same(known)).map(|(_, known)| (*known).to_owned());
             known.ok_or_else(|| format!("{part} is no sampler"))
         })
         .collect()
@@ -52,15 +54,6 @@ fn logit_bias(value: &str) -> Result<(u32, f32), String> {
     match bias.parse::<f32>() {
         Ok(bias) if !bias.is_nan() && bias != f32::INFINITY => Ok((id, bias)),
         _ => Err(shape()),
-    }
-}
-
-/// Accepts only the values that switch a sampler off: zero and below.
-fn off(value: &str) -> Result<(), String> {
-    if number(value)? <= 0.0 {
-        Ok(())
-    } else {
-        Err("this sampler is not supported yet; 0 switches it off".into())
     }
 }
 
@@ -202,67 +195,204 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::value(
         "--sampler-seq --sampling-seq",
         "LETTERS",
-        "The same with one letter each, out of edskypmxt",
+        "The same with one letter each, out of edskypmxtia",
         |c: &mut Config, v| {
             c.sampling.samplers = Some(sampler_letters(v)?);
             Ok(())
         },
     )
     .tools(ToolSet::GENERATE),
-    Flag::value("--top-nsigma --top-n-sigma", "N", "Only -1 (off) so far", |_, v| off(v))
-        .default("-1")
-        .tools(ToolSet::GENERATE),
-    Flag::value("--xtc-probability", "N", "Only 0 (off) so far", |_, v| off(v))
-        .default("0")
-        .tools(ToolSet::GENERATE),
-    Flag::value("--xtc-threshold", "N", "Threshold of xtc", |_, v| number(v).map(drop))
-        .inert("xtc is off")
-        .tools(ToolSet::GENERATE),
-    Flag::value("--dry-multiplier", "N", "Only 0 (off) so far", |_, v| off(v))
-        .default("0")
-        .tools(ToolSet::GENERATE),
-    Flag::value("--dry-base", "N", "Base of dry", |_, v| number(v).map(drop))
-        .inert("dry is off")
-        .tools(ToolSet::GENERATE),
-    Flag::value("--dry-allowed-length", "N", "Allowed length of dry", |_, v| integer::<i32>(v).map(drop))
-        .inert("dry is off")
-        .tools(ToolSet::GENERATE),
-    Flag::value("--dry-penalty-last-n", "N", "Tokens that dry looks back on", |_, v| {
-        integer::<i32>(v).map(drop)
-    })
-    .inert("dry is off")
-    .tools(ToolSet::GENERATE),
-    Flag::text("--dry-sequence-breaker", "TEXT", "Breaker of dry", |_, v| filled(v).map(drop))
-        .inert("dry is off")
-        .tools(ToolSet::GENERATE),
-    Flag::value("--adaptive-target", "N", "Only -1 (off) so far", |_, v| match number(v)? {
-        target if target < 0.0 => Ok(()),
-        _ => Err("this sampler is not supported yet; -1 switches it off".into()),
-    })
+    Flag::value(
+        "--top-nsigma --top-n-sigma",
+        "N",
+        "Keep tokens whose logit is within N standard deviations of the best; -1 means all",
+        |c: &mut Config, v| {
+            c.sampling.top_n_sigma = number(v)?;
+            Ok(())
+        },
+    )
     .default("-1")
     .tools(ToolSet::GENERATE),
-    Flag::value("--adaptive-decay", "N", "Decay of adaptive-p", |_, v| number(v).map(drop))
-        .inert("adaptive-p is off")
-        .tools(ToolSet::GENERATE),
-    Flag::value("--dynatemp-range", "N", "Only 0 (off) so far", |_, v| off(v))
-        .default("0")
-        .tools(ToolSet::GENERATE),
-    Flag::value("--dynatemp-exp", "N", "Exponent of the dynamic temperature", |_, v| number(v).map(drop))
-        .inert("the dynamic temperature is off")
-        .tools(ToolSet::GENERATE),
-    Flag::value("--mirostat", "N", "Only 0 (off) so far", |_, v| off(v))
-        .default("0")
-        .tools(ToolSet::GENERATE),
-    Flag::value("--mirostat-lr", "N", "Learning rate of mirostat", |_, v| number(v).map(drop))
-        .inert("mirostat is off")
-        .tools(ToolSet::GENERATE),
-    Flag::value("--mirostat-ent", "N", "Target of mirostat", |_, v| number(v).map(drop))
-        .inert("mirostat is off")
-        .tools(ToolSet::GENERATE),
-    Flag::not_yet("--grammar", "GRAMMAR", "Grammar (GBNF) for the output").tools(ToolSet::GENERATE),
-    Flag::not_yet("--grammar-file", "FILE", "File with the grammar").tools(ToolSet::GENERATE),
-    Flag::not_yet("-j --json-schema", "SCHEMA", "JSON schema for the output").tools(ToolSet::GENERATE),
-    Flag::not_yet("-jf --json-schema-file", "FILE", "File with the schema").tools(ToolSet::GENERATE),
+    Flag::value(
+        "--xtc-probability",
+        "N",
+        "How often the most likely tokens are dropped; 0 means never",
+        |c: &mut Config, v| {
+            c.sampling.xtc_probability = number_in(v, 0.0, 1.0)?;
+            Ok(())
+        },
+    )
+    .default("0")
+    .tools(ToolSet::GENERATE),
+    Flag::value(
+        "--xtc-threshold",
+        "N",
+        "Least probability of tokens that are dropped then; above 0.5 means none",
+        |c: &mut Config, v| {
+            c.sampling.xtc_threshold = number_in(v, 0.0, 1.0)?;
+            Ok(())
+        },
+    )
+    .default("0.1")
+    .tools(ToolSet::GENERATE),
+    Flag::value(
+        "--dry-multiplier",
+        "N",
+        "Strength of the penalty for repeated sequences; 0 means none",
+        |c: &mut Config, v| {
+            c.sampling.dry_multiplier = number(v)?;
+            Ok(())
+        },
+    )
+    .default("0")
+    .tools(ToolSet::GENERATE),
+    Flag::value(
+        "--dry-base",
+        "N",
+        "Base of that penalty: it grows by this factor with each token; below 1 means none",
+        |c: &mut Config, v| {
+            c.sampling.dry_base = number(v)?;
+            Ok(())
+        },
+    )
+    .default("1.75")
+    .tools(ToolSet::GENERATE),
+    Flag::value(
+        "--dry-allowed-length",
+        "N",
+        "Repeated sequences up to this length cost nothing",
+        |c: &mut Config, v| {
+            c.sampling.dry_allowed_length = at_least(v, 0)?;
+            Ok(())
+        },
+    )
+    .default("2")
+    .tools(ToolSet::GENERATE),
+    Flag::value(
+        "--dry-penalty-last-n",
+        "N",
+        "Tokens in which repetitions are looked for; 0 means none, -1 the whole context",
+        |c: &mut Config, v| {
+            c.sampling.dry_penalty_last_n = at_least(v, -1)?;
+            Ok(())
+        },
+    )
+    .default("64")
+    .tools(ToolSet::GENERATE),
+    Flag::text(
+        "--dry-sequence-breaker",
+        "TEXT",
+        "Text that ends a repeated sequence instead of line break, colon, quote and star; may be repeated, none means no text",
+        |c: &mut Config, v| {
+            let breakers = c.sampling.dry_breakers.get_or_insert_default();
+            match v {
+                "none" => breakers.clear(),
+                text => breakers.push(filled(text)?),
+            }
+            Ok(())
+        },
+    )
+    .tools(ToolSet::GENERATE),
+    Flag::value(
+        "--adaptive-target",
+        "N",
+        "Mean probability of the chosen tokens for the sampler adaptive_p; -1 means off",
+        |c: &mut Config, v| {
+            c.sampling.adaptive_target = number_in(v, f32::MIN, 1.0)?;
+            Ok(())
+        },
+    )
+    .default("-1")
+    .tools(ToolSet::GENERATE),
+    Flag::value(
+        "--adaptive-decay",
+        "N",
+        "Weight that older tokens keep in that mean",
+        |c: &mut Config, v| {
+            c.sampling.adaptive_decay = number_in(v, 0.0, 0.99)?;
+            Ok(())
+        },
+    )
+    .default("0.9")
+    .tools(ToolSet::GENERATE),
+    Flag::value(
+        "--dynatemp-range",
+        "N",
+        "How far the temperature moves around its value with the entropy; 0 means not at all",
+        |c: &mut Config, v| {
+            c.sampling.dynatemp_range = number_in(v, 0.0, f32::MAX)?;
+            Ok(())
+        },
+    )
+    .default("0")
+    .tools(ToolSet::GENERATE),
+    Flag::value(
+        "--dynatemp-exp",
+        "N",
+        "Exponent of the entropy's share in that",
+        |c: &mut Config, v| {
+            c.sampling.dynatemp_exponent = number(v)?;
+            Ok(())
+        },
+    )
+    .default("1")
+    .tools(ToolSet::GENERATE),
+    Flag::value(
+        "--mirostat",
+        "N",
+        "Mirostat 1 or 2 instead of all samplers but the temperature; 0 means off",
+        |c: &mut Config, v| {
+            c.sampling.mirostat = match integer::<i32>(v)? {
+                version @ 0..=2 => version,
+                _ => return Err("expected 0, 1 or 2".into()),
+            };
+            Ok(())
+        },
+    )
+    .default("0")
+    .tools(ToolSet::GENERATE),
+    Flag::value(
+        "--mirostat-lr",
+        "N",
+        "Learning rate of mirostat",
+        |c: &mut Config, v| {
+            c.sampling.mirostat_eta = number(v)?;
+            Ok(())
+        },
+    )
+    .default("0.1")
+    .tools(ToolSet::GENERATE),
+    Flag::value(
+        "--mirostat-ent",
+        "N",
+        "Surprise in bits that mirostat comes to",
+        |c: &mut Config, v| {
+            c.sampling.mirostat_tau = number(v)?;
+            Ok(())
+        },
+    )
+    .default("5")
+    .tools(ToolSet::GENERATE),
+    Flag::text("--grammar", "GRAMMAR", "Grammar that the output has to follow: GBNF, or Lark after %llguidance", |c: &mut Config, v| {
+        c.sampling.grammar = Some(GrammarSource::Text(filled(v)?));
+        Ok(())
+    })
+    .tools(ToolSet::GENERATE.or(ToolSet::GRAMMAR)),
+    Flag::value("--grammar-file", "FILE", "File with such a grammar", |c: &mut Config, v| {
+        c.sampling.grammar = Some(GrammarSource::File(path(v)?));
+        Ok(())
+    })
+    .tools(ToolSet::GENERATE.or(ToolSet::GRAMMAR)),
+    Flag::text("-j --json-schema", "SCHEMA", "JSON schema that the output has to follow", |c: &mut Config, v| {
+        c.sampling.grammar = Some(GrammarSource::Schema(filled(v)?));
+        Ok(())
+    })
+    .tools(ToolSet::GENERATE.or(ToolSet::GRAMMAR)),
+    Flag::value("-jf --json-schema-file", "FILE", "File with such a schema", |c: &mut Config, v| {
+        c.sampling.grammar = Some(GrammarSource::SchemaFile(path(v)?));
+        Ok(())
+    })
+    .tools(ToolSet::GENERATE.or(ToolSet::GRAMMAR)),
     Flag::switch("-bs --backend-sampling", "Choose tokens on the device", |_, _| ())
         .env("LLAMA_ARG_BACKEND_SAMPLING")
         .inert("the result is the same")
@@ -278,6 +408,7 @@ mod tests {
         assert_eq!(sampler_letters("kt").unwrap(), ["top_k", "temperature"]);
         assert!(sampler_letters("kz").is_err());
         assert_eq!(sampler_names("top-k; typical;temp").unwrap(), ["top_k", "typ_p", "temperature"]);
+        assert_eq!(sampler_names("minp;adaptive-p;infill").unwrap(), ["min_p", "adaptive_p", "infill"]);
         assert!(sampler_names("top_k;what").is_err());
     }
 

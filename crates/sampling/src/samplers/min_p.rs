@@ -2,6 +2,7 @@
 
 use super::{Sampler, SamplerSpec};
 use crate::Candidates;
+use crate::math::ln;
 
 pub(super) const SPEC: SamplerSpec = SamplerSpec {
     name: "min_p",
@@ -22,10 +23,10 @@ impl Sampler for MinP {
     fn apply(&mut self, candidates: &mut Candidates) {
         let Some(best) = candidates.best() else { return };
         // A share above 1 would rule out even the best.
-        let threshold = (best.logit + self.share.ln()).min(best.logit);
-        let enough = candidates.items().iter().filter(|item| item.logit >= threshold).count();
+        let threshold = (best.logit + ln(f64::from(self.share)) as f32).min(best.logit);
+        let enough = candidates.logits().filter(|logit| *logit >= threshold).count();
         if enough >= self.min_keep {
-            candidates.retain(|item| item.logit >= threshold);
+            candidates.retain_from(threshold);
         } else {
             candidates.keep_best(self.min_keep);
         }

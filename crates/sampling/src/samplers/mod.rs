@@ -1,18 +1,29 @@
 //! The table of samplers.
 
+mod adaptive_p;
+mod dry;
+mod infill;
 mod min_p;
+pub(crate) mod mirostat;
 mod penalties;
 mod temperature;
 mod top_k;
+mod top_n_sigma;
 mod top_p;
 mod typical;
+mod xtc;
 
-use crate::{Candidates, Parameters, SamplingError};
+pub use dry::{DEFAULT_BREAKERS, DryBreakers};
+pub use infill::InfillTexts;
+
+use crate::{Candidate, Candidates, Parameters, SamplingError};
 
 /// One step of a chain.
 pub trait Sampler: Send {
     /// Changes logits or drops candidates; at least one stays.
     fn apply(&mut self, candidates: &mut Candidates);
+    /// This one of the candidates was drawn, with its probability among them. It need not be accepted.
+    fn chosen(&mut self, _candidate: &Candidate) {}
     /// A token was appended.
     fn accept(&mut self, _token: u32) {}
     /// Forgets what was accepted.
@@ -37,29 +48,45 @@ pub struct SamplerSpec {
     pub build: fn(&Parameters) -> Option<Box<dyn Sampler>>,
 }
 
-/// Every sampler, in the default order.
-pub const SAMPLERS: &[SamplerSpec] =
-    &[penalties::SPEC, top_k::SPEC, typical::SPEC, top_p::SPEC, min_p::SPEC, temperature::SPEC];
+/// Every sampler: first those of the default order, in that order.
+pub const SAMPLERS: &[SamplerSpec] = &[
+    penalties::SPEC,
+    dry::SPEC,
+    top_n_sigma::SPEC,
+    top_k::SPEC,
+    typical::SPEC,
+    top_p::SPEC,
+    min_p::SPEC,
+    xtc::SPEC,
+    temperature::SPEC,
+    infill::SPEC,
+    adaptive_p::SPEC,
+];
 
-/// All samplers in the order of the table.
+/// Letters of the samplers that a request has which names none.
+const DEFAULT_ORDER: &str = "edskypmxt";
+
+/// The samplers of a request that names none, in order.
 pub fn default_order() -> Vec<&'static SamplerSpec> {
-    SAMPLERS.iter().collect()
+    DEFAULT_ORDER.chars().filter_map(|letter| SAMPLERS.iter().find(|spec| spec.letter == letter)).collect()
 }
 
-/// Samplers by names separated by semicolons, as `--samplers` takes them. `-` counts as `_`; empty names are
-/// skipped, so an empty text is an empty chain.
+/// Samplers by names separated by semicolons, as `--samplers` takes them. `-` counts as `_`, and names may be
+/// written without either; empty names are skipped, so an empty text is an empty chain.
 pub fn parse_names(text: &str) -> Result<Vec<&'static SamplerSpec>, SamplingError> {
     text.split(';').map(str::trim).filter(|name| !name.is_empty()).map(by_name).collect()
 }
 
 fn by_name(name: &str) -> Result<&'static SamplerSpec, SamplingError> {
     let wanted = name.replace('-', "_").to_ascii_lowercase();
-    SAMPLERS.iter().find(|spec| spec.name == wanted || spec.aliases.contains(&wanted.as_str())).ok_or_else(
-        || SamplingError::UnknownName {
-            name: name.to_string(),
-            known: SAMPLERS.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "),
-        },
-    )
+    let known = |spec: &&SamplerSpec| {
+        let mut names = spec.aliases.iter().chain([&spec.name]);
+        names.any(|name| *name == wanted || name.replace('_', "") == wanted)
+    };
+    SAMPLERS.iter().find(known).ok_or_else(|| SamplingError::UnknownName {
+        name: name.to_string(),
+        known: SAMPLERS.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "),
+    })
 }
 
 /// Samplers by their letters, as `--sampler-seq` takes them.
@@ -101,12 +128,19 @@ mod tests {
 
     #[test]
     fn orders_are_parsed() {
-        assert_eq!(names(&default_order()), ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"]);
+        let usual =
+            ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"];
+        assert_eq!(names(&default_order()), usual);
+        assert_eq!(names(&parse_letters("ia").unwrap()), ["infill", "adaptive_p"]);
+        assert_eq!(names(&parse_names("topk;TypP;top-nsigma").unwrap()), ["top_k", "typ_p", "top_n_sigma"]);
         assert_eq!(names(&parse_names("min-p; Temp ;TOP_K;").unwrap()), ["min_p", "temperature", "top_k"]);
         assert_eq!(names(&parse_letters("tke").unwrap()), ["temperature", "top_k", "penalties"]);
         assert!(parse_names("").unwrap().is_empty());
         let unknown = parse_names("top_k;nonsense").unwrap_err().to_string();
-        assert!(unknown.starts_with("unknown sampler \"nonsense\", known are penalties, top_k"), "{unknown}");
+        assert!(
+            unknown.starts_with("unknown sampler \"nonsense\", known are penalties, dry, top_n"),
+            "{unknown}"
+        );
         assert!(parse_letters("k?").unwrap_err().to_string().contains("'?'"));
     }
 

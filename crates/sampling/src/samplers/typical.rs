@@ -3,6 +3,7 @@
 
 use super::{Sampler, SamplerSpec};
 use crate::Candidates;
+use crate::math::{entropy, ln};
 
 pub(super) const SPEC: SamplerSpec = SamplerSpec {
     name: "typ_p",
@@ -21,15 +22,13 @@ struct Typical {
 
 /// Information of an event in nats; infinite for probability 0.
 fn information(probability: f32) -> f64 {
-    -f64::from(probability).ln()
+    -ln(f64::from(probability))
 }
 
 impl Sampler for Typical {
     fn apply(&mut self, candidates: &mut Candidates) {
         candidates.normalise();
-        let possible = candidates.items().iter().filter(|item| item.probability > 0.0);
-        let entropy: f64 =
-            possible.map(|item| f64::from(item.probability) * information(item.probability)).sum();
+        let entropy = entropy(candidates.items().iter().map(|item| item.probability));
         candidates.sort_by_key(|item| (information(item.probability) - entropy).abs());
         let mut sum = 0.0;
         let mut count = 0;

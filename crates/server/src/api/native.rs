@@ -38,6 +38,7 @@ struct Native {
     model: String,
     settings: Value,
     probabilities: bool,
+    after_sampling: bool,
     return_tokens: bool,
     return_progress: bool,
     /// Members to show; empty for all.
@@ -56,6 +57,7 @@ impl Native {
             model: app.served.facts.name.clone(),
             settings: plan.settings.clone(),
             probabilities: plan.requests.iter().any(|request| request.log_probabilities.is_some()),
+            after_sampling: plan.requests.iter().any(|request| request.after_sampling),
             return_tokens: plan.return_tokens,
             return_progress: plan.return_progress,
             shown: fields.texts(&["response_fields"])?.unwrap_or_default(),
@@ -96,7 +98,7 @@ impl Native {
             "timings": timings(ending),
         }));
         if self.probabilities && !stream {
-            let entries = probabilities::entries(&ending.scored, &self.tokenizer);
+            let entries = probabilities::entries(&ending.scored, &self.tokenizer, self.after_sampling);
             result.insert("completion_probabilities".into(), entries);
         }
         let result = Value::Object(result);
@@ -132,7 +134,7 @@ impl Protocol for Native {
                     "tokens_predicted": piece.generated,
                 }));
                 if self.probabilities {
-                    let entries = probabilities::entries(&piece.scored, &self.tokenizer);
+                    let entries = probabilities::entries(&piece.scored, &self.tokenizer, self.after_sampling);
                     chunk.insert("completion_probabilities".into(), entries);
                 }
                 vec![Frame::Data(Value::Object(chunk))]

@@ -87,6 +87,7 @@ struct OpenAi {
     style: Style,
     include_usage: bool,
     probabilities: bool,
+    after_sampling: bool,
     usage: Usage,
     last_timings: Value,
     choices: usize,
@@ -128,6 +129,7 @@ impl OpenAi {
             style,
             include_usage: plan.include_usage,
             probabilities: plan.requests.iter().any(|request| request.log_probabilities.is_some()),
+            after_sampling: plan.requests.iter().any(|request| request.after_sampling),
             usage: Usage::default(),
             last_timings: Value::Null,
             choices: plan.requests.len(),
@@ -153,7 +155,9 @@ impl OpenAi {
 
     fn log_probabilities(&self, scored: &[Scored]) -> Value {
         match self.probabilities {
-            true => json!({ "content": probabilities::entries(scored, &self.tokenizer) }),
+            true => {
+                json!({ "content": probabilities::entries(scored, &self.tokenizer, self.after_sampling) })
+            }
             false => Value::Null,
         }
     }

@@ -1,0 +1,55 @@
+//! JSON schemas: checking and rewriting them for llguidance ([`prepare`]), compiling, and finding the keyword to
+//! blame when that fails.
+
+mod blame;
+mod keywords;
+mod pattern;
+mod prepare;
+mod references;
+
+use llguidance::api::TopLevelGrammar;
+use serde_json::{Map, Value, json};
+
+pub use prepare::prepare;
+
+use crate::guided::{self, Guided};
+use crate::{GrammarError, Tokens};
+
+/// Blanks that may stand between the parts of a JSON text: none, one, or a line break with an indentation. Not
+/// any number, which models tend to use up.
+const BLANKS: &str = r" |\n{1,2}[ \t]{0,20}";
+
+/// Compiles a schema.
+pub(crate) fn compile(schema: &Value, tokens: &Tokens) -> Result<Guided, GrammarError> {
+    let prepared = prepare::rewrite(schema)?;
+    compile_prepared(prepared.root.clone(), &prepared.definitions, tokens)
+        .map_err(|problem| blame::find(&prepared, problem, tokens))
+}
+
+/// Compiles a part of a rewritten schema.
+fn compile_prepared(
+    root: Value,
+    definitions: &Map<String, Value>,
+    tokens: &Tokens,
+) -> Result<Guided, String> {
+    let mut members = match root {
+        Value::Object(members) => members,
+        Value::Bool(true) => Map::new(),
+        _ => return Err("nothing is allowed".into()),
+    };
+    if !definitions.is_empty() {
+        members.insert("$defs".into(), Value::Object(definitions.clone()));
+    }
+    members.insert("x-guidance".into(), json!({ "whitespace_pattern": BLANKS }));
+    guided::compile(TopLevelGrammar::from_json_schema(Value::Object(members)), tokens)
+}
+
+/// The error for a keyword.
+fn refused(pointer: &str, problem: impl Into<String>) -> GrammarError {
+    GrammarError::Schema { pointer: pointer.to_owned(), problem: problem.into() }
+}
+
+/// A pointer with one more part.
+fn within(pointer: &str, name: &str) -> String {
+    format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"))
+}
