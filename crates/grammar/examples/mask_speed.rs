@@ -7,9 +7,9 @@
 use std::time::{Duration, Instant};
 
 use puna_gguf::File;
-use puna_grammar::{Grammar, GrammarError, Token, Tokens};
+use puna_grammar::{Grammar, Token, Tokens};
 use puna_tokenizer::{Kind, Tokenizer};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const JSON: &str = r#"
 root   ::= object
@@ -20,6 +20,12 @@ string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )
 number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
 ws ::= | " " | "\n" [ \t]{0,20}
 "#;
+
+/// What a grammar is made of.
+enum Source<'a> {
+    Text(&'a str),
+    Schema(&'a Value),
+}
 
 fn main() {
     let path = std::env::args().nth(1).expect("the path of a vocabulary or a model");
@@ -49,21 +55,24 @@ fn main() {
             "street": {"type": "string"}, "city": {"type": "string", "pattern": "^[A-Z][a-z]+$"}, "note": {"type": "string", "maxLength": 2000}}}},
     });
     let prose = "It was the best of times, it was the worst of times, it was the age of wisdom. \u{1f999} Über alles. ".repeat(6);
-    type Compile<'a> = Box<dyn Fn() -> Result<Grammar, GrammarError> + 'a>;
-    let gbnf = |text: &'static str| -> Compile { Box::new(|| Grammar::new(text, &tokens)) };
-    let rows: Vec<(&str, Compile, &str)> = vec![
-        ("GBNF, JSON", gbnf(JSON), person),
-        ("GBNF, JSON, deep", gbnf(JSON), &deep),
-        ("GBNF, anything", gbnf("root ::= .*"), &prose),
-        ("GBNF, 2000 characters", gbnf("root ::= [^\\x00]{0,2000}"), &prose),
-        ("GBNF, yes or no last", gbnf("root ::= [^\\x00]* (\"yes\" | \"no\")"), &prose),
-        ("schema", Box::new(|| Grammar::json_schema(&schema, &tokens)), person),
-        ("schema, any JSON", Box::new(|| Grammar::json_schema(&json!({"type": "object"}), &tokens)), &deep),
-        ("Lark, words", gbnf("%llguidance {}\nstart: /[^\\x00]*/"), &prose),
+    let anything = json!({"type": "object"});
+    let rows = [
+        ("GBNF, JSON", Source::Text(JSON), person),
+        ("GBNF, JSON, deep", Source::Text(JSON), &deep),
+        ("GBNF, anything", Source::Text("root ::= .*"), &prose),
+        ("GBNF, 2000 characters", Source::Text("root ::= [^\\x00]{0,2000}"), &prose),
+        ("GBNF, yes or no last", Source::Text("root ::= [^\\x00]* (\"yes\" | \"no\")?"), &prose),
+        ("schema", Source::Schema(&schema), person),
+        ("schema, any JSON", Source::Schema(&anything), &deep),
+        ("Lark, words", Source::Text("%llguidance {}\nstart: /[^\\x00]*/"), &prose),
     ];
-    for (name, compile, text) in rows {
+    for (name, source, text) in rows {
         let start = Instant::now();
-        let grammar = compile().expect("the grammar compiles");
+        let grammar = match source {
+            Source::Text(text) => Grammar::new(text, &tokens),
+            Source::Schema(schema) => Grammar::json_schema(schema, &tokens),
+        };
+        let grammar = grammar.expect("the grammar compiles");
         let compiled = start.elapsed();
         let text = tokenizer.encode(text, false, false);
         for round in ["first", "again"] {

@@ -385,8 +385,7 @@ pub(crate) fn check(logits: &[f32]) -> Result<(), SamplingError> {
     if logits.is_empty() {
         return Err(SamplingError::Empty);
     }
-    // True for NaN, too.
-    let bad = |logit: &f32| !(*logit < f32::INFINITY);
+    let bad = |logit: &f32| logit.is_nan() | (*logit == f32::INFINITY);
     // In blocks without a way out, which become vector code.
     let block = logits.chunks(256).position(|block| block.iter().fold(false, |any, logit| any | bad(logit)));
     let found =

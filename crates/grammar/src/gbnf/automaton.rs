@@ -291,7 +291,7 @@ fn size(parsed: &Parsed, node: NodeId, rules: &[usize]) -> usize {
                 parts.len()
             }
             Some(Node::Repeat { node, least, most }) => {
-                let copies = most.unwrap_or(least + 1).max(1) as usize;
+                let copies = most.unwrap_or(least.saturating_add(1)).max(1) as usize;
                 work.push((*node, times.saturating_mul(copies)));
                 copies
             }
