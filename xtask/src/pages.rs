@@ -79,6 +79,9 @@ const TOOLS: &[(&str, ToolSet)] = &[
     ("perplexity", ToolSet::PERPLEXITY),
     ("quantize", ToolSet::QUANTIZE),
     ("gguf-split", ToolSet::GGUF_SPLIT),
+    ("imatrix", ToolSet::IMATRIX),
+    ("convert", ToolSet::CONVERT),
+    ("convert-lora", ToolSet::CONVERT_LORA),
 ];
 
 /// Rows without a line of the form `` | `name` | … `` on their page, and lines without a row.

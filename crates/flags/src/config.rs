@@ -1,7 +1,7 @@
 //! The configuration that flags write: plain data, one field per flag.
 
 use crate::values::Toggle;
-use crate::workshop::{GgufSplit, Perplexity, Quantize};
+use crate::workshop::{Convert, GgufSplit, Imatrix, Perplexity, Quantize};
 use puna_gguf::Value;
 use std::path::PathBuf;
 
@@ -38,6 +38,10 @@ pub struct Config {
     pub quantize: Quantize,
     /// How `gguf-split` cuts files.
     pub gguf_split: GgufSplit,
+    /// What `imatrix` measures and writes.
+    pub imatrix: Imatrix,
+    /// What `convert` and `convert-lora` write.
+    pub convert: Convert,
     /// `--json` of `info`, `devices` and `list`.
     pub json: bool,
     /// Arguments that are no flags, in order.

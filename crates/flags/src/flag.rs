@@ -194,6 +194,9 @@ impl ToolSet {
     pub const PERPLEXITY: Self = Self(1 << 16);
     pub const QUANTIZE: Self = Self(1 << 17);
     pub const GGUF_SPLIT: Self = Self(1 << 18);
+    pub const IMATRIX: Self = Self(1 << 21);
+    pub const CONVERT: Self = Self(1 << 19);
+    pub const CONVERT_LORA: Self = Self(1 << 20);
     /// Every tool.
     pub const ALL: Self = Self(u32::MAX);
     /// Tools that hold a conversation.
@@ -203,7 +206,7 @@ impl ToolSet {
     /// Tools that generate text.
     pub const GENERATE: Self = Self::CHAT.or(Self::SIMPLE).or(Self::SERVE);
     /// Tools that run a model.
-    pub const ENGINE: Self = Self::GENERATE.or(Self::LOGITS).or(Self::PERPLEXITY);
+    pub const ENGINE: Self = Self::GENERATE.or(Self::LOGITS).or(Self::PERPLEXITY).or(Self::IMATRIX);
     /// Tools that need a model file.
     pub const MODEL: Self = Self::ENGINE.or(Self::TOKENIZE).or(Self::INFO).or(Self::PULL);
 

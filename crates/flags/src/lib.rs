@@ -31,4 +31,4 @@ pub use spec::{Positional, Spec};
 pub use suggest::closest;
 pub use table::FLAGS;
 pub use values::Toggle;
-pub use workshop::{GgufSplit, Perplexity, Quantize};
+pub use workshop::{Convert, GgufSplit, Imatrix, Perplexity, Quantize, Tasks};

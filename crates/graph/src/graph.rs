@@ -156,6 +156,8 @@ impl StateDecl {
 pub enum Output {
     /// `[Outputs, vocabulary]`, unnormalised log-probabilities of the next token.
     Logits,
+    /// Any value that somebody watches.
+    Watched,
 }
 
 /// A model's computation. The node order is the execution order.

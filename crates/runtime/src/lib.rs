@@ -21,5 +21,5 @@ pub use batch::{Batch, OutputRow, OutputRows, Outputs, Work};
 pub use error::{RuntimeError, SavedError};
 pub use estimate::{Estimate, estimate};
 pub use information::ModelInformation;
-pub use model::Model;
+pub use model::{Model, Observer};
 pub use options::{ModelOptions, Placement};

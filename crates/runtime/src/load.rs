@@ -5,7 +5,7 @@ use std::sync::Arc;
 use puna_backend::partition::partition;
 use puna_backend::{Backend, Bounds, CacheOptions, DeviceId, Segment, WeightSource};
 use puna_gguf::File;
-use puna_graph::{Graph, Operand, Output, StateId, WeightId};
+use puna_graph::{Graph, Operand, Output, StateId, ValueId, WeightId};
 use puna_models::BuildOptions;
 
 use crate::estimate::weight_bytes;
@@ -25,10 +25,25 @@ impl Model {
         options: &ModelOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Model, RuntimeError> {
+        Self::load_watched(file, backends, placement, options, &|_| Vec::new(), progress)
+    }
+
+    /// [`Model::load`] with values of the graph that [`Model::observe`] shall hand on; `watch` chooses them. Nothing of
+    /// this costs anything where no value is watched.
+    pub fn load_watched(
+        file: Arc<File>,
+        backends: &[Arc<dyn Backend>],
+        placement: &Placement,
+        options: &ModelOptions,
+        watch: &dyn Fn(&Graph) -> Vec<ValueId>,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Model, RuntimeError> {
         let information = ModelInformation::of_file(&file.metadata, &file.tensors)?;
         let options = options.resolved(information.context_train)?;
         let build = BuildOptions { context: options.context };
-        let graph = puna_models::build(&file.metadata, &file.tensors, &build)?;
+        let mut graph = puna_models::build(&file.metadata, &file.tensors, &build)?;
+        let watched = watch(&graph);
+        graph.outputs.extend(watched.into_iter().map(|value| (Output::Watched, value)));
         let weights = Arc::new(FileWeights::new(file, &graph));
         Self::assemble(graph, weights, information, backends, placement, &options, progress)
     }
@@ -100,6 +115,7 @@ impl Model {
             logits,
             cell_bytes,
             fingerprint: None,
+            observer: None,
         })
     }
 }

@@ -37,7 +37,13 @@ pub fn open(
         mlock: matches!(mode, LoadMode::Mlock | LoadMode::MmapMlock),
         overrides: config.model.overrides.clone(),
     };
-    let mut file = File::open(&path, &options)?;
+    let mut file = if path.is_dir() {
+        let mut file = crate::convert::open_folder(&path, console)?;
+        options.overrides.into_iter().for_each(|(key, value)| drop(file.metadata.set(key, value)));
+        file
+    } else {
+        File::open(&path, &options)?
+    };
     if let Some(architecture) = file.metadata.optional_str("general.architecture")?.map(str::to_owned) {
         for (key, value) in config.rope.metadata(&architecture) {
             file.metadata.set(key, value);
@@ -121,6 +127,17 @@ pub fn load(
     options: &ModelOptions,
     console: &Console,
 ) -> Result<Model, Failure> {
+    load_watched(file, backend, options, console, &|_| Vec::new())
+}
+
+/// [`load`] with values of the graph to watch.
+pub fn load_watched(
+    file: &Arc<File>,
+    backend: &Arc<dyn Backend>,
+    options: &ModelOptions,
+    console: &Console,
+    watch: &dyn Fn(&puna_graph::Graph) -> Vec<puna_graph::ValueId>,
+) -> Result<Model, Failure> {
     let _busy = interrupt::busy();
     file.prefetch();
     let bytes: u64 = file.tensors.iter().map(|tensor| tensor.byte_len()).sum();
@@ -129,11 +146,12 @@ pub fn load(
         bar.set_position((share as f64 * bytes as f64) as u64);
         !interrupt::take()
     };
-    let model = Model::load(
+    let model = Model::load_watched(
         file.clone(),
         std::slice::from_ref(backend),
         &Placement::default(),
         options,
+        watch,
         &mut progress,
     );
     bar.finish_and_clear();
@@ -249,7 +267,7 @@ mod tests {
     fn every_field_of_the_configuration_is_read() {
         let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let mut code = String::new();
-        for folder in [sources.clone(), sources.join("chat"), sources.join("quantize")] {
+        for folder in [sources.clone(), sources.join("chat"), sources.join("quantize"), sources.join("imatrix"), sources.join("perplexity")] {
             for entry in std::fs::read_dir(folder).expect("the sources").flatten() {
                 if entry.path().extension().is_some_and(|end| end == "rs") {
                     let text = std::fs::read_to_string(entry.path()).expect("a source");

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::{
-    bench, cli, completion, devices, gguf_split, info, logits, pages, perplexity, pull, quantize, run, serve,
+    bench, cli, completion, convert, devices, gguf_split, imatrix, info, logits, pages, perplexity, pull, quantize, run, serve,
     simple, tokenize,
 };
 use puna_flags::{Command, closest};
@@ -79,6 +79,27 @@ pub static TOOLS: &[Tool] = &[
         summary: "Measure how well a model predicts a text",
         command: |program| perplexity::SPEC.command(program),
         run: perplexity::run,
+    },
+    Tool {
+        name: "imatrix",
+        aliases: &[],
+        summary: "Measure how much the columns of matrices matter",
+        command: |program| imatrix::SPEC.command(program),
+        run: imatrix::run,
+    },
+    Tool {
+        name: "convert",
+        aliases: &["convert-hf-to-gguf"],
+        summary: "Write a model folder of the Hugging Face hub as a GGUF file",
+        command: |program| convert::SPEC.command(program),
+        run: convert::run,
+    },
+    Tool {
+        name: "convert-lora",
+        aliases: &["convert-lora-to-gguf"],
+        summary: "Write a LoRA adapter of the PEFT library as a GGUF file",
+        command: |program| convert::LORA.command(program),
+        run: convert::run_lora,
     },
     Tool {
         name: "quantize",
