@@ -80,6 +80,11 @@ const TOOLS: &[(&str, ToolSet)] = &[
     ("quantize", ToolSet::QUANTIZE),
     ("gguf-split", ToolSet::GGUF_SPLIT),
     ("imatrix", ToolSet::IMATRIX),
+    ("export-lora", ToolSet::EXPORT_LORA),
+    ("cvector-generator", ToolSet::CVECTOR),
+    ("convert-legacy", ToolSet::CONVERT_LEGACY),
+    ("gguf-hash", ToolSet::GGUF_HASH),
+    ("gguf", ToolSet::GGUF),
     ("convert", ToolSet::CONVERT),
     ("convert-lora", ToolSet::CONVERT_LORA),
 ];

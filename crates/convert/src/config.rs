@@ -156,8 +156,10 @@ mod tests {
 
     #[test]
     fn settings_of_the_text_model_come_first() {
-        let found = config(r#"{"architectures": ["A"], "hidden_size": 1, "x": 4.0,
-            "text_config": {"architectures": ["B"], "hidden_size": 2, "rope": {"theta": 0.5}, "n": null}}"#);
+        let found = config(
+            r#"{"architectures": ["A"], "hidden_size": 1, "x": 4.0,
+            "text_config": {"architectures": ["B"], "hidden_size": 2, "rope": {"theta": 0.5}, "n": null}}"#,
+        );
         assert_eq!(found.classes(), ["A", "B"]);
         assert_eq!(found.u32(&["n_embd", "hidden_size"]).unwrap(), 2);
         assert_eq!(found.u32(&["x"]).unwrap(), 4);

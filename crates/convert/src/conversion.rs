@@ -77,9 +77,10 @@ impl Conversion {
         {
             return Err(ConvertError::Quantised { method: method.chars().take(80).collect() });
         }
-        let source = Source::open(folder)?;
+        let source = if options.vocabulary_only { Source::default() } else { Source::open(folder)? };
         let model = Model { config: &config, source: &source, architecture };
-        let mut keys = Keys { model: &model, metadata: general(folder, options, architecture), warnings: Vec::new() };
+        let mut keys =
+            Keys { model: &model, metadata: general(folder, options, architecture), warnings: Vec::new() };
         (architecture.keys)(&mut keys)?;
         let Keys { mut metadata, mut warnings, .. } = keys;
         let tensors = match options.vocabulary_only {
@@ -87,7 +88,8 @@ impl Conversion {
             false => tensors(&model, options, &mut warnings)?,
         };
         recommended_sampling(folder, &mut metadata)?;
-        let files = tokenizer::Files { folder, config: &config, pre_tokenizer: options.pre_tokenizer.as_deref() };
+        let files =
+            tokenizer::Files { folder, config: &config, pre_tokenizer: options.pre_tokenizer.as_deref() };
         let rows = tensors.iter().find(|(name, _)| name == "token_embd.weight");
         let size = rows.and_then(|(_, recipe)| recipe.shape.first().copied());
         tokenizer::write(&files, size, &mut metadata, &mut warnings)?;
@@ -197,7 +199,11 @@ enum Parts {
     Experts(BTreeMap<usize, Recipe>),
 }
 
-fn tensors(model: &Model<'_>, options: &Options, warnings: &mut Vec<String>) -> Result<Vec<(String, Recipe)>> {
+fn tensors(
+    model: &Model<'_>,
+    options: &Options,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<(String, Recipe)>> {
     let layers = model.layers()?.min(MAX_LAYERS as u64) as u32;
     let tied = model.config.bool_or(&["tie_word_embeddings"], false);
     let mut order: Vec<(Option<u32>, String)> = Vec::new();
@@ -280,7 +286,8 @@ fn tensors(model: &Model<'_>, options: &Options, warnings: &mut Vec<String>) -> 
         let recipe = match part {
             Parts::One(recipe) => recipe,
             Parts::Experts(experts) => {
-                if let Some((expert, _)) = experts.keys().enumerate().find(|(index, expert)| index != *expert) {
+                if let Some((expert, _)) = experts.keys().enumerate().find(|(index, expert)| index != *expert)
+                {
                     return Err(ConvertError::MissingExpert { target, expert });
                 }
                 Recipe::stack(experts.into_values().collect())?

@@ -36,7 +36,9 @@ pub enum ConvertError {
     KeyValue { key: String, found: String, expected: &'static str },
     #[error("model class {found:?} is not known; known are {known}")]
     UnknownClass { found: String, known: String },
-    #[error("config.json: the weights are quantised with {method:?}, which cannot be read; convert the original model")]
+    #[error(
+        "config.json: the weights are quantised with {method:?}, which cannot be read; convert the original model"
+    )]
     Quantised { method: String },
 
     #[error("tensor {name:?} (shape {shape:?}) is not known to {architecture}; --skip-unknown leaves it out")]
@@ -54,7 +56,9 @@ pub enum ConvertError {
 
     #[error("{file}: {reason}")]
     Tokenizer { file: &'static str, reason: String },
-    #[error("tokenizer.json has a pre-tokenizer that is not known: {found}; --pre NAME says which one to write")]
+    #[error(
+        "tokenizer.json has a pre-tokenizer that is not known: {found}; --pre NAME says which one to write"
+    )]
     PreTokenizer { found: String },
 
     #[error("adapter_config.json: {reason}")]

@@ -2,8 +2,8 @@
 
 use puna_gguf::{Metadata, Value};
 
-use crate::model::{HEAD_DIM, HEADS, KV_HEADS, Model, WIDTH};
 use crate::ConvertError;
+use crate::model::{HEAD_DIM, HEADS, KV_HEADS, Model, WIDTH};
 
 type Result<T> = std::result::Result<T, ConvertError>;
 
@@ -20,8 +20,13 @@ const CONTEXT: &[&str] = &[
 const FEED_FORWARD: &[&str] = &["intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "hidden_dim"];
 const RMS_EPSILON: &[&str] = &["rms_norm_eps", "layernorm_epsilon"];
 const LAYER_EPSILON: &[&str] = &["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "layernorm_eps"];
-const EXPERTS: &[&str] =
-    &["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "ffn_config.moe_num_experts"];
+const EXPERTS: &[&str] = &[
+    "num_local_experts",
+    "num_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+    "ffn_config.moe_num_experts",
+];
 const EXPERTS_USED: &[&str] = &[
     "num_experts_per_tok",
     "num_experts_per_token",
@@ -169,7 +174,8 @@ impl Keys<'_> {
         let dim = self.model.head_dim()? as f32 * partial.unwrap_or(1.0);
         self.set("rope.dimension_count", dim.clamp(0.0, 65536.0) as u32);
         let mut buffer = Default::default();
-        let kind = config.text(&scaling("rope_type", &mut buffer)).or_else(|| config.text(&["rope_scaling.type"]));
+        let kind =
+            config.text(&scaling("rope_type", &mut buffer)).or_else(|| config.text(&["rope_scaling.type"]));
         let factor = config.optional_f32(&scaling("factor", &mut buffer))?;
         let original = config
             .optional_u32(&scaling("original_max_position_embeddings", &mut buffer))?
@@ -190,9 +196,10 @@ impl Keys<'_> {
                 if let Some(attention) = config.optional_f32(&scaling("attention_factor", &mut buffer))? {
                     self.set("rope.scaling.attn_factor", attention / (1.0 + 0.1 * factor.max(1.0).ln()));
                 }
-                for (key, name) in
-                    [("rope.scaling.yarn_beta_fast", "beta_fast"), ("rope.scaling.yarn_beta_slow", "beta_slow")]
-                {
+                for (key, name) in [
+                    ("rope.scaling.yarn_beta_fast", "beta_fast"),
+                    ("rope.scaling.yarn_beta_slow", "beta_slow"),
+                ] {
                     let found = config.optional_f32(&scaling(name, &mut buffer))?;
                     if let Some(found) = found {
                         self.set(key, found);
@@ -237,7 +244,10 @@ impl Keys<'_> {
         } else {
             self.optional_number("expert_used_count", EXPERTS_USED)?;
         }
-        self.optional_number("expert_feed_forward_length", &["moe_intermediate_size", "expert_ffn_hidden_size"])?;
+        self.optional_number(
+            "expert_feed_forward_length",
+            &["moe_intermediate_size", "expert_ffn_hidden_size"],
+        )?;
         self.optional_number(
             "expert_shared_feed_forward_length",
             &["shared_expert_intermediate_size", "shared_intermediate_size"],
@@ -247,9 +257,15 @@ impl Keys<'_> {
 
     /// What routers of the DeepSeek kind have.
     pub(crate) fn grouped_experts(&mut self) -> Result<()> {
-        self.optional_number("leading_dense_block_count", &["first_k_dense_replace", "moe_layer_start_index"])?;
+        self.optional_number(
+            "leading_dense_block_count",
+            &["first_k_dense_replace", "moe_layer_start_index"],
+        )?;
         self.optional_number("expert_shared_count", &["n_shared_experts", "num_shared_experts"])?;
-        self.optional_float("expert_weights_scale", &["routed_scaling_factor", "moe_router_topk_scaling_factor"])?;
+        self.optional_float(
+            "expert_weights_scale",
+            &["routed_scaling_factor", "moe_router_topk_scaling_factor"],
+        )?;
         self.optional_flag("expert_weights_norm", &["norm_topk_prob"]);
         let groups = self.model.config.optional_u32(&["n_group"])?;
         if groups.is_some_and(|groups| groups > 1) {
@@ -288,7 +304,8 @@ impl Keys<'_> {
 pub(crate) fn rope_factors(model: &Model<'_>) -> Result<Vec<(&'static str, Vec<f32>)>> {
     let config = model.config;
     let mut buffer = Default::default();
-    let kind = config.text(&scaling("rope_type", &mut buffer)).or_else(|| config.text(&["rope_scaling.type"]));
+    let kind =
+        config.text(&scaling("rope_type", &mut buffer)).or_else(|| config.text(&["rope_scaling.type"]));
     match kind {
         Some("llama3") => {
             let mut setting = |name: &str, default: f32| -> Result<f32> {

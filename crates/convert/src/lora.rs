@@ -108,7 +108,9 @@ fn tensors(model: &Model<'_>) -> Result<Vec<(String, Recipe)>, ConvertError> {
             How::Rows(function) if ending == "lora_b" => function(model, recipe)?,
             How::Rows(_) => recipe,
             How::Skip | How::Map(_) | How::Split(_) => {
-                let reason = format!("{name:?} belongs to a weight that is changed in a way that adapters cannot follow");
+                let reason = format!(
+                    "{name:?} belongs to a weight that is changed in a way that adapters cannot follow"
+                );
                 return Err(ConvertError::Adapter { reason });
             }
         };

@@ -28,22 +28,43 @@ enum Step {
     /// The tensor of this name in a format that files do not have, as F32.
     Widened,
     /// An 8-bit tensor times the scale of this name.
-    Scaled { scale: String },
+    Scaled {
+        scale: String,
+    },
     /// MXFP4 blocks and the tensor with their scales.
-    Mxfp4 { scales: String },
+    Mxfp4 {
+        scales: String,
+    },
     Values(Vec<f32>),
     /// The same bytes in another shape.
     Same(Box<Recipe>),
     /// As `split` with its axes in another order.
-    Reordered { of: Box<Recipe>, split: Vec<u64>, order: Vec<usize> },
+    Reordered {
+        of: Box<Recipe>,
+        split: Vec<u64>,
+        order: Vec<usize>,
+    },
     /// Elements `start..start + count` of the middle of `[outer, middle, inner]`.
-    Taken { of: Box<Recipe>, outer: u64, middle: u64, inner: u64, start: u64, count: u64 },
+    Taken {
+        of: Box<Recipe>,
+        outer: u64,
+        middle: u64,
+        inner: u64,
+        start: u64,
+        count: u64,
+    },
     /// One after another.
     Joined(Vec<Recipe>),
     /// Each element changed.
-    Mapped { of: Box<Recipe>, function: fn(f32) -> f32 },
+    Mapped {
+        of: Box<Recipe>,
+        function: fn(f32) -> f32,
+    },
     /// Each row (of the first axis) times its number, or all times one.
-    Multiplied { of: Box<Recipe>, factors: Vec<f32> },
+    Multiplied {
+        of: Box<Recipe>,
+        factors: Vec<f32>,
+    },
 }
 
 /// The elements of `order.len()` axes at most.
@@ -53,9 +74,7 @@ impl Recipe {
     /// A tensor of the folder.
     pub fn source(source: &Source, name: &str) -> Result<Self, ConvertError> {
         let entry = source.entry(name).ok_or_else(|| ConvertError::MissingKey { key: name.to_owned() })?;
-        let make = |dtype, step| {
-            Ok(Self { dtype, shape: entry.shape.clone(), name: name.to_owned(), step })
-        };
+        let make = |dtype, step| Ok(Self { dtype, shape: entry.shape.clone(), name: name.to_owned(), step });
         match entry.format {
             Format::F32 => make(DType::F32, Step::Source),
             Format::F16 => make(DType::F16, Step::Source),
@@ -365,12 +384,9 @@ fn tile(least: usize, count: usize) -> usize {
     if count > 1 { least.next_power_of_two() } else { least }
 }
 
-fn check_scale(
-    source: &Source,
-    entry: &crate::safetensors::Entry,
-    scale: &str,
-) -> Result<(), ConvertError> {
-    let wrong = |what: String| ConvertError::Shape { name: scale.to_owned(), shape: entry.shape.clone(), what };
+fn check_scale(source: &Source, entry: &crate::safetensors::Entry, scale: &str) -> Result<(), ConvertError> {
+    let wrong =
+        |what: String| ConvertError::Shape { name: scale.to_owned(), shape: entry.shape.clone(), what };
     let shape = source.entry(scale).map(|scale| scale.shape.clone()).unwrap_or_default();
     let (rows, columns) = match *entry.shape.as_slice() {
         [rows, columns] => (rows as usize, columns as usize),

@@ -125,13 +125,10 @@ impl Name {
 
     /// The rule for this name, and the ending that its new names get.
     pub(crate) fn rule(&self, lists: &[&'static [Rule]]) -> Option<(&'static Rule, &'static str)> {
-        let find = |pattern: &str| {
-            lists.iter().copied().chain([COMMON]).flatten().find(|rule| rule.from == pattern)
-        };
+        let find =
+            |pattern: &str| lists.iter().copied().chain([COMMON]).flatten().find(|rule| rule.from == pattern);
         let endings: [(&str, &str); 3] = [("", ""), (".weight", ".weight"), (".bias", ".bias")];
-        endings.iter().find_map(|(ending, kept)| {
-            Some((find(self.pattern.strip_suffix(ending)?)?, *kept))
-        })
+        endings.iter().find_map(|(ending, kept)| Some((find(self.pattern.strip_suffix(ending)?)?, *kept)))
     }
 
     /// The name in the file.
@@ -332,7 +329,12 @@ mod tests {
     #[test]
     fn names_are_taken_apart() {
         for (name, pattern, layer, expert) in [
-            ("model.layers.3.mlp.experts.12.up_proj.weight", "L.mlp.experts.#.up_proj.weight", Some(3), Some(12)),
+            (
+                "model.layers.3.mlp.experts.12.up_proj.weight",
+                "L.mlp.experts.#.up_proj.weight",
+                Some(3),
+                Some(12),
+            ),
             ("transformer.h.0.ln_1.bias", "L.ln_1.bias", Some(0), None),
             ("model.language_model.embed_tokens.weight", "embed_tokens.weight", None, None),
             ("encoder.layer.5.output.dense.bias", "L.output.dense.bias", Some(5), None),
@@ -340,7 +342,11 @@ mod tests {
             ("", "", None, None),
         ] {
             let found = Name::parse(name);
-            assert_eq!((found.pattern.as_str(), found.layer, found.expert), (pattern, layer, expert), "{name}");
+            assert_eq!(
+                (found.pattern.as_str(), found.layer, found.expert),
+                (pattern, layer, expert),
+                "{name}"
+            );
         }
     }
 

@@ -109,7 +109,8 @@ pub fn directory(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>, ConvertError> 
     if length > MOST_HEADER {
         return Err(header(length));
     }
-    let text = usize::try_from(length).ok().and_then(|length| rest.get(..length)).ok_or_else(|| header(length))?;
+    let text =
+        usize::try_from(length).ok().and_then(|length| rest.get(..length)).ok_or_else(|| header(length))?;
     let data = 8 + text.len();
     let parsed: Value = serde_json::from_slice(text)
         .map_err(|error| ConvertError::Json { path: path.to_owned(), reason: error.to_string() })?;
@@ -150,7 +151,8 @@ fn entry(name: &str, value: &Value, data: usize, end: usize) -> Result<Entry, St
     let shape = shape.ok_or("its shape is no list of whole numbers")?;
     let offsets = value.get("data_offsets").and_then(Value::as_array).map(Vec::as_slice);
     let Some([first, last]) = offsets else { return Err("it has no data_offsets".into()) };
-    let place = |offset: &Value| offset.as_u64().and_then(|offset| usize::try_from(offset).ok()?.checked_add(data));
+    let place =
+        |offset: &Value| offset.as_u64().and_then(|offset| usize::try_from(offset).ok()?.checked_add(data));
     let (Some(start), Some(stop)) = (place(first), place(last)) else {
         return Err("its data_offsets are no offsets".into());
     };
@@ -209,7 +211,9 @@ mod tests {
             one(r#"{"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}"#),
             one(r#"{"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}"#),
             one(r#"{"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]}"#),
-            one(r#"{"dtype": "F32", "shape": [2], "data_offsets": [18446744073709551615, 18446744073709551615]}"#),
+            one(
+                r#"{"dtype": "F32", "shape": [2], "data_offsets": [18446744073709551615, 18446744073709551615]}"#,
+            ),
             one(r#"{"dtype": "F32", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}"#),
             one(r#"{"dtype": "X", "shape": [2], "data_offsets": [0, 8]}"#),
             one(r#"{"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}"#),

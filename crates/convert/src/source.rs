@@ -14,7 +14,7 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// All tensors of a folder, by name. Scales of 8-bit weights are not listed: they belong to their weights.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Source {
     files: Vec<SafeTensors>,
     /// File and entry of each name.
@@ -45,7 +45,7 @@ impl Source {
     /// Opens these files.
     pub fn from_files(paths: &[PathBuf]) -> Result<Self, ConvertError> {
         let files = paths.iter().map(|path| SafeTensors::open(path)).collect::<Result<Vec<_>, _>>()?;
-        let mut source = Self { files: Vec::new(), places: HashMap::new(), names: Vec::new() };
+        let mut source = Self::default();
         for (file, opened) in files.iter().enumerate() {
             for (entry, listed) in opened.entries().iter().enumerate() {
                 let place = (file, entry);

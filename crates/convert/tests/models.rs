@@ -16,8 +16,11 @@ fn folder() -> PathBuf {
 
 fn models() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder()).expect("the fixtures are there");
-    let mut found: Vec<PathBuf> =
-        entries.flatten().map(|entry| entry.path()).filter(|path| path.join("logits.f32").is_file()).collect();
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.join("logits.f32").is_file())
+        .collect();
     found.sort();
     found
 }
@@ -37,7 +40,8 @@ fn error_of(model: &Path) -> Result<f64, String> {
     let conversion = Conversion::open(model, &Options::default()).map_err(|error| error.to_string())?;
     let file = conversion.into_file().map_err(|error| error.to_string())?;
     let options = BuildOptions { context: 64 };
-    let graph = puna_models::build(&file.metadata, &file.tensors, &options).map_err(|error| error.to_string())?;
+    let graph =
+        puna_models::build(&file.metadata, &file.tensors, &options).map_err(|error| error.to_string())?;
     let mut unused = puna_models::unused_tensors(&graph, &file.tensors);
     // Which factors a graph uses depends on its context.
     unused.retain(|name| !name.starts_with("rope_factors"));

@@ -1,7 +1,9 @@
 //! The configuration that flags write: plain data, one field per flag.
 
 use crate::values::Toggle;
-use crate::workshop::{Convert, GgufSplit, Imatrix, Perplexity, Quantize};
+use crate::workshop::{
+    Convert, ConvertLegacy, Cvector, ExportLora, Gguf, GgufHash, GgufSplit, Imatrix, Perplexity, Quantize,
+};
 use puna_gguf::Value;
 use std::path::PathBuf;
 
@@ -40,6 +42,16 @@ pub struct Config {
     pub gguf_split: GgufSplit,
     /// What `imatrix` measures and writes.
     pub imatrix: Imatrix,
+    /// What `gguf-hash` computes.
+    pub gguf_hash: GgufHash,
+    /// How `gguf` changes a file.
+    pub gguf: Gguf,
+    /// Where `export-lora` writes.
+    pub export_lora: ExportLora,
+    /// How `cvector-generator` finds directions.
+    pub cvector: Cvector,
+    /// What `convert-legacy` cannot know.
+    pub convert_legacy: ConvertLegacy,
     /// What `convert` and `convert-lora` write.
     pub convert: Convert,
     /// `--json` of `info`, `devices` and `list`.
@@ -104,6 +116,12 @@ pub struct Model {
     pub check_tensors: bool,
     /// Metadata keys and the values to use for them.
     pub overrides: Vec<(String, Value)>,
+    /// LoRA adapters with their factors.
+    pub adapters: Vec<(PathBuf, f32)>,
+    /// Control vectors with their factors.
+    pub control_vectors: Vec<(PathBuf, f32)>,
+    /// First and last layer of control vectors; all unless given.
+    pub control_layers: Option<(u32, u32)>,
 }
 
 impl Default for Model {
@@ -118,6 +136,9 @@ impl Default for Model {
             load_mode: LoadMode::Auto,
             check_tensors: false,
             overrides: Vec::new(),
+            adapters: Vec::new(),
+            control_vectors: Vec::new(),
+            control_layers: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What the flags of the tools for model files say.
 
+use puna_gguf::Value;
 use std::path::PathBuf;
 
 /// What `perplexity` computes.
@@ -164,5 +165,91 @@ impl Default for Imatrix {
             parse_special: false,
             statistics: false,
         }
+    }
+}
+
+/// What `gguf-hash` computes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct GgufHash {
+    /// XXH64, which is also computed when nothing is chosen.
+    pub xxh64: bool,
+    /// SHA-1.
+    pub sha1: bool,
+    /// SHA-256.
+    pub sha256: bool,
+    /// All of them.
+    pub all: bool,
+    /// An identifier of version 5.
+    pub uuid: bool,
+    /// Hashes of the whole only.
+    pub no_layer: bool,
+    /// List to compare with.
+    pub check: Option<PathBuf>,
+}
+
+/// A change of metadata.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Edit {
+    /// Gives a key a value.
+    Set(String, Value),
+    /// Gives a key another name.
+    Rename(String, String),
+    /// Removes a key.
+    Delete(String),
+}
+
+/// How `gguf` changes a file.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Gguf {
+    /// Changes, in order; none to print.
+    pub edits: Vec<Edit>,
+    /// File to write.
+    pub output: Option<PathBuf>,
+    /// Put the new file into the old one's place.
+    pub in_place: bool,
+    /// Print whole arrays and texts.
+    pub full: bool,
+}
+
+/// Where `export-lora` writes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ExportLora {
+    /// File to write.
+    pub output: Option<PathBuf>,
+}
+
+/// How `cvector-generator` finds directions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cvector {
+    /// Prompts of one kind, one in a line.
+    pub positive: Option<PathBuf>,
+    /// Prompts of the other kind.
+    pub negative: Option<PathBuf>,
+    /// File to write.
+    pub output: Option<PathBuf>,
+    /// The mean of differences instead of their principal direction.
+    pub mean: bool,
+    /// Most steps to the principal direction.
+    pub iterations: u32,
+}
+
+impl Default for Cvector {
+    fn default() -> Self {
+        Self { positive: None, negative: None, output: None, mean: false, iterations: 1000 }
+    }
+}
+
+/// What old files do not say.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ConvertLegacy {
+    /// Context that the model was trained with.
+    pub context: u32,
+    /// Epsilon of norms.
+    pub epsilon: f32,
+}
+
+impl Default for ConvertLegacy {
+    fn default() -> Self {
+        Self { context: 2048, epsilon: 5e-6 }
     }
 }

@@ -37,8 +37,8 @@ impl Mapping {
     /// Maps all of a regular file.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let (file, _) = open_regular(path).map_err(|error| error.in_file(path))?;
-        let mapped = Data::map(&file)
-            .map_err(|source| Error::Io { action: "map the file", source }.in_file(path))?;
+        let mapped =
+            Data::map(&file).map_err(|source| Error::Io { action: "map the file", source }.in_file(path))?;
         Ok(Self { data: Arc::new(mapped) })
     }
 

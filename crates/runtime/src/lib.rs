@@ -8,6 +8,7 @@
 mod batch;
 mod error;
 mod estimate;
+mod extras;
 mod information;
 mod ledger;
 mod load;
@@ -20,6 +21,7 @@ mod weights;
 pub use batch::{Batch, OutputRow, OutputRows, Outputs, Work};
 pub use error::{RuntimeError, SavedError};
 pub use estimate::{Estimate, estimate};
+pub use extras::{Adapter, Extras};
 pub use information::ModelInformation;
 pub use model::{Model, Observer};
 pub use options::{ModelOptions, Placement};

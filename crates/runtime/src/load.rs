@@ -8,6 +8,7 @@ use puna_gguf::File;
 use puna_graph::{Graph, Operand, Output, StateId, ValueId, WeightId};
 use puna_models::BuildOptions;
 
+use crate::Extras;
 use crate::estimate::weight_bytes;
 use crate::information::vocabulary;
 use crate::ledger::Ledger;
@@ -25,16 +26,17 @@ impl Model {
         options: &ModelOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Model, RuntimeError> {
-        Self::load_watched(file, backends, placement, options, &|_| Vec::new(), progress)
+        Self::load_with(file, backends, placement, options, &Extras::default(), &|_| Vec::new(), progress)
     }
 
-    /// [`Model::load`] with values of the graph that [`Model::observe`] shall hand on; `watch` chooses them. Nothing of
-    /// this costs anything where no value is watched.
-    pub fn load_watched(
+    /// [`Model::load`] with adapters and control vectors, and with values of the graph that [`Model::observe`] shall hand
+    /// on; `watch` chooses them. Nothing of this costs anything where it is not used.
+    pub fn load_with(
         file: Arc<File>,
         backends: &[Arc<dyn Backend>],
         placement: &Placement,
         options: &ModelOptions,
+        extras: &Extras,
         watch: &dyn Fn(&Graph) -> Vec<ValueId>,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Model, RuntimeError> {
@@ -42,9 +44,10 @@ impl Model {
         let options = options.resolved(information.context_train)?;
         let build = BuildOptions { context: options.context };
         let mut graph = puna_models::build(&file.metadata, &file.tensors, &build)?;
+        let added = extras.add_to(&mut graph, &information.architecture)?;
         let watched = watch(&graph);
         graph.outputs.extend(watched.into_iter().map(|value| (Output::Watched, value)));
-        let weights = Arc::new(FileWeights::new(file, &graph));
+        let weights = Arc::new(FileWeights::new(file, &graph, added));
         Self::assemble(graph, weights, information, backends, placement, &options, progress)
     }
 

@@ -57,7 +57,7 @@ impl Model {
         Ok(outputs)
     }
 
-    /// Hands the values that [`Model::load_watched`] was told to watch to `observer` after each step.
+    /// Hands the values that [`Model::load_with`] was told to watch to `observer` after each step.
     pub fn observe(&mut self, observer: Observer) {
         self.observer = Some(observer);
     }

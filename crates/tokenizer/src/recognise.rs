@@ -29,9 +29,8 @@ pub fn pre_tokenizer_name(patterns: &[&str], ignore_merges: bool, add_bos: bool)
     type View<'v> = &'v dyn Fn(&[String]) -> Vec<String>;
     let views: [View<'_>; 3] = [&|patterns| patterns.to_vec(), &single, &without_numbers];
     views.iter().find_map(|view| {
-        let rows = PRE_TOKENIZERS.iter().filter(|row| {
-            steps(row).is_some_and(|steps| view(&steps) == view(&wanted))
-        });
+        let rows =
+            PRE_TOKENIZERS.iter().filter(|row| steps(row).is_some_and(|steps| view(&steps) == view(&wanted)));
         // The first of equals is the one that the others were made after.
         let best = rows.rev().max_by_key(agreement)?;
         best.names.first().copied()
@@ -88,9 +87,9 @@ fn characters(pattern: &str) -> String {
     let mut rest = pattern;
     while let Some((before, after)) = rest.split_once(r"\u{") {
         text.push_str(before);
-        let found = after.split_once('}').and_then(|(digits, rest)| {
-            Some((char::from_u32(u32::from_str_radix(digits, 16).ok()?)?, rest))
-        });
+        let found = after
+            .split_once('}')
+            .and_then(|(digits, rest)| Some((char::from_u32(u32::from_str_radix(digits, 16).ok()?)?, rest)));
         match found {
             Some((character, after)) => {
                 text.push(character);

@@ -136,8 +136,9 @@ fn output_type(
         }
         Some(name) => name,
     };
-    let row = file_type::find(name)
-        .ok_or_else(|| invocation.usage(format!("{name:?} is no type of file: give auto or one of quantize's")))?;
+    let row = file_type::find(name).ok_or_else(|| {
+        invocation.usage(format!("{name:?} is no type of file: give auto or one of quantize's"))
+    })?;
     Ok(match row.dtype {
         DType::F32 | DType::F16 | DType::BF16 => OutputType::Float(row),
         _ => OutputType::Quantized(row),
@@ -222,8 +223,7 @@ fn write_tensor(
     let written = if spec.dtype == recipe.dtype {
         data.chunks(PART).try_for_each(&mut put)
     } else {
-        let directory =
-            Tensors::from_specs(&[TensorSpec { dtype: recipe.dtype, ..spec.clone() }])?;
+        let directory = Tensors::from_specs(&[TensorSpec { dtype: recipe.dtype, ..spec.clone() }])?;
         let tensor: Option<&TensorInfo> = directory.iter().next();
         let Some(tensor) = tensor else { return Ok(()) };
         Job { tensor, data, dtype: spec.dtype, importance: None }.run(threads, &mut put)

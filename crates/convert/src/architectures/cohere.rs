@@ -5,12 +5,7 @@ use crate::ConvertError;
 use crate::keys::Keys;
 
 pub(super) const ROWS: &[Architecture] = &[
-    Architecture {
-        name: "command-r",
-        classes: &["CohereForCausalLM"],
-        keys: command,
-        ..PLAIN
-    },
+    Architecture { name: "command-r", classes: &["CohereForCausalLM"], keys: command, ..PLAIN },
     Architecture {
         name: "cohere2",
         classes: &["Cohere2ForCausalLM"],

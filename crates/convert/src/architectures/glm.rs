@@ -23,10 +23,7 @@ pub(super) const ROWS: &[Architecture] = &[
             keys.set("expert_gating_func", 2u32);
             Ok(())
         },
-        rules: &[&[
-            copy("L.post_attention_layernorm", "post_attention_norm"),
-            skip("L.shared_head.norm"),
-        ]],
+        rules: &[&[copy("L.post_attention_layernorm", "post_attention_norm"), skip("L.shared_head.norm")]],
         ..PLAIN
     },
 ];

@@ -2,10 +2,10 @@
 
 use super::{Architecture, PLAIN};
 use crate::ConvertError;
+use crate::Recipe;
 use crate::keys::Keys;
 use crate::model::{KV_HEADS, Model};
 use crate::rules::{Rule, copy, map, plus_one, rows, skip, split_by_key_head, transposed, ungroup_heads};
-use crate::Recipe;
 
 type Result<T> = std::result::Result<T, ConvertError>;
 

@@ -132,11 +132,10 @@ fn lfm2(keys: &mut Keys<'_>) -> Result<()> {
     keys.float("attention.layer_norm_rms_epsilon", &["norm_eps", "block_norm_eps"])?;
     keys.number("shortconv.l_cache", &["conv_L_cache"])?;
     let kv = keys.model.kv_heads()? as u32;
-    let attends: Vec<bool> = match (config.text_list(&["layer_types"]), config.u32_list(&["full_attn_idxs"])) {
+    let attends: Vec<bool> = match (config.text_list(&["layer_types"]), config.u32_list(&["full_attn_idxs"]))
+    {
         (Some(kinds), _) => kinds.iter().map(|kind| *kind == "full_attention").collect(),
-        (None, Some(list)) => {
-            (0..keys.model.layers()? as u32).map(|layer| list.contains(&layer)).collect()
-        }
+        (None, Some(list)) => (0..keys.model.layers()? as u32).map(|layer| list.contains(&layer)).collect(),
         (None, None) => vec![true; keys.model.layers()? as usize],
     };
     keys.set("attention.head_count_kv", heads_by_layer(&attends, kv));

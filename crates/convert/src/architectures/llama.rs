@@ -3,7 +3,9 @@
 use super::{Architecture, PLAIN};
 use crate::keys::Keys;
 use crate::model::Model;
-use crate::rules::{INTERLEAVED, Rule, copy, interleave_keys, interleave_queries, map, rows, skip, split, split_by_key_head};
+use crate::rules::{
+    INTERLEAVED, Rule, copy, interleave_keys, interleave_queries, map, rows, skip, split, split_by_key_head,
+};
 use crate::{ConvertError, Recipe};
 
 type Result<T> = std::result::Result<T, ConvertError>;
@@ -32,12 +34,7 @@ pub(super) const ROWS: &[Architecture] = &[
         rules: &[INTERLEAVED],
         ..PLAIN
     },
-    Architecture {
-        name: "smollm3",
-        classes: &["SmolLM3ForCausalLM"],
-        rules: &[INTERLEAVED],
-        ..PLAIN
-    },
+    Architecture { name: "smollm3", classes: &["SmolLM3ForCausalLM"], rules: &[INTERLEAVED], ..PLAIN },
     Architecture { name: "arcee", classes: &["ArceeForCausalLM"], rules: &[INTERLEAVED], ..PLAIN },
     Architecture { name: "xverse", classes: &["XverseForCausalLM"], rules: &[INTERLEAVED], ..PLAIN },
     Architecture {
@@ -79,7 +76,9 @@ pub(super) const ROWS: &[Architecture] = &[
                 split("L.feed_forward.experts.gate_up_proj", |_, recipe| {
                     crate::rules::split_gate_up_suffixed(recipe.transpose()?)
                 }),
-                map("L.feed_forward.experts.down_proj", "ffn_down_exps.weight", |_, recipe| recipe.transpose()),
+                map("L.feed_forward.experts.down_proj", "ffn_down_exps.weight", |_, recipe| {
+                    recipe.transpose()
+                }),
             ],
         ],
         ..PLAIN
@@ -127,7 +126,9 @@ fn mistral3(keys: &mut Keys<'_>) -> Result<()> {
     {
         keys.set("attention.temperature_scale", beta);
     }
-    if let Some(all) = config.optional_f32(&["rope_parameters.mscale_all_dim", "rope_scaling.mscale_all_dim"])? {
+    if let Some(all) =
+        config.optional_f32(&["rope_parameters.mscale_all_dim", "rope_scaling.mscale_all_dim"])?
+    {
         keys.set("rope.scaling.yarn_log_multiplier", all);
     }
     Ok(())
@@ -166,11 +167,7 @@ fn split_packed(model: &Model<'_>, recipe: Recipe) -> Result<Vec<(&'static str, 
     // The larger models have ALiBi and no rotation.
     let rotates = model.layers()? != 40;
     let order = |recipe: Recipe, heads| if rotates { recipe.interleave(heads) } else { Ok(recipe) };
-    Ok(vec![
-        ("attn_q", order(q, model.heads()?)?),
-        ("attn_k", order(k, model.kv_heads()?)?),
-        ("attn_v", v),
-    ])
+    Ok(vec![("attn_q", order(q, model.heads()?)?), ("attn_k", order(k, model.kv_heads()?)?), ("attn_v", v)])
 }
 
 fn split_internlm(model: &Model<'_>, recipe: Recipe) -> Result<Vec<(&'static str, Recipe)>> {

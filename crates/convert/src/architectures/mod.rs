@@ -36,13 +36,8 @@ pub struct Architecture {
 }
 
 /// An architecture whose keys and names are the common ones.
-const PLAIN: Architecture = Architecture {
-    name: "",
-    classes: &[],
-    defaults: &[],
-    keys: |keys| keys.decoder(),
-    rules: &[],
-};
+const PLAIN: Architecture =
+    Architecture { name: "", classes: &[], defaults: &[], keys: |keys| keys.decoder(), rules: &[] };
 
 /// All architectures.
 pub static ARCHITECTURES: &[&[Architecture]] = &[

@@ -91,12 +91,7 @@ pub(super) const ROWS: &[Architecture] = &[
     },
     Architecture { name: "mellum", classes: &["MellumForCausalLM"], ..PLAIN },
     Architecture { name: "maincoder", classes: &["MaincoderForCausalLM"], ..PLAIN },
-    Architecture {
-        name: "hunyuan-dense",
-        classes: &["HunYuanDenseV1ForCausalLM"],
-        keys: hunyuan,
-        ..PLAIN
-    },
+    Architecture { name: "hunyuan-dense", classes: &["HunYuanDenseV1ForCausalLM"], keys: hunyuan, ..PLAIN },
     Architecture {
         name: "hunyuan-moe",
         classes: &["HunYuanMoEV1ForCausalLM"],

@@ -46,9 +46,12 @@ fn minicpm(keys: &mut Keys<'_>) -> Result<()> {
 fn apertus(keys: &mut Keys<'_>) -> Result<()> {
     keys.decoder()?;
     let source = keys.model.source;
-    for (key, name) in
-        [("xielu.alpha_n", "alpha_n"), ("xielu.alpha_p", "alpha_p"), ("xielu.beta", "beta"), ("xielu.eps", "eps")]
-    {
+    for (key, name) in [
+        ("xielu.alpha_n", "alpha_n"),
+        ("xielu.alpha_p", "alpha_p"),
+        ("xielu.beta", "beta"),
+        ("xielu.eps", "eps"),
+    ] {
         let mut values = Vec::new();
         for layer in 0..keys.model.layers()? {
             let name = format!("model.layers.{layer}.mlp.act_fn.{name}");

@@ -17,7 +17,8 @@ fn wrong(reason: impl Into<String>) -> ConvertError {
 
 /// Whether text becomes the characters that GPT-2 has for bytes.
 pub(crate) fn is_byte_level(json: &Value) -> bool {
-    let mut open: Vec<&Value> = ["pre_tokenizer", "decoder"].iter().filter_map(|part| json.get(part)).collect();
+    let mut open: Vec<&Value> =
+        ["pre_tokenizer", "decoder"].iter().filter_map(|part| json.get(part)).collect();
     while let Some(part) = open.pop() {
         if part.get("type").and_then(Value::as_str) == Some("ByteLevel") {
             return true;

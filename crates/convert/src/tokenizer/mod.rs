@@ -36,7 +36,13 @@ const MOST_TOKENS: usize = 1 << 24;
 
 impl Vocabulary {
     /// Sets token `id`; gaps before it are filled with unused tokens.
-    pub(crate) fn set(&mut self, file: &'static str, id: u64, text: &str, kind: i32) -> Result<(), ConvertError> {
+    pub(crate) fn set(
+        &mut self,
+        file: &'static str,
+        id: u64,
+        text: &str,
+        kind: i32,
+    ) -> Result<(), ConvertError> {
         let index = usize::try_from(id).unwrap_or(usize::MAX);
         if index >= MOST_TOKENS {
             return Err(ConvertError::Tokenizer { file, reason: format!("a token has the number {id}") });

@@ -49,13 +49,15 @@ pub(crate) fn write(
     let generation = files.json("generation_config.json")?.unwrap_or(Value::Null);
     for (role, key) in ROLES {
         let name = format!("{role}_token");
-        let by_text = [&settings, &special].into_iter().find_map(|file| index.find(content(file.get(&name)?)?));
+        let by_text =
+            [&settings, &special].into_iter().find_map(|file| index.find(content(file.get(&name)?)?));
         let id = format!("{role}_token_id");
         let number = |value: &Value| match value {
             Value::Array(list) => list.first().and_then(Value::as_u64),
             other => other.as_u64(),
         };
-        let by_id = || files.config.get(&[&id]).and_then(number).or_else(|| generation.get(&id).and_then(number));
+        let by_id =
+            || files.config.get(&[&id]).and_then(number).or_else(|| generation.get(&id).and_then(number));
         let in_range = |id: u64| u32::try_from(id).ok().filter(|id| (*id as usize) < index.0.len());
         if let Some(found) = by_text.or_else(|| by_id().and_then(in_range)) {
             metadata.set(*key, found);

@@ -44,7 +44,8 @@ pub(crate) fn from_json(json: &Value, metadata: &mut Metadata) -> Result<Vocabul
         match part.get("type").and_then(Value::as_str) {
             Some("Precompiled") => {
                 let text = part.get("precompiled_charsmap").and_then(Value::as_str).unwrap_or("");
-                let map = base64(text).ok_or_else(|| wrong("the precompiled_charsmap is no base64".into()))?;
+                let map =
+                    base64(text).ok_or_else(|| wrong("the precompiled_charsmap is no base64".into()))?;
                 metadata.set("tokenizer.ggml.precompiled_charsmap", map);
             }
             Some("Replace") => squeezes = true,

@@ -110,7 +110,9 @@ impl Sums {
             };
             if own.sums.len() != entry.sums.len() || own.counts.len() != entry.counts.len() {
                 let (one, other) = (own.sums.len(), entry.sums.len());
-                return Err(Failure::Failed(format!("{name} has {one} sums in one file, {other} in another")));
+                return Err(Failure::Failed(format!(
+                    "{name} has {one} sums in one file, {other} in another"
+                )));
             }
             own.sums.iter_mut().zip(entry.sums).for_each(|(sum, more)| *sum += more);
             own.counts.iter_mut().zip(entry.counts).for_each(|(count, more)| *count += more);
@@ -135,7 +137,11 @@ impl Sums {
         let mut tensors = Vec::new();
         for (name, entry) in &self.entries {
             let (matrices, all) = (entry.counts.len() as u64, entry.sums.len() as u64);
-            let spec = |ending: &str, shape| TensorSpec { name: format!("{name}{ending}"), dtype: DType::F32, shape };
+            let spec = |ending: &str, shape| TensorSpec {
+                name: format!("{name}{ending}"),
+                dtype: DType::F32,
+                shape,
+            };
             tensors.push((spec(SUMS, vec![matrices, all / matrices.max(1)]), bytes(&entry.sums)));
             tensors.push((spec(COUNTS, vec![matrices, 1]), bytes(&entry.counts)));
         }

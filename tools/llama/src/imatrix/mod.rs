@@ -50,7 +50,8 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         return pages::print(statistics::table(&before).as_bytes());
     }
     interrupt::install();
-    let has_text = config.prompt.file.is_some() || config.prompt.text.is_some() || config.prompt.binary_file.is_some();
+    let has_text =
+        config.prompt.file.is_some() || config.prompt.text.is_some() || config.prompt.binary_file.is_some();
     if !has_text && !flags.inputs.is_empty() {
         save(&before, &config, None)?;
         console.info(&format!("wrote {} tensors to {}", before.entries.len(), output(&config).display()));
@@ -112,7 +113,8 @@ fn measure(invocation: &Invocation, config: &Config, console: &Console, before: 
         }
         values
     };
-    let mut model = load::load_watched(&opened.file, &backend, &options, console, &watch)?;
+    let mut model =
+        load::load_with(&opened.file, &backend, &options, console, &load::extras(config)?, &watch)?;
     let observed = collector.clone();
     model.observe(Box::new(move |values| {
         if let Ok(mut collector) = observed.lock()

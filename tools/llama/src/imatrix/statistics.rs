@@ -22,9 +22,8 @@ fn parts(name: &str) -> (Option<u32>, &str) {
 
 /// Two vectors' cosine; none of different lengths or of nothing.
 fn cosine(one: &[f32], other: &[f32]) -> Option<f64> {
-    let product = |a: &[f32], b: &[f32]| -> f64 {
-        a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
-    };
+    let product =
+        |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum() };
     let norms = (product(one, one) * product(other, other)).sqrt();
     (one.len() == other.len() && norms > 0.0).then(|| product(one, other) / norms)
 }
@@ -36,14 +35,24 @@ pub fn table(sums: &Sums) -> String {
         (layer, kind.to_owned(), entry.means())
     };
     let owned: Vec<(Option<u32>, String, Vec<f32>)> = sums.entries.iter().map(row).collect();
-    let mut rows: Vec<Row<'_>> = owned
-        .iter()
-        .map(|(layer, kind, means)| Row { layer: *layer, kind, means: means.clone() })
-        .collect();
+    let mut rows: Vec<Row<'_>> =
+        owned.iter().map(|(layer, kind, means)| Row { layer: *layer, kind, means: means.clone() }).collect();
     rows.sort_by(|a, b| total(&b.means).total_cmp(&total(&a.means)));
     let mut text = format!(
         "{:>6} {:24} {:>12} {:>10} {:>12} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9} {:>8} {:>8}\n",
-        "Layer", "Tensor", "Σ(Act²)", "Min", "Max", "μ", "σ", "% Active", "N", "Entropy", "E (norm)", "ZD", "CosSim"
+        "Layer",
+        "Tensor",
+        "Σ(Act²)",
+        "Min",
+        "Max",
+        "μ",
+        "σ",
+        "% Active",
+        "N",
+        "Entropy",
+        "E (norm)",
+        "ZD",
+        "CosSim"
     );
     for row in &rows {
         let count = row.means.len().max(1) as f64;

@@ -48,7 +48,10 @@ impl Head {
         let mut begin = [0; 20];
         file.read_exact(&mut begin).map_err(|_| failed("this is no file with log-probabilities"))?;
         let number = |at: usize| {
-            begin.get(at..at + 4).and_then(|bytes| Some(u32::from_le_bytes(bytes.try_into().ok()?))).unwrap_or(0)
+            begin
+                .get(at..at + 4)
+                .and_then(|bytes| Some(u32::from_le_bytes(bytes.try_into().ok()?)))
+                .unwrap_or(0)
         };
         let (length, vocabulary, chunks) = (number(8), number(12), number(16));
         let count = (length as usize).checked_mul(chunks as usize).filter(|count| *count < MOST);
@@ -89,7 +92,10 @@ pub fn encode(logits: &[f32], out: &mut Vec<u8>) {
 pub fn decode(bytes: &[u8], vocabulary: u32, out: &mut Vec<f32>) {
     out.clear();
     let float = |at: usize| {
-        bytes.get(at..at + 4).and_then(|bytes| Some(f32::from_le_bytes(bytes.try_into().ok()?))).unwrap_or(f32::NAN)
+        bytes
+            .get(at..at + 4)
+            .and_then(|bytes| Some(f32::from_le_bytes(bytes.try_into().ok()?)))
+            .unwrap_or(f32::NAN)
     };
     let (step, least) = (float(0), float(4));
     let steps = bytes.get(8..).unwrap_or(&[]).as_chunks().0.iter().take(vocabulary as usize);

@@ -28,16 +28,22 @@ pub struct Answer {
 pub fn hellaswag(text: &str) -> Result<Vec<Task>, Failure> {
     let lines: Vec<&str> = text.lines().collect();
     if lines.is_empty() || !lines.len().is_multiple_of(6) {
-        return Err(Failure::Failed(format!("{} lines are no whole number of tasks of 6 lines", lines.len())));
+        return Err(Failure::Failed(format!(
+            "{} lines are no whole number of tasks of 6 lines",
+            lines.len()
+        )));
     }
     let task = |(number, lines): (usize, &[&str])| {
         let [context, right, endings @ ..] = lines else { return Err(wrong(number, "it has no lines")) };
-        let right: usize = right.trim().parse().map_err(|_| wrong(number, "its right ending is no number"))?;
+        let right: usize =
+            right.trim().parse().map_err(|_| wrong(number, "its right ending is no number"))?;
         if right >= endings.len() {
             return Err(wrong(number, "its right ending does not exist"));
         }
-        let answers =
-            endings.iter().map(|ending| Answer { text: format!("{context} {ending}"), before: None }).collect();
+        let answers = endings
+            .iter()
+            .map(|ending| Answer { text: format!("{context} {ending}"), before: None })
+            .collect();
         Ok(Task { answers, right })
     };
     lines.chunks(6).enumerate().map(task).collect()
@@ -167,17 +173,18 @@ pub fn run(
         if interrupt::take() {
             return Err(Failure::Interrupted);
         }
-        let scores = scores(model, tokenizer, task, threads)
-            .map_err(|failure| match failure {
-                Failure::Failed(text) => Failure::Failed(format!("task {}: {text}", number + 1)),
-                other => other,
-            })?;
+        let scores = scores(model, tokenizer, task, threads).map_err(|failure| match failure {
+            Failure::Failed(text) => Failure::Failed(format!("task {}: {text}", number + 1)),
+            other => other,
+        })?;
         let best = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         right += usize::from(scores.iter().position(|score| *score == best) == Some(task.right));
         let done = number + 1;
         let (low, high) = interval(right, done);
         let share = 100.0 * right as f64 / done as f64;
-        pages::print(format!("{done}\t{share:.8}%\t[{:.4}%, {:.4}%]\n", 100.0 * low, 100.0 * high).as_bytes())?;
+        pages::print(
+            format!("{done}\t{share:.8}%\t[{:.4}%, {:.4}%]\n", 100.0 * low, 100.0 * high).as_bytes(),
+        )?;
     }
     Ok(())
 }

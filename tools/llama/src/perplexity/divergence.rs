@@ -63,9 +63,11 @@ impl std::fmt::Display for Mean {
 impl Comparison {
     fn mean(&self, of: impl Fn(&Token) -> f64) -> Mean {
         let count = self.tokens.len().max(1) as f64;
-        let (sum, squares) = self.tokens.iter().map(of).fold((0.0, 0.0), |(sum, squares), value| {
-            (sum + value, squares + value * value)
-        });
+        let (sum, squares) = self
+            .tokens
+            .iter()
+            .map(of)
+            .fold((0.0, 0.0), |(sum, squares), value| (sum + value, squares + value * value));
         let mean = sum / count;
         let variance = (squares / count - mean * mean).max(0.0);
         Mean { mean, error: if count > 1.0 { (variance / (count - 1.0)).sqrt() } else { 0.0 } }
@@ -144,7 +146,9 @@ impl Comparison {
         divergences.sort_by(f64::total_cmp);
         line(format_args!("\n====== KL divergence statistics ======"));
         line(format_args!("Mean    KLD: {}", self.mean(|token| token.divergence)));
-        for (name, share) in SHARES.iter().filter(|(name, _)| !name.starts_with("75") && !name.starts_with("25")) {
+        for (name, share) in
+            SHARES.iter().filter(|(name, _)| !name.starts_with("75") && !name.starts_with("25"))
+        {
             line(format_args!("{name} KLD: {:11.6}", quantile(&divergences, *share)));
         }
         let mut changes: Vec<f64> = self.tokens.iter().map(change_of).collect();

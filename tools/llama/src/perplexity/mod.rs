@@ -61,7 +61,9 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         return measure(&mut model, &plan, sequences, &config, threads, &console, &mut |_| Ok(()));
     };
     if flags.stride > 0 {
-        return Err(invocation.usage("--save-all-logits needs chunks that do not overlap, without --ppl-stride"));
+        return Err(
+            invocation.usage("--save-all-logits needs chunks that do not overlap, without --ppl-stride")
+        );
     }
     record(&mut model, &plan, sequences, &config, threads, &console, path)
 }
@@ -85,7 +87,9 @@ fn model(
         values: load::cache_format(config.context.type_v)?,
         full_window_cache: config.context.full_window,
     };
-    Ok((load::load(&opened.file, &backend, &options, console)?, threads))
+    let extras = load::extras(config)?;
+    let model = load::load_with(&opened.file, &backend, &options, console, &extras, &|_| Vec::new())?;
+    Ok((model, threads))
 }
 
 /// Tasks with several answers from the file of `-f`.
@@ -187,7 +191,13 @@ fn divergence(invocation: &Invocation, config: &Config, console: &Console) -> Re
             bytes.resize(rows * base::row_bytes(found), 0);
             file.read_exact(&mut bytes).map_err(named)?;
             let targets = tokens.get(next..next + rows).unwrap_or(&[]);
-            compared.extend(divergence::compare_rows(&outputs.logits, outputs.width, &bytes, targets, threads));
+            compared.extend(divergence::compare_rows(
+                &outputs.logits,
+                outputs.width,
+                &bytes,
+                targets,
+                threads,
+            ));
             next += rows;
             Ok(())
         })?;

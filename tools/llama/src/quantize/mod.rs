@@ -65,7 +65,14 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         }
         None => None,
     };
-    let plan = Plan::new(invocation, &config, &file.metadata, &file.tensors, arguments.file_type, importance.as_ref())?;
+    let plan = Plan::new(
+        invocation,
+        &config,
+        &file.metadata,
+        &file.tensors,
+        arguments.file_type,
+        importance.as_ref(),
+    )?;
     plan.warnings().iter().for_each(|warning| console.warn(warning));
     if flags.dry_run {
         return pages::print(plan.table(&file.tensors).as_bytes());

@@ -205,11 +205,7 @@ impl Plan {
 
     /// Elements of all tensors.
     pub fn elements(&self, tensors: &Tensors) -> u64 {
-        self.tensors
-            .iter()
-            .filter_map(|planned| tensors.get(&planned.source))
-            .map(|t| t.elements())
-            .sum()
+        self.tensors.iter().filter_map(|planned| tensors.get(&planned.source)).map(|t| t.elements()).sum()
     }
 
     /// One line for each tensor, then the sizes.
