@@ -48,7 +48,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let opened = load::open(invocation, &config, &console, true)?;
     let mut pairs = Vec::new();
     for (one, other) in positive.iter().zip(&negative) {
-        let encode = |text: &str| perplexity::tokens(&opened.file.metadata, text.as_bytes(), true, &console);
+        let encode = |text: &str| perplexity::tokens(&opened.file.metadata, text, true, &console);
         let (mut one, mut other) = (encode(one)?.0, encode(other)?.0);
         // The last token stands for what is missing at the end.
         let length = one.len().max(other.len());

@@ -198,7 +198,7 @@ fn scores(
 ) -> Result<Vec<f64>, Failure> {
     /// Fewer tokens after a word say too little without the word itself.
     const FEW: usize = 3;
-    let encode = |text: &str| tokenizer.encode_bytes(text.as_bytes(), true, false);
+    let encode = |text: &str| tokenizer.encode(text, true, false);
     let tokens: Vec<Vec<u32>> = task.answers.iter().map(|answer| encode(&answer.text)).collect();
     let shortest = tokens.iter().map(Vec::len).min().unwrap_or(0);
     let same = |index: usize| tokens.windows(2).all(|pair| pair[0].get(index) == pair[1].get(index));

@@ -7,7 +7,7 @@ mod divergence;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{files, interrupt, load, pages, tokenize};
+use crate::{files, interrupt, load, pages, prompt};
 use puna_flags::{Config, FLAGS, Spec, Tasks, ToolSet};
 use puna_gguf::Metadata;
 use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Work};
@@ -211,22 +211,8 @@ fn divergence(invocation: &Invocation, config: &Config, console: &Console) -> Re
 }
 
 /// The text to predict. A last line feed of a file does not belong to it.
-pub fn text(invocation: &Invocation, config: &Config) -> Result<Vec<u8>, Failure> {
-    let prompt = &config.prompt;
-    let mut text = match (&prompt.binary_file, &prompt.file, &prompt.text) {
-        (Some(path), _, _) => return files::read(path),
-        (None, Some(path), _) => {
-            let mut text = files::read(path)?;
-            text.pop_if(|last| *last == b'\n');
-            text
-        }
-        (None, None, Some(text)) => text.clone().into_bytes(),
-        (None, None, None) => return Err(invocation.usage("no text: give -f FILE or -p TEXT")),
-    };
-    if prompt.escape {
-        text = tokenize::unescape(&text);
-    }
-    Ok(text)
+pub fn text(invocation: &Invocation, config: &Config) -> Result<String, Failure> {
+    prompt::given(config)?.ok_or_else(|| invocation.usage("no text: give -f FILE or -p TEXT"))
 }
 
 fn tokenizer(metadata: &Metadata, console: &Console) -> Result<Tokenizer, Failure> {
@@ -239,12 +225,12 @@ fn tokenizer(metadata: &Metadata, console: &Console) -> Result<Tokenizer, Failur
 /// The tokens of a text, and the one that each chunk shall begin with, if the model wants one.
 pub fn tokens(
     metadata: &Metadata,
-    text: &[u8],
+    text: &str,
     parse_special: bool,
     console: &Console,
 ) -> Result<(Vec<u32>, Option<u32>), Failure> {
     let tokenizer = tokenizer(metadata, console)?;
-    let tokens = tokenizer.encode_bytes(text, true, parse_special);
+    let tokens = tokenizer.encode(text, true, parse_special);
     let vocabulary = tokenizer.vocabulary();
     Ok((tokens, vocabulary.bos().filter(|_| vocabulary.add_bos())))
 }
@@ -482,9 +468,6 @@ fn model_part(tokens: &[u32], range: std::ops::Range<usize>) -> Option<&[u32]> {
 }
 
 fn step(model: &mut Model, work: Vec<Work>) -> Result<puna_runtime::Outputs, Failure> {
-    if interrupt::take() {
-        return Err(Failure::Interrupted);
-    }
     Ok(model.run(&Batch { work })?)
 }
 
