@@ -5,6 +5,9 @@ use crate::{ConvertError, Recipe};
 
 type Result<T> = std::result::Result<T, ConvertError>;
 
+/// Several tensors with their names.
+pub(crate) type Named = Vec<(&'static str, Recipe)>;
+
 /// What becomes of a tensor that a rule names.
 #[derive(Clone, Copy)]
 pub(crate) enum How {
@@ -19,7 +22,7 @@ pub(crate) enum How {
     /// It is changed.
     Map(fn(&Model<'_>, Recipe) -> Result<Recipe>),
     /// It becomes several; their names replace the rule's.
-    Split(fn(&Model<'_>, Recipe) -> Result<Vec<(&'static str, Recipe)>>),
+    Split(fn(&Model<'_>, Recipe) -> Result<Named>),
 }
 
 /// One rule. Names are without what stands before the layers, layers are `L.` and expert numbers `#`; names without
@@ -59,10 +62,7 @@ pub(crate) const fn transposed(from: &'static str, to: &'static str) -> Rule {
     Rule { from, to, how: How::Transposed }
 }
 
-pub(crate) const fn split(
-    from: &'static str,
-    function: fn(&Model<'_>, Recipe) -> Result<Vec<(&'static str, Recipe)>>,
-) -> Rule {
+pub(crate) const fn split(from: &'static str, function: fn(&Model<'_>, Recipe) -> Result<Named>) -> Rule {
     Rule { from, to: "", how: How::Split(function) }
 }
 
@@ -167,14 +167,14 @@ pub(crate) fn squeeze(_: &Model<'_>, recipe: Recipe) -> Result<Recipe> {
 }
 
 /// Gate and up of all experts in one tensor `[experts, 2 · width, input]`.
-pub(crate) fn split_gate_up(_: &Model<'_>, recipe: Recipe) -> Result<Vec<(&'static str, Recipe)>> {
+pub(crate) fn split_gate_up(_: &Model<'_>, recipe: Recipe) -> Result<Named> {
     let half = recipe.shape.get(1).copied().unwrap_or(0) / 2;
     let gate = recipe.clone().take(1, 0, half)?;
     Ok(vec![("ffn_gate_exps", gate), ("ffn_up_exps", recipe.take(1, half, half)?)])
 }
 
 /// The same for tensors whose names lack an ending.
-pub(crate) fn split_gate_up_suffixed(recipe: Recipe) -> Result<Vec<(&'static str, Recipe)>> {
+pub(crate) fn split_gate_up_suffixed(recipe: Recipe) -> Result<Named> {
     let half = recipe.shape.get(1).copied().unwrap_or(0) / 2;
     let gate = recipe.clone().take(1, 0, half)?;
     Ok(vec![("ffn_gate_exps.weight", gate), ("ffn_up_exps.weight", recipe.take(1, half, half)?)])

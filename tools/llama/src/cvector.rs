@@ -33,7 +33,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         return Err(invocation.usage("--positive-file and --negative-file are needed"));
     };
     let lines = |path: &PathBuf| -> Result<Vec<String>, Failure> {
-        let text = files::read_text(path)?;
+        let text = files::read_text(path, files::PROMPT)?;
         Ok(text.lines().filter(|line| !line.is_empty()).map(|line| line.replace("\\n", "\n")).collect())
     };
     let (positive, negative) = (lines(positive)?, lines(negative)?);

@@ -248,7 +248,6 @@ fn control_vectors_are_added_to_layers() {
     assert!(error(&["--control-vector-scaled", &format!("{}:0", text(&vector))]) < 1e-5);
     let out_of_range = ["--control-vector", text(&vector), "--control-vector-layer-range", "2,9"];
     assert!(error(&out_of_range) < 1e-5);
-    let arguments =
-        ["logits", "--tokens", "1", "-m", text(&model), "--control-vector", text(&model.join("config.json"))];
-    failure(1, &arguments);
+    let config = model.join("config.json");
+    failure(1, &["logits", "--tokens", "1", "-m", text(&model), "--control-vector", text(&config)]);
 }

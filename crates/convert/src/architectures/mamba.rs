@@ -1,6 +1,6 @@
 //! Mamba 1 and 2.
 
-use super::{Architecture, PLAIN};
+use super::Architecture;
 use crate::keys::Keys;
 use crate::model::Model;
 use crate::rules::{Rule, copy, map};
@@ -39,7 +39,6 @@ pub(super) const ROWS: &[Architecture] = &[
             Ok(())
         },
         rules: &[NORM, &[map("L.mixer.norm", "ssm_norm", by_group)]],
-        ..PLAIN
     },
 ];
 

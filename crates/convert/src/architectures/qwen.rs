@@ -194,7 +194,7 @@ const NEXT: &[Rule] = &[
 
 /// Value heads change from the order of their key heads to a cyclic one.
 const QWEN35: &[Rule] = &[
-    map("L.linear_attn.in_proj_qkv", "attn_qkv", |model, recipe| tile_after_keys(model, recipe)),
+    map("L.linear_attn.in_proj_qkv", "attn_qkv", tile_after_keys),
     rows("L.linear_attn.in_proj_z", "attn_gate", tile_rows),
     rows("L.linear_attn.in_proj_b", "ssm_beta", tile_rows),
     rows("L.linear_attn.in_proj_a", "ssm_alpha", tile_rows),

@@ -149,7 +149,7 @@ fn version_5(digest: [u8; 20]) -> String {
 /// Compares with a list, by the kinds that were asked for or else the strongest one in it.
 fn check(file: &File, path: &str, manifest: &Path, asked: &[Kind], tensors: bool) -> Result<(), Failure> {
     let mut listed: BTreeMap<(String, String), String> = BTreeMap::new();
-    for line in files::read_text(manifest)?.lines() {
+    for line in files::read_text(manifest, files::PROMPT)?.lines() {
         let mut words = line.splitn(3, char::is_whitespace);
         let (Some(kind), Some(rest)) = (words.next(), line.split_once(char::is_whitespace)) else { continue };
         let rest = rest.1.trim_start();

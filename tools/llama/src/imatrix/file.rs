@@ -32,6 +32,8 @@ const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 /// Longest name and widest row of a file of the old kind.
 const MOST: usize = 1 << 28;
+/// Most bytes of such a file.
+const MOST_BYTES: u64 = 1 << 32;
 
 impl Sums {
     /// Reads a file of either kind.
@@ -76,7 +78,7 @@ impl Sums {
     /// A file of the old kind: means times the number of calls.
     fn read_legacy(path: &Path) -> Result<Self, Failure> {
         let failed = |text: &str| Failure::Failed(format!("{}: {text}", path.display()));
-        let bytes = files::read(path)?;
+        let bytes = files::read(path, MOST_BYTES)?;
         let mut rest = bytes.as_slice();
         let damaged = || failed("this is no file with importance, or it is damaged");
         let count = take_number(&mut rest).filter(|count| *count > 0).ok_or_else(damaged)?;

@@ -97,9 +97,9 @@ fn tasks(invocation: &Invocation, config: &Config, console: &Console, kind: Task
     let path = config.prompt.binary_file.as_ref().or(config.prompt.file.as_ref());
     let path = path.ok_or_else(|| invocation.usage("the tasks come from a file: give -f FILE"))?;
     let found = match kind {
-        Tasks::HellaSwag => choices::hellaswag(&files::read_text(path)?)?,
-        Tasks::WinoGrande => choices::winogrande(&files::read_text(path)?)?,
-        Tasks::MultipleChoice => choices::multiple_choice(&files::read(path)?)?,
+        Tasks::HellaSwag => choices::hellaswag(&files::read_text(path, files::PROMPT)?)?,
+        Tasks::WinoGrande => choices::winogrande(&files::read_text(path, files::PROMPT)?)?,
+        Tasks::MultipleChoice => choices::multiple_choice(&files::read(path, files::PROMPT)?)?,
     };
     let flags = &config.perplexity;
     let count = match kind {
