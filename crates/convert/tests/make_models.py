@@ -131,6 +131,53 @@ MODELS = {
         mlp_multipliers=[0.9, 0.6], ssm_multipliers=[0.9, 0.8, 0.7, 1.1, 1.2])),
 }
 
+MODELS.update({
+    "lfm2moe": (T.Lfm2MoeForCausalLM, T.Lfm2MoeConfig, base(
+        layer_types=["conv", "full_attention"], conv_L_cache=3, num_dense_layers=1, num_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=24)),
+    "granitehybrid": (T.GraniteMoeHybridForCausalLM, T.GraniteMoeHybridConfig, base(
+        layer_types=["mamba", "attention"], num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=40,
+        mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=8, mamba_d_conv=4, mamba_expand=2,
+        mamba_chunk_size=8, position_embedding_type="nope", embedding_multiplier=3.0, logits_scaling=2.0,
+        residual_multiplier=0.5, attention_multiplier=0.3)),
+    "granitehybrid-dense": (T.GraniteMoeHybridForCausalLM, T.GraniteMoeHybridConfig, base(
+        layer_types=["mamba", "attention"], num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=40,
+        mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=8, mamba_d_conv=4, mamba_expand=2,
+        mamba_chunk_size=8, position_embedding_type="rope")),
+    "ernie4_5-moe": (T.Ernie4_5_MoeForCausalLM, T.Ernie4_5_MoeConfig, base(
+        moe_num_experts=4, moe_k=2, moe_intermediate_size=24, moe_num_shared_experts=1, moe_layer_start_index=1,
+        moe_layer_interval=1, use_bias=False)),
+    "dots1": (T.Dots1ForCausalLM, T.Dots1Config, base(
+        head_dim=8, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=24,
+        first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5,
+        sliding_window=None)),
+    "deepseek-v2": (T.DeepseekV2ForCausalLM, T.DeepseekV2Config, base(
+        num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8,
+        n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=24,
+        first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=False, routed_scaling_factor=1.0,
+        topk_method="greedy")),
+    "olmo3": (T.Olmo3ForCausalLM, T.Olmo3Config, base(
+        num_hidden_layers=4, sliding_window=4,
+        layer_types=["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"])),
+    "bitnet": (T.BitNetForCausalLM, T.BitNetConfig, base(hidden_act="silu", tie_word_embeddings=True)),
+    "llama4": (T.Llama4ForCausalLM, T.Llama4TextConfig, base(
+        num_hidden_layers=4, head_dim=8, intermediate_size=24, intermediate_size_mlp=48, num_local_experts=4,
+        num_experts_per_tok=1, interleave_moe_layer_step=2, use_qk_norm=True, attention_chunk_size=8192,
+        no_rope_layers=[1, 1, 1, 0], attn_temperature_tuning=False)),
+    "hunyuan-moe": (T.HunYuanMoEV1ForCausalLM, T.HunYuanMoEV1Config, base(
+        head_dim=8, num_experts=4, moe_topk=[2, 2], moe_intermediate_size=[24, 24], num_shared_expert=[1, 1])),
+    "qwen35": (T.Qwen3_5ForCausalLM, T.Qwen3_5TextConfig, base(
+        num_hidden_layers=4, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+        linear_value_head_dim=8, partial_rotary_factor=0.25)),
+    "minimax-m2": (T.MiniMaxM2ForCausalLM, T.MiniMaxM2Config, base(
+        head_dim=8, num_local_experts=4, num_experts_per_tok=2, use_qk_norm=True, rotary_dim=4)),
+    "nemotron_h": (T.NemotronHForCausalLM, T.NemotronHConfig, base(
+        num_hidden_layers=3, head_dim=8, mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=8, n_groups=2,
+        conv_kernel=4, chunk_size=8, layers_block_type=["mamba", "attention", "mlp"], mlp_hidden_act="relu2")),
+    "phimoe": (T.PhimoeForCausalLM, T.PhimoeConfig, base(
+        num_local_experts=4, num_experts_per_tok=2, sliding_window=None, attention_bias=True, lm_head_bias=True)),
+})
+
 # Saved in another number format than f32.
 FORMATS = {"mistral": torch.bfloat16, "qwen2": torch.float16}
 # Saved in several files.

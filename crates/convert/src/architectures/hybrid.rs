@@ -225,6 +225,9 @@ fn scaled_parts(model: &Model<'_>, recipe: Recipe) -> Result<Recipe> {
 
 // ------------------------------------------------------------------ Granite 4 and Nemotron-H
 
+/// Names of layers that attend.
+const ATTENTION: &[&str] = &["attention", "full_attention"];
+
 fn granite(keys: &mut Keys<'_>) -> Result<()> {
     keys.decoder()?;
     super::granite::scales(keys)?;
@@ -235,7 +238,7 @@ fn granite(keys: &mut Keys<'_>) -> Result<()> {
         keys.set("feed_forward_length", width);
     }
     if let Some(kinds) = keys.model.config.text_list(&["layer_types", "layers_block_type"]) {
-        let attends: Vec<bool> = kinds.iter().map(|kind| *kind == "attention").collect();
+        let attends: Vec<bool> = kinds.iter().map(|kind| ATTENTION.contains(kind)).collect();
         keys.set("attention.head_count_kv", heads_by_layer(&attends, keys.model.kv_heads()? as u32));
     }
     let rotates = keys.model.config.text(&["position_embedding_type"]) == Some("rope");
@@ -250,13 +253,25 @@ fn nemotron_h(keys: &mut Keys<'_>) -> Result<()> {
     let epsilon = config.optional_f32(&["layer_norm_epsilon", "norm_eps", "rms_norm_eps"])?.unwrap_or(1e-5);
     keys.set("attention.layer_norm_rms_epsilon", epsilon);
     keys.metadata.remove("nemotron_h.attention.layer_norm_epsilon");
-    let pattern = config.text(&["hybrid_override_pattern"]).unwrap_or_default();
     let kv = keys.model.kv_heads()? as i32;
     let width = config.u32(&["intermediate_size"])? as i32;
-    let by = |letter: char, value: i32| -> Vec<i32> {
-        pattern.chars().map(|found| if found == letter { value } else { 0 }).collect()
+    // Older files have a letter for each layer.
+    let kinds: Vec<&str> = match config.text_list(&["layers_block_type"]) {
+        Some(kinds) => kinds,
+        None => {
+            let letters = config.text(&["hybrid_override_pattern"]).unwrap_or_default().chars();
+            let kind = |letter| match letter {
+                '*' => "attention",
+                '-' => "mlp",
+                _ => "mamba",
+            };
+            letters.map(kind).collect()
+        }
     };
-    keys.set("attention.head_count_kv", by('*', kv));
-    keys.set("feed_forward_length", by('-', width));
+    let by = |chosen: &[&str], value: i32| -> Vec<i32> {
+        kinds.iter().map(|kind| if chosen.contains(kind) { value } else { 0 }).collect()
+    };
+    keys.set("attention.head_count_kv", by(ATTENTION, kv));
+    keys.set("feed_forward_length", by(&["mlp"], width));
     Ok(())
 }

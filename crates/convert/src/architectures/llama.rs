@@ -66,21 +66,17 @@ pub(super) const ROWS: &[Architecture] = &[
         name: "llama4",
         classes: &["Llama4ForConditionalGeneration", "Llama4ForCausalLM"],
         keys: llama4,
-        rules: &[
-            INTERLEAVED,
-            &[
-                copy("L.feed_forward.router", "ffn_gate_inp"),
-                copy("L.feed_forward.shared_expert.gate_proj", "ffn_gate_shexp"),
-                copy("L.feed_forward.shared_expert.up_proj", "ffn_up_shexp"),
-                copy("L.feed_forward.shared_expert.down_proj", "ffn_down_shexp"),
-                split("L.feed_forward.experts.gate_up_proj", |_, recipe| {
-                    crate::rules::split_gate_up_suffixed(recipe.transpose()?)
-                }),
-                map("L.feed_forward.experts.down_proj", "ffn_down_exps.weight", |_, recipe| {
-                    recipe.transpose()
-                }),
-            ],
-        ],
+        // Here the folders have the order of GGUF already.
+        rules: &[&[
+            copy("L.feed_forward.router", "ffn_gate_inp"),
+            copy("L.feed_forward.shared_expert.gate_proj", "ffn_gate_shexp"),
+            copy("L.feed_forward.shared_expert.up_proj", "ffn_up_shexp"),
+            copy("L.feed_forward.shared_expert.down_proj", "ffn_down_shexp"),
+            split("L.feed_forward.experts.gate_up_proj", |_, recipe| {
+                crate::rules::split_gate_up_suffixed(recipe.transpose()?)
+            }),
+            map("L.feed_forward.experts.down_proj", "ffn_down_exps.weight", |_, recipe| recipe.transpose()),
+        ]],
         ..PLAIN
     },
     Architecture {

@@ -17,6 +17,13 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "phimoe",
         classes: &["PhiMoEForCausalLM", "PhimoeForCausalLM"],
+        keys: |keys| {
+            keys.decoder()?;
+            // The setting is named like that of another kind of norm; other readers want it under that name, too.
+            let epsilon = keys.model.config.f32(&["rms_norm_eps"])?;
+            keys.set("attention.layer_norm_epsilon", epsilon);
+            Ok(())
+        },
         rules: &[&[copy("L.mlp.router", "ffn_gate_inp")]],
         ..PLAIN
     },

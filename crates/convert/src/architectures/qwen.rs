@@ -165,8 +165,7 @@ fn hunyuan(keys: &mut Keys<'_>) -> Result<()> {
         config.optional_u32(&["intermediate_size"])?,
     ) {
         keys.set("expert_shared_feed_forward_length", width.saturating_mul(shared));
-        let experts = config.u32_list(&["moe_intermediate_size"]).and_then(|list| list.first().copied());
-        keys.set("expert_feed_forward_length", experts.unwrap_or(width));
+        keys.set("expert_feed_forward_length", width);
     }
     Ok(())
 }
