@@ -87,6 +87,8 @@ const TOOLS: &[(&str, ToolSet)] = &[
     ("gguf", ToolSet::GGUF),
     ("convert", ToolSet::CONVERT),
     ("convert-lora", ToolSet::CONVERT_LORA),
+    ("embedding", ToolSet::EMBEDDING),
+    ("rerank", ToolSet::RERANK),
 ];
 
 /// Rows without a line of the form `` | `name` | … `` on their page, and lines without a row.

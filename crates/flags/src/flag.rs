@@ -202,6 +202,8 @@ impl ToolSet {
     pub const CONVERT_LEGACY: Self = Self(1 << 28);
     pub const CONVERT: Self = Self(1 << 19);
     pub const CONVERT_LORA: Self = Self(1 << 20);
+    pub const EMBEDDING: Self = Self(1 << 24);
+    pub const RERANK: Self = Self(1 << 25);
     /// Every tool.
     pub const ALL: Self = Self(u32::MAX);
     /// Tools that hold a conversation.
@@ -211,8 +213,14 @@ impl ToolSet {
     /// Tools that generate text.
     pub const GENERATE: Self = Self::CHAT.or(Self::SIMPLE).or(Self::SERVE);
     /// Tools that run a model.
-    pub const ENGINE: Self =
-        Self::GENERATE.or(Self::LOGITS).or(Self::PERPLEXITY).or(Self::IMATRIX).or(Self::CVECTOR);
+    pub const ENGINE: Self = Self::GENERATE
+        .or(Self::LOGITS)
+        .or(Self::PERPLEXITY)
+        .or(Self::EMBED)
+        .or(Self::IMATRIX)
+        .or(Self::CVECTOR);
+    /// Tools that turn texts into numbers.
+    pub const EMBED: Self = Self::EMBEDDING.or(Self::RERANK);
     /// Tools that need a model file.
     pub const MODEL: Self =
         Self::ENGINE.or(Self::TOKENIZE).or(Self::INFO).or(Self::PULL).or(Self::EXPORT_LORA);

@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod embed;
+mod encode;
 mod error;
 mod estimate;
 mod extras;
@@ -25,3 +27,4 @@ pub use extras::{Adapter, Extras};
 pub use information::ModelInformation;
 pub use model::{Model, Observer};
 pub use options::{ModelOptions, Placement};
+pub use puna_models::{Pooling, Purpose};

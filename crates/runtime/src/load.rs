@@ -6,7 +6,6 @@ use puna_backend::partition::partition;
 use puna_backend::{Backend, Bounds, CacheOptions, DeviceId, Segment, WeightSource};
 use puna_gguf::File;
 use puna_graph::{Graph, Operand, Output, StateId, ValueId, WeightId};
-use puna_models::BuildOptions;
 
 use crate::Extras;
 use crate::estimate::weight_bytes;
@@ -42,8 +41,7 @@ impl Model {
     ) -> Result<Model, RuntimeError> {
         let information = ModelInformation::of_file(&file.metadata, &file.tensors)?;
         let options = options.resolved(information.context_train)?;
-        let build = BuildOptions { context: options.context };
-        let mut graph = puna_models::build(&file.metadata, &file.tensors, &build)?;
+        let mut graph = puna_models::build(&file.metadata, &file.tensors, &options.build())?;
         let added = extras.add_to(&mut graph, &information.architecture)?;
         let watched = watch(&graph);
         graph.outputs.extend(watched.into_iter().map(|value| (Output::Watched, value)));
@@ -64,8 +62,11 @@ impl Model {
     ) -> Result<Model, RuntimeError> {
         let options = options.resolved(information.context_train)?;
         let vocabulary = vocabulary(&graph)?;
-        let logits =
-            graph.output(Output::Logits).ok_or(RuntimeError::NotALanguageModel { what: "logits" })?;
+        let logits = graph.output(Output::Logits).map(|logits| (logits, None));
+        let embeddings = graph.embeddings().map(|(value, rows)| (value, Some(rows)));
+        let output = logits.or(embeddings).ok_or(RuntimeError::NotALanguageModel { what: "output" })?;
+        let width = graph.value_type(output.0).width();
+        let width = width.ok_or(RuntimeError::NotALanguageModel { what: "output of fixed width" })?;
         if graph.states.is_empty() {
             return Err(RuntimeError::NotALanguageModel { what: "caches" });
         }
@@ -102,12 +103,12 @@ impl Model {
 
         let cell_bytes = cell_bytes(&graph, &mut loaded)?;
         let groups = graph.groups().into_iter().zip(&caches.cells);
-        let ledgers = groups.map(|(group, cells)| {
+        let ledgers = groups.filter(|(group, _)| group.is_kept()).map(|(group, cells)| {
             let ledger = Ledger::new(group, *cells, options.sequences);
             ledger.map_err(|_| RuntimeError::LedgerMemory { cells: *cells })
         });
         let ledgers = ledgers.collect::<Result<_, _>>()?;
-        let information = ModelInformation { context: options.context, vocabulary, ..information };
+        let information = ModelInformation { context: options.context, vocabulary, width, ..information };
         Ok(Model {
             graph,
             weights,
@@ -115,7 +116,8 @@ impl Model {
             options,
             segments: loaded,
             ledgers,
-            logits,
+            output: output.0,
+            pooled: output.1,
             cell_bytes,
             fingerprint: None,
             observer: None,

@@ -5,6 +5,7 @@ mod context;
 mod convert;
 mod cpu;
 mod device;
+mod embedding;
 mod general;
 mod model;
 mod prompt;
@@ -25,6 +26,7 @@ pub static FLAGS: &[Group<Config>] = &[
     Group { heading: "Tool", flags: special::FLAGS },
     Group { heading: "Model files", flags: workshop::FLAGS },
     Group { heading: "Conversion", flags: convert::FLAGS },
+    Group { heading: "Embeddings", flags: embedding::FLAGS },
     Group { heading: "Model", flags: model::FLAGS },
     Group { heading: "Prompt", flags: prompt::FLAGS },
     Group { heading: "Chat", flags: chat::FLAGS },

@@ -102,6 +102,7 @@ fn measure(invocation: &Invocation, config: &Config, console: &Console, before: 
         keys: load::cache_format(config.context.type_k)?,
         values: load::cache_format(config.context.type_v)?,
         full_window_cache: config.context.full_window,
+        ..ModelOptions::default()
     };
     let collector: Arc<Mutex<Option<Collector>>> = Arc::default();
     let shared = collector.clone();

@@ -86,6 +86,7 @@ fn model(
         keys: load::cache_format(config.context.type_k)?,
         values: load::cache_format(config.context.type_v)?,
         full_window_cache: config.context.full_window,
+        ..ModelOptions::default()
     };
     let extras = load::extras(config)?;
     let model = load::load_with(&opened.file, &backend, &options, console, &extras, &|_| Vec::new())?;
