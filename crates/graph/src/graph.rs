@@ -274,7 +274,7 @@ impl Graph {
     pub fn embeddings(&self) -> Option<(ValueId, PooledRows)> {
         self.outputs.iter().find_map(|(role, value)| match role {
             Output::Embeddings(rows) => Some((*value, *rows)),
-            Output::Logits => None,
+            Output::Logits | Output::Watched => None,
         })
     }
 
