@@ -88,6 +88,7 @@ impl Conversion {
             false => tensors(&model, options, &mut warnings)?,
         };
         recommended_sampling(folder, &mut metadata)?;
+        pooling(folder, architecture, &mut metadata)?;
         let files =
             tokenizer::Files { folder, config: &config, pre_tokenizer: options.pre_tokenizer.as_deref() };
         let rows = tensors.iter().find(|(name, _)| name == "token_embd.weight");
@@ -168,6 +169,21 @@ fn general(folder: &Path, options: &Options, architecture: &Architecture) -> Met
         metadata.set("general.name", name);
     }
     metadata
+}
+
+/// How the sentence-transformers library pools the rows of this model.
+fn pooling(folder: &Path, architecture: &Architecture, metadata: &mut Metadata) -> Result<()> {
+    let path = folder.join("1_Pooling").join("config.json");
+    if !path.is_file() {
+        return Ok(());
+    }
+    let config = Config::new(read_json(&path)?);
+    let modes =
+        [("pooling_mode_mean_tokens", 1u32), ("pooling_mode_cls_token", 2), ("pooling_mode_lasttoken", 3)];
+    if let Some((_, number)) = modes.iter().find(|(name, _)| config.bool_or(&[name], false)) {
+        metadata.set(format!("{}.pooling_type", architecture.name), *number);
+    }
+    Ok(())
 }
 
 /// What `generation_config.json` recommends.
