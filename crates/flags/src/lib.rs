@@ -35,4 +35,7 @@ pub use spec::{Positional, Spec};
 pub use suggest::closest;
 pub use table::FLAGS;
 pub use values::Toggle;
-pub use workshop::{GgufSplit, Perplexity, Quantize};
+pub use workshop::{
+    Convert, ConvertLegacy, Cvector, Edit, ExportLora, Gguf, GgufHash, GgufSplit, Imatrix, Perplexity,
+    Quantize, Tasks,
+};

@@ -10,7 +10,8 @@ const TEXT: ToolSet = ToolSet::CHAT
     .or(ToolSet::PERPLEXITY)
     .or(ToolSet::EMBED)
     .or(ToolSet::DIFFUSION)
-    .or(ToolSet::GRAMMAR);
+    .or(ToolSet::GRAMMAR)
+    .or(ToolSet::IMATRIX);
 
 pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::text("-p --prompt", "TEXT", "The prompt", |c: &mut Config, v| {
