@@ -1,0 +1,18 @@
+//! OpenVINO as a back end: segments are translated to its representation and run by a library found at run time.
+#![deny(unsafe_code)]
+
+mod backend;
+mod caches;
+mod ffi;
+pub mod ir;
+mod library;
+mod partition;
+mod pieces;
+mod render;
+mod run;
+pub mod settings;
+mod states;
+pub mod translate;
+pub mod weights;
+
+pub use backend::{DEVICE_NAME, Log, OpenVino};

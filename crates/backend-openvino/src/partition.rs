@@ -1,0 +1,211 @@
+//! A segment that is compiled and runs with its caches in the host's memory.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::Arc;
+use std::time::Instant;
+
+use puna_backend::{
+    BackendError, Boundary, Bounds, CacheOptions, MemoryUse, Partition, ProgramId, Segment, States, WeightSource,
+};
+use puna_graph::{Array, CacheGroup, Dim, StateId, Step, ValueId};
+
+use crate::backend::Device;
+use crate::caches::{Plane, Turn};
+use crate::ffi::{Bytes, Compiled, Input, Request};
+use crate::pieces::{Limits, Piece, cut};
+use crate::run::Data;
+use crate::translate::{Choices, Feed, Product, RopeTable};
+
+/// What one state keeps.
+pub(crate) enum Kept {
+    /// Keys and values.
+    KeyValue { keys: Plane, values: Plane },
+    /// `[cells, elements]`
+    Recurrent { elements: usize, numbers: Vec<f32> },
+    /// It belongs to another segment.
+    Elsewhere,
+}
+
+/// One compiled model.
+pub(crate) struct Program {
+    /// Keeps the model alive and can say what it was compiled with.
+    pub(crate) compiled: Arc<Compiled>,
+    pub(crate) request: Request,
+    pub(crate) choices: Choices,
+    pub(crate) feeds: Vec<(Feed, CString)>,
+    pub(crate) products: Vec<(Product, CString)>,
+    pub(crate) ropes: Vec<RopeTable>,
+    /// Bytes of its constants.
+    pub(crate) constants: u64,
+}
+
+/// A segment on a device.
+pub(crate) struct OpenVinoPartition {
+    pub(crate) device: Device,
+    pub(crate) segment: Segment,
+    pub(crate) weights: Arc<dyn WeightSource>,
+    pub(crate) options: CacheOptions,
+    pub(crate) kept: Vec<Kept>,
+    pub(crate) turns: HashMap<StateId, Turn>,
+    /// Cells that each group's planes have room for.
+    pub(crate) capacity: Vec<usize>,
+    /// By preference: of fixed models the one of a prompt's chunk, then the one of a single row.
+    pub(crate) programs: Vec<Program>,
+    pub(crate) bounds: Option<Bounds>,
+    pub(crate) has_printed_addresses: bool,
+}
+
+/// Cells are added in such steps, so that few steps change the extents of the caches.
+const CELL_STEP: usize = 256;
+
+impl Partition for OpenVinoPartition {
+    fn compile(&mut self, bounds: Bounds) -> Result<ProgramId, BackendError> {
+        if self.bounds != Some(bounds) {
+            self.programs = self.compile_programs(bounds)?;
+            self.bounds = Some(bounds);
+        }
+        Ok(ProgramId(0))
+    }
+
+    fn run(&mut self, _: ProgramId, step: &Step, boundary: &mut Boundary) -> Result<(), BackendError> {
+        let mut gathered: HashMap<ValueId, Vec<f32>> = HashMap::new();
+        let mut integers: HashMap<ValueId, Vec<i32>> = HashMap::new();
+        let recurrent = self.segment.graph.groups().iter().position(|group| *group == CacheGroup::Recurrent);
+        // States of other segments do not cut this one's steps.
+        let own = self.kept.iter().any(|kept| matches!(kept, Kept::Recurrent { .. }));
+        let recurrent = recurrent.filter(|_| own).and_then(|group| step.groups.get(group));
+        let limits = self.limits(recurrent.is_some());
+        for piece in cut(step, recurrent, limits) {
+            let program = match self.programs.last() {
+                Some(last) if last.choices.tokens == Some(1) && piece.rows.len() == 1 => self.programs.len() - 1,
+                _ => 0,
+            };
+            self.run_piece(program, &piece, step, boundary, &mut gathered, &mut integers)?;
+        }
+        for output in &self.segment.outputs {
+            let ty = self.segment.graph.value_type(*output);
+            let shape = ty.shape.iter().map(|dim| match dim {
+                Dim::Fixed(extent) => *extent as usize,
+                Dim::Of(symbol) => step.extent(*symbol),
+            });
+            let shape: Vec<usize> = shape.collect();
+            let array = match integers.remove(output) {
+                Some(data) => Array::i32(shape, data),
+                None => Array::f32(shape, gathered.remove(output).unwrap_or_default()),
+            };
+            boundary.values.insert(*output, array);
+        }
+        Ok(())
+    }
+
+    fn states(&mut self) -> &mut dyn States {
+        self
+    }
+
+    fn memory(&self) -> MemoryUse {
+        let caches = self.kept.iter().map(|kept| match kept {
+            Kept::KeyValue { keys, values } => (keys.bytes().len() + values.bytes().len()) as u64,
+            Kept::Recurrent { numbers, .. } => 4 * numbers.len() as u64,
+            Kept::Elsewhere => 0,
+        });
+        MemoryUse {
+            weights: self.programs.iter().map(|program| program.constants).sum(),
+            caches: caches.sum(),
+            work: 0,
+        }
+    }
+}
+
+impl OpenVinoPartition {
+    pub(crate) fn failed(&self, reason: impl Into<String>) -> BackendError {
+        BackendError::Device { device: self.device.name.clone(), reason: reason.into() }
+    }
+
+    fn limits(&self, recurrent: bool) -> Limits {
+        match self.programs.first().and_then(|program| program.choices.tokens) {
+            Some(tokens) => Limits { rows: tokens as usize, full_or_single: recurrent, spans: 1 },
+            None => Limits { rows: usize::MAX, full_or_single: false, spans: usize::MAX },
+        }
+    }
+
+    /// Makes room for the cells that a step names.
+    pub(crate) fn make_room(&mut self, group: usize, cells: usize) -> Result<(), BackendError> {
+        let whole = self.device.settings.disable_slice
+            || self.programs.first().is_some_and(|program| program.choices.cells.is_some());
+        let all = self.options.cells[group] as usize;
+        let wanted = if whole { all } else { cells.max(1).next_multiple_of(CELL_STEP) };
+        if self.capacity[group] == wanted {
+            return Ok(());
+        }
+        // Cells beyond are not seen in this step, but they may hold what a later one sees.
+        let wanted = wanted.max(self.capacity[group]);
+        let groups = self.segment.graph.groups();
+        for (kept, state) in self.kept.iter_mut().zip(&self.segment.graph.states) {
+            if groups.get(group) == Some(&state.group())
+                && let Kept::KeyValue { keys, values } = kept
+            {
+                keys.resize(wanted)?;
+                values.resize(wanted)?;
+            }
+        }
+        self.capacity[group] = wanted;
+        Ok(())
+    }
+
+    fn run_piece(
+        &mut self,
+        program_index: usize,
+        piece: &Piece,
+        step: &Step,
+        boundary: &Boundary,
+        gathered: &mut HashMap<ValueId, Vec<f32>>,
+        integers: &mut HashMap<ValueId, Vec<i32>>,
+    ) -> Result<(), BackendError> {
+        let start = Instant::now();
+        for (group, data) in step.groups.iter().enumerate() {
+            let last = data.write_cells.iter().map(|cell| *cell as usize + 1).max().unwrap_or(0);
+            self.make_room(group, data.cell_positions.len().max(last))?;
+        }
+        let outputs: Vec<u32> = step
+            .output_rows
+            .iter()
+            .map(|row| *row as usize)
+            .filter(|row| piece.rows.contains(row))
+            .map(|row| (row - piece.rows.start) as u32)
+            .collect();
+        let program = &self.programs[program_index];
+        let owned: Vec<(Vec<i64>, Data)> = program
+            .feeds
+            .iter()
+            .map(|(feed, _)| self.render(feed, program, piece, step, &outputs, boundary))
+            .collect::<Result<_, _>>()?;
+        self.log_inputs(program_index, &owned);
+        let Self { kept, programs, device, .. } = self;
+        let program = &mut programs[program_index];
+        let inputs = program
+            .feeds
+            .iter()
+            .zip(&owned)
+            .map(|((feed, name), (shape, data))| Input {
+                name,
+                element: data.element(kept, feed),
+                shape: shape.clone(),
+                bytes: Bytes::Read(data.bytes(kept, feed)),
+            })
+            .collect();
+        let rendered = start.elapsed();
+        program
+            .request
+            .run(inputs)
+            .map_err(|reason| BackendError::Device { device: device.name.clone(), reason })?;
+        let ran = start.elapsed();
+        self.harvest(program_index, piece, step, outputs.len(), gathered, integers)?;
+        if self.device.settings.profiling {
+            let rows = piece.rows.len();
+            let (before, run, after) = (rendered, ran - rendered, start.elapsed() - ran);
+            self.device.log(&format!("run of {rows} rows: inputs {before:.2?}, model {run:.2?}, outputs {after:.2?}"));
+        }
+        Ok(())
+    }
+}
