@@ -42,7 +42,13 @@ pub const EDGES: &[Edges] = &[
         // Whole models are its best test.
         tests: &["puna-gguf", "puna-models"],
     },
-    row("puna-backends", &["puna-backend", "puna-backend-cpu"]),
+    Edges {
+        from: "puna-backend-openvino",
+        to: &["puna-backend", "puna-graph", "puna-quant"],
+        // Whole models are its best test.
+        tests: &["puna-gguf", "puna-models"],
+    },
+    row("puna-backends", &["puna-backend", "puna-backend-cpu", "puna-backend-openvino"]),
     // Who asks for it.
     row("puna-runtime", &["puna-backend", "puna-gguf", "puna-graph", "puna-models", "puna-quant"]),
     row("puna-engine", &["puna-runtime", "puna-sampling"]),

@@ -4,22 +4,24 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use puna_backend::partition::{key_rotations, states};
 use puna_backend::{
-    Backend, BackendError, Bounds, CacheOptions, DeviceId, DeviceInfo, DeviceKind, Partition, Segment, WeightSource,
+    Backend, BackendError, Bounds, CacheOptions, DeviceId, DeviceInfo, DeviceKind, Partition, Segment,
+    WeightSource,
 };
-use puna_graph::{CacheGroup, Graph, Op, Operand, StateDecl};
+use puna_graph::{CacheGroup, Graph, Op, Operand, StateDecl, WeightId};
 use puna_quant::DType;
 
 use crate::caches::{Plane, Turn};
-use crate::ffi::{self, Core, Tensor};
+use crate::compiled_cache::Entry;
+use crate::ffi::{self, Compiled, Core, Tensor};
 use crate::ir::Element;
 use crate::library;
 use crate::partition::{Kept, OpenVinoPartition, Program};
 use crate::settings::{Lookup, Settings};
-use crate::translate::{CacheForm, Choices, translate, unsupported};
+use crate::translate::{CacheForm, Choices, Translated, translate, unsupported};
 
 /// Takes a line for people.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
@@ -41,6 +43,13 @@ impl Device {
     pub(crate) fn log(&self, line: &str) {
         (self.log)(&format!("{}: {line}", self.name));
     }
+
+    /// Logs a line about times if the environment asks for them.
+    pub(crate) fn profile(&self, line: impl FnOnce() -> String) {
+        if self.settings.profiling {
+            self.log(&line());
+        }
+    }
 }
 
 /// OpenVINO on one of its devices.
@@ -59,7 +68,10 @@ impl OpenVino {
         let settings = Settings::read(lookup);
         let failed = |reason: String| BackendError::Device { device: DEVICE_NAME.to_owned(), reason };
         let path = library::find(lookup).ok_or_else(|| {
-            failed("OpenVINO is not installed (pip install openvino, or name its folder in OPENVINO_DIR)".to_owned())
+            failed(
+                "OpenVINO is not installed (pip install openvino, or name its folder in OPENVINO_DIR)"
+                    .to_owned(),
+            )
         })?;
         ffi::load(&path).map_err(failed)?;
         let core = Core::new().map_err(failed)?;
@@ -76,14 +88,8 @@ impl OpenVino {
         let version = ffi::version();
         let version = version.split('-').next().unwrap_or("");
         let description = format!("OpenVINO {version} on {plugin} ({})", product.trim());
-        let device = Device {
-            core,
-            name: DEVICE_NAME.to_owned(),
-            plugin,
-            settings: Arc::new(settings),
-            threads,
-            log,
-        };
+        let device =
+            Device { core, name: DEVICE_NAME.to_owned(), plugin, settings: Arc::new(settings), threads, log };
         Ok(Self { device, description })
     }
 }
@@ -245,50 +251,50 @@ impl OpenVinoPartition {
         let device = &self.device;
         let failed = |what: &str, reason: String| self.failed(format!("{what}: {reason}"));
         let start = Instant::now();
-        let translated = translate(&self.segment, &self.weights, &choices);
-        let xml = translated.model.to_xml();
+        let mut translated = translate(&self.segment, &self.weights, &choices);
+        let translation = start.elapsed();
         if device.settings.dump_graph {
             let text = self.segment.graph.to_string();
-            write_beside(Path::new("cgraph_ov.txt"), &text).map_err(|error| failed("cgraph_ov.txt", error))?;
+            write_beside(Path::new("cgraph_ov.txt"), &text)
+                .map_err(|error| failed("cgraph_ov.txt", error))?;
         }
         if device.settings.dump_ir {
-            let name = format!(
-                "model_{}_{}.xml",
-                self.segment.nodes.start,
-                choices.tokens.map_or("dynamic".to_owned(), |tokens| tokens.to_string())
-            );
-            write_beside(Path::new(&name), &xml).map_err(|error| failed(&name, error))?;
+            let extents = choices.tokens.map_or("dynamic".to_owned(), |tokens| tokens.to_string());
+            let name = format!("model_{}_{extents}.xml", self.segment.nodes.start);
+            write_beside(Path::new(&name), &translated.model.to_xml())
+                .map_err(|error| failed(&name, error))?;
         }
-        let translation = start.elapsed();
-        let constants = translated.blob.length();
-        let tensor = Tensor::filled(constants, |bytes| {
-            for piece in translated.blob.pieces() {
-                (piece.fill)(&mut bytes[piece.offset as usize..][..piece.bytes as usize]);
-            }
-        });
-        let tensor = tensor.map_err(|error| failed("constants", error))?;
-        let filled = start.elapsed();
-        let model = device.core.read(&xml, tensor).map_err(|error| failed("reading", error))?;
-        let read = start.elapsed();
         let properties = device.settings.properties(&device.plugin, device.threads);
-        let compiled =
-            device.core.compile(&model, &device.plugin, &properties).map_err(|error| failed("compiling", error))?;
+        let entry = device.settings.compiled_model_folder.as_ref().map(|folder| {
+            let compiled_for = format!("{} {} {properties:?}", ffi::version(), device.plugin);
+            Entry::new(folder, &self.segment, self.weights.as_ref(), &choices, &compiled_for)
+        });
+        let found = entry.as_ref().and_then(Entry::find);
+        // A file that the library refuses is one that is not there.
+        let imported = found.and_then(|bytes| device.core.import(&bytes, &device.plugin).ok());
+        let compiled = match imported {
+            Some(compiled) => {
+                device.profile(|| {
+                    format!("compiled model found in the cache, imported in {:.2?}", start.elapsed())
+                });
+                compiled
+            }
+            None => {
+                let compiled = self.compile_translated(&mut translated, &properties, translation)?;
+                if let Some(entry) = entry
+                    && let Err(error) = entry.keep(|path| compiled.export(path))
+                {
+                    device.log(&format!("the compiled model is not kept: {error}"));
+                }
+                compiled
+            }
+        };
         let request = compiled.request().map_err(|error| failed("compiling", error))?;
-        if device.settings.profiling {
-            device.log(&format!(
-                "{} layers: translated in {translation:.2?}, {} MB of constants in {:.2?}, read in {:.2?}, compiled in {:.2?}",
-                translated.model.layer_count(),
-                constants / 1_000_000,
-                filled - translation,
-                read - filled,
-                start.elapsed() - read,
-            ));
-        }
         let named = |name: String| CString::new(name).unwrap_or_default();
         Ok(Program {
-            compiled: Arc::new(compiled),
             request,
             choices,
+            constants: translated.blob.length(),
             feeds: translated.feeds.into_iter().map(|feed| (feed.clone(), named(feed.name()))).collect(),
             products: translated
                 .products
@@ -296,8 +302,55 @@ impl OpenVinoPartition {
                 .map(|product| (product, named(product.name())))
                 .collect(),
             ropes: translated.ropes,
-            constants,
         })
+    }
+
+    /// Makes the constants, reads the model and compiles it.
+    fn compile_translated(
+        &self,
+        translated: &mut Translated,
+        properties: &[(String, String)],
+        translation: Duration,
+    ) -> Result<Compiled, BackendError> {
+        let device = &self.device;
+        let failed = |what: &str, reason: String| self.failed(format!("{what}: {reason}"));
+        let start = Instant::now();
+        let xml = translated.model.to_xml();
+        let constants = translated.blob.length();
+        let tensor = Tensor::filled(constants, |bytes| translated.blob.fill(bytes));
+        let tensor = tensor.map_err(|error| failed("constants", error))?;
+        if device.settings.reduces_memory() {
+            self.used_weights().into_iter().for_each(|weight| self.weights.release(weight));
+        }
+        let filled = start.elapsed();
+        let model = device.core.read(&xml, tensor).map_err(|error| failed("reading", error))?;
+        let read = start.elapsed();
+        let compiled = device
+            .core
+            .compile(&model, &device.plugin, properties)
+            .map_err(|error| failed("compiling", error))?;
+        device.profile(|| {
+            format!(
+                "{} layers: translated in {translation:.2?}, {} MB of constants in {filled:.2?}, read in {:.2?}, \
+                 compiled in {:.2?}",
+                translated.model.layer_count(),
+                constants / 1_000_000,
+                read - filled,
+                start.elapsed() - read,
+            )
+        });
+        Ok(compiled)
+    }
+
+    fn used_weights(&self) -> Vec<WeightId> {
+        let nodes = &self.segment.graph.nodes[self.segment.nodes.clone()];
+        let operands = nodes.iter().flat_map(|node| &node.inputs);
+        operands
+            .filter_map(|operand| match operand {
+                Operand::Weight(weight) => Some(*weight),
+                _ => None,
+            })
+            .collect()
     }
 }
 

@@ -90,7 +90,9 @@ impl Plane {
         let range = self.at(head, cell)..self.at(head, cell) + self.width;
         match &self.numbers {
             Numbers::F32(numbers) => numbers[range].to_vec(),
-            Numbers::F16(numbers) => numbers[range].iter().map(|bits| f16::from_bits(*bits).to_f32()).collect(),
+            Numbers::F16(numbers) => {
+                numbers[range].iter().map(|bits| f16::from_bits(*bits).to_f32()).collect()
+            }
         }
     }
 

@@ -16,8 +16,12 @@ use crate::ir::Element;
 pub type Failure = String;
 
 /// Functions that only a library new enough has.
-const NEEDED: &[&str] =
-    &["ov_get_openvino_version", "ov_core_set_properties", "ov_core_compile_model_props", "ov_get_last_err_msg"];
+const NEEDED: &[&str] = &[
+    "ov_get_openvino_version",
+    "ov_core_set_properties",
+    "ov_core_compile_model_props",
+    "ov_get_last_err_msg",
+];
 
 /// Loads the library at this path for the whole process; a second call changes nothing.
 pub fn load(path: &Path) -> Result<(), Failure> {
@@ -61,7 +65,8 @@ fn check(status: sys::ov_status_e) -> Result<(), Failure> {
             false => CStr::from_ptr(message).to_string_lossy().into_owned(),
         }
     };
-    let message = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    let message =
+        message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
     Err(if message.is_empty() { format!("{status:?}") } else { message })
 }
 
@@ -215,13 +220,6 @@ impl Core {
 /// A model that was read.
 pub struct Model(Owned<sys::ov_model_t>);
 
-impl Model {
-    /// The library's object, for the shim.
-    pub(crate) fn pointer(&mut self) -> *mut c_void {
-        self.0.pointer.cast()
-    }
-}
-
 /// A model compiled for a device.
 pub struct Compiled(Owned<sys::ov_compiled_model_t>);
 
@@ -240,54 +238,6 @@ impl Compiled {
         // SAFETY: the path ends with zero.
         check(unsafe { sys::ov_compiled_model_export_model(self.0.pointer, path.as_ptr()) })
     }
-
-    /// A property as text.
-    pub fn property(&self, key: &str) -> Result<String, Failure> {
-        let key = text(key)?;
-        let mut value: *mut c_char = ptr::null_mut();
-        // SAFETY: the key ends with zero; the value is copied before it is freed.
-        unsafe {
-            check(sys::ov_compiled_model_get_property(self.0.pointer, key.as_ptr(), &mut value))?;
-            let text = CStr::from_ptr(value).to_string_lossy().into_owned();
-            sys::ov_free(value);
-            Ok(text)
-        }
-    }
-
-    /// Element type (in the library's numbering) and extents of an input, dynamic ones as `None`.
-    pub fn input_type(&self, name: &str) -> Result<(u32, Vec<Option<u64>>), Failure> {
-        let name = text(name)?;
-        let mut port = ptr::null_mut();
-        let mut kind = sys::ov_element_type_e::F32;
-        let mut shape = sys::ov_partial_shape_t {
-            rank: sys::ov_dimension_t { min: 0, max: 0 },
-            dims: ptr::null_mut(),
-        };
-        // SAFETY: port and shape are filled by the library and freed after their numbers are copied.
-        unsafe {
-            check(sys::ov_compiled_model_input_by_name(self.0.pointer, name.as_ptr(), &mut port))?;
-            let status = check(sys::ov_port_get_element_type(port, &mut kind))
-                .and_then(|()| check(sys::ov_port_get_partial_shape(port, &mut shape)));
-            sys::ov_output_const_port_free(port);
-            status?;
-            let rank = usize::try_from(shape.rank.max).unwrap_or(0);
-            let extents = (0..rank).map(|axis| {
-                let extent = *shape.dims.add(axis);
-                (extent.min == extent.max).then_some(extent.min.unsigned_abs())
-            });
-            let extents = extents.collect();
-            sys::ov_partial_shape_free(&mut shape);
-            Ok((kind as u32, extents))
-        }
-    }
-}
-
-/// Bytes of an input.
-pub enum Bytes<'a> {
-    /// Read only.
-    Read(&'a [u8]),
-    /// The model may write there, too.
-    Write(&'a mut [u8]),
 }
 
 /// An input of one run.
@@ -299,13 +249,11 @@ pub struct Input<'a> {
     /// Extents.
     pub shape: Vec<i64>,
     /// Its bytes, as many as the shape says.
-    pub bytes: Bytes<'a>,
+    pub bytes: &'a [u8],
 }
 
 /// Time that one operation took.
 pub struct OperationTime {
-    /// Name of the layer.
-    pub name: String,
     /// Kind of operation and its implementation.
     pub kind: String,
     /// Microseconds.
@@ -320,20 +268,20 @@ impl Request {
     pub fn run(&mut self, inputs: Vec<Input<'_>>) -> Result<(), Failure> {
         for input in &inputs {
             let elements: i64 = input.shape.iter().product();
-            let (pointer, length) = match &input.bytes {
-                Bytes::Read(bytes) => (bytes.as_ptr().cast_mut(), bytes.len()),
-                Bytes::Write(bytes) => (bytes.as_ptr().cast_mut(), bytes.len()),
-            };
+            let length = input.bytes.len();
             if elements.unsigned_abs() * input.element.bits() as u64 > 8 * length as u64 {
                 let name = input.name.to_string_lossy();
                 return Err(format!("input {name} has {length} bytes, shape {:?}", input.shape));
             }
             // SAFETY: the memory is as large as shape and type say (checked above), and is borrowed until this
-            // function returns; the plugin writes only to inputs that are given for writing.
-            let tensor = unsafe { Tensor::over(input.element, &input.shape, pointer) }?;
+            // function returns; plugins do not write to inputs.
+            let tensor =
+                unsafe { Tensor::over(input.element, &input.shape, input.bytes.as_ptr().cast_mut()) }?;
             // SAFETY: name and tensor live until the call returns; the request takes a share of the tensor.
-            check(unsafe { sys::ov_infer_request_set_tensor(self.0.pointer, input.name.as_ptr(), tensor.0.pointer) })
-                .map_err(|error| format!("input {}: {error}", input.name.to_string_lossy()))?;
+            check(unsafe {
+                sys::ov_infer_request_set_tensor(self.0.pointer, input.name.as_ptr(), tensor.0.pointer)
+            })
+            .map_err(|error| format!("input {}: {error}", input.name.to_string_lossy()))?;
         }
         // SAFETY: the memory of all inputs is borrowed by `inputs`, which lives until after the call.
         check(unsafe { sys::ov_infer_request_infer(self.0.pointer) })?;
@@ -353,7 +301,9 @@ impl Request {
         // no run happens meanwhile, since the request is borrowed.
         unsafe {
             check(sys::ov_tensor_get_shape(tensor.0.pointer, &mut shape))?;
-            let extents = (0..usize::try_from(shape.rank).unwrap_or(0)).map(|axis| *shape.dims.add(axis)).collect::<Vec<_>>();
+            let extents = (0..usize::try_from(shape.rank).unwrap_or(0))
+                .map(|axis| *shape.dims.add(axis))
+                .collect::<Vec<_>>();
             sys::ov_shape_free(&mut shape);
             check(sys::ov_tensor_get_byte_size(tensor.0.pointer, &mut length))?;
             if length == 0 {
@@ -375,7 +325,6 @@ impl Request {
                 .map(|index| {
                     let info = &*list.profiling_infos.add(index);
                     OperationTime {
-                        name: copy(info.node_name),
                         kind: format!("{} {}", copy(info.node_type), copy(info.exec_type)),
                         microseconds: info.real_time,
                     }
@@ -384,11 +333,6 @@ impl Request {
             sys::ov_profiling_info_list_free(&mut list);
             Ok(times)
         }
-    }
-
-    /// The library's object, for the shim.
-    pub(crate) fn pointer(&mut self) -> *mut c_void {
-        self.0.pointer.cast()
     }
 }
 

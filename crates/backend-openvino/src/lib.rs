@@ -3,6 +3,7 @@
 
 mod backend;
 mod caches;
+mod compiled_cache;
 mod ffi;
 pub mod ir;
 mod library;

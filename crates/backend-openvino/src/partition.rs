@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use puna_backend::{
-    BackendError, Boundary, Bounds, CacheOptions, MemoryUse, Partition, ProgramId, Segment, States, WeightSource,
+    BackendError, Boundary, Bounds, CacheOptions, MemoryUse, Partition, ProgramId, Segment, States,
+    WeightSource,
 };
 use puna_graph::{Array, CacheGroup, Dim, StateId, Step, ValueId};
 
 use crate::backend::Device;
 use crate::caches::{Plane, Turn};
-use crate::ffi::{Bytes, Compiled, Input, Request};
+use crate::ffi::{Input, Request};
 use crate::pieces::{Limits, Piece, cut};
 use crate::run::Data;
 use crate::translate::{Choices, Feed, Product, RopeTable};
@@ -29,8 +30,6 @@ pub(crate) enum Kept {
 
 /// One compiled model.
 pub(crate) struct Program {
-    /// Keeps the model alive and can say what it was compiled with.
-    pub(crate) compiled: Arc<Compiled>,
     pub(crate) request: Request,
     pub(crate) choices: Choices,
     pub(crate) feeds: Vec<(Feed, CString)>,
@@ -78,7 +77,9 @@ impl Partition for OpenVinoPartition {
         let limits = self.limits(recurrent.is_some());
         for piece in cut(step, recurrent, limits) {
             let program = match self.programs.last() {
-                Some(last) if last.choices.tokens == Some(1) && piece.rows.len() == 1 => self.programs.len() - 1,
+                Some(last) if last.choices.tokens == Some(1) && piece.rows.len() == 1 => {
+                    self.programs.len() - 1
+                }
                 _ => 0,
             };
             self.run_piece(program, &piece, step, boundary, &mut gathered, &mut integers)?;
@@ -191,7 +192,7 @@ impl OpenVinoPartition {
                 name,
                 element: data.element(kept, feed),
                 shape: shape.clone(),
-                bytes: Bytes::Read(data.bytes(kept, feed)),
+                bytes: data.bytes(kept, feed),
             })
             .collect();
         let rendered = start.elapsed();
@@ -201,11 +202,29 @@ impl OpenVinoPartition {
             .map_err(|reason| BackendError::Device { device: device.name.clone(), reason })?;
         let ran = start.elapsed();
         self.harvest(program_index, piece, step, outputs.len(), gathered, integers)?;
-        if self.device.settings.profiling {
+        self.device.profile(|| {
             let rows = piece.rows.len();
-            let (before, run, after) = (rendered, ran - rendered, start.elapsed() - ran);
-            self.device.log(&format!("run of {rows} rows: inputs {before:.2?}, model {run:.2?}, outputs {after:.2?}"));
-        }
+            let (model, after) = (ran - rendered, start.elapsed() - ran);
+            format!("run of {rows} rows: inputs {rendered:.2?}, model {model:.2?}, outputs {after:.2?}")
+        });
+        self.profile_operations(program_index);
         Ok(())
+    }
+
+    /// Logs the kinds of operations that took most of the last run.
+    fn profile_operations(&self, program: usize) {
+        if !self.device.settings.profiling {
+            return;
+        }
+        let mut by_kind: HashMap<String, (i64, u32)> = HashMap::new();
+        for time in self.programs[program].request.times().unwrap_or_default() {
+            let entry = by_kind.entry(time.kind).or_default();
+            *entry = (entry.0 + time.microseconds, entry.1 + 1);
+        }
+        let mut most: Vec<_> = by_kind.into_iter().filter(|(_, (time, _))| *time > 0).collect();
+        most.sort_by_key(|(_, (time, _))| std::cmp::Reverse(*time));
+        let most: Vec<String> =
+            most.iter().take(6).map(|(kind, (time, count))| format!("{kind} {time} us in {count}")).collect();
+        self.device.log(&format!("operations: {}", most.join(", ")));
     }
 }

@@ -112,7 +112,8 @@ mod tests {
 
     #[test]
     fn spans_of_one_length_run_together() {
-        let (step, group) = step(&[1, 1, 3, 3, 2], &[Some(4), None, None, Some(7), Some(8)], &[0, 1, 2, 3, 9]);
+        let (step, group) =
+            step(&[1, 1, 3, 3, 2], &[Some(4), None, None, Some(7), Some(8)], &[0, 1, 2, 3, 9]);
         let pieces = cut(&step, Some(&group), FREE);
         assert_eq!(rows(&pieces), [0..2, 2..8, 8..10]);
         assert_eq!(pieces[0].starts, [Some(4), None]);

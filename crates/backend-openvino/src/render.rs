@@ -127,7 +127,9 @@ mod tests {
         let piece = Piece { rows: 1..4, starts: Vec::new(), ends: Vec::new() };
         let columns = Columns { step: &step, group: &group, piece: &piece, cells: 8, rows: 4 };
         let shown = |mask: Vec<f32>| -> Vec<String> {
-            mask.chunks(12).map(|row| row.iter().map(|x| if *x == 0.0 { 'x' } else { '.' }).collect()).collect()
+            mask.chunks(12)
+                .map(|row| row.iter().map(|x| if *x == 0.0 { 'x' } else { '.' }).collect())
+                .collect()
         };
         assert_eq!(
             shown(columns.mask(MaskRule::Causal)),

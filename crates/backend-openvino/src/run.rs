@@ -131,7 +131,10 @@ impl OpenVinoPartition {
         program: &Program,
         boundary: &Boundary,
     ) -> Result<(Vec<i64>, Data), BackendError> {
-        let array = boundary.values.get(&value).ok_or_else(|| self.failed("a value of an earlier segment is missing"))?;
+        let array = boundary
+            .values
+            .get(&value)
+            .ok_or_else(|| self.failed("a value of an earlier segment is missing"))?;
         let ty = self.segment.graph.value_type(value);
         let width: usize = array.shape.iter().skip(1).product();
         let (range, length) = match ty.shape.first() {
@@ -212,7 +215,9 @@ impl OpenVinoPartition {
                     Product::Recurrent(state) => {
                         if let Some(Kept::Recurrent { elements, numbers }) = kept.get_mut(state.index()) {
                             let floats = floats_of(bytes);
-                            for (cell, state) in piece.ends.iter().zip(floats.chunks_exact((*elements).max(1))) {
+                            for (cell, state) in
+                                piece.ends.iter().zip(floats.chunks_exact((*elements).max(1)))
+                            {
                                 numbers[*cell as usize * *elements..][..*elements].copy_from_slice(state);
                             }
                         }

@@ -10,7 +10,10 @@ impl OpenVinoPartition {
     fn of_group(&self, group: usize) -> Vec<StateId> {
         let groups = self.segment.graph.groups();
         let declared = &self.segment.graph.states;
-        self.states().into_iter().filter(|state| groups.get(group) == Some(&declared[state.index()].group())).collect()
+        self.states()
+            .into_iter()
+            .filter(|state| groups.get(group) == Some(&declared[state.index()].group()))
+            .collect()
     }
 }
 

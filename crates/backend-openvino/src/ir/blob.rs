@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-/// Constants one after another, each at a multiple of 64 bytes. It is made twice: first only to know its size, then
-/// in memory of the library, so that weights are written once and in place.
+/// Constants one after another, each at a multiple of 64 bytes. First only their places are settled; they are written
+/// once and in place, into memory of the library.
 #[derive(Default)]
 pub struct Blob {
     length: u64,
@@ -14,13 +14,10 @@ pub struct Blob {
 }
 
 /// A part of the blob that is written later.
-pub struct Piece {
-    /// First byte.
-    pub offset: u64,
-    /// Number of bytes.
-    pub bytes: u64,
-    /// Writes them.
-    pub fill: Fill,
+struct Piece {
+    offset: u64,
+    bytes: u64,
+    fill: Fill,
 }
 
 /// Writes a piece into exactly its bytes.
@@ -53,8 +50,10 @@ impl Blob {
         self.length
     }
 
-    /// The parts, in ascending order; together they and the gaps between them make the blob.
-    pub fn pieces(&self) -> &[Piece] {
-        &self.pieces
+    /// Writes all constants; `bytes` are as many as [`Blob::length`] says.
+    pub fn fill(&self, bytes: &mut [u8]) {
+        for piece in &self.pieces {
+            (piece.fill)(&mut bytes[piece.offset as usize..][..piece.bytes as usize]);
+        }
     }
 }

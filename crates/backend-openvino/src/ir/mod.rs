@@ -168,7 +168,8 @@ impl Model {
         elements: &[Element],
     ) -> Port {
         let layer = self.layers.len();
-        let outputs = elements.iter().map(|element| Output { element: *element, names: Vec::new() }).collect();
+        let outputs =
+            elements.iter().map(|element| Output { element: *element, names: Vec::new() }).collect();
         self.layers.push(Layer {
             kind,
             opset,

@@ -90,7 +90,11 @@ fn iteration(text: &mut String, parts: &super::Parts, inputs: usize, depth: usiz
     for ((leaves, _), layer) in parts.results.iter().zip(&parts.body.results) {
         if let Some(way) = leaves {
             let way = whole(way);
-            line!(text, depth + 1, "<output{way} external_port_id=\"{port}\" internal_layer_id=\"{layer}\" />");
+            line!(
+                text,
+                depth + 1,
+                "<output{way} external_port_id=\"{port}\" internal_layer_id=\"{layer}\" />"
+            );
             port += 1;
         }
     }

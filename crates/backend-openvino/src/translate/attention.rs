@@ -17,8 +17,7 @@ struct Heads {
 
 impl Translator<'_> {
     pub(super) fn attention(&mut self, node: &Node, op: &Attention) -> Port {
-        let (queries, keys, values) =
-            (self.operand(node, 0), self.operand(node, 1), self.operand(node, 2));
+        let (queries, keys, values) = (self.operand(node, 0), self.operand(node, 1), self.operand(node, 2));
         let (query, key, value) = (
             trailing(&self.operand_type(node, 0)),
             trailing(&self.operand_type(node, 1)),
@@ -102,8 +101,7 @@ impl Translator<'_> {
         let group = self.group(op.state);
         if let Some(max_bias) = op.alibi_max_bias {
             let heads = (kv_heads * shared) as u32;
-            let slopes: Vec<f32> =
-                (0..heads).map(|head| alibi_slope(max_bias, head, heads) as f32).collect();
+            let slopes: Vec<f32> = (0..heads).map(|head| alibi_slope(max_bias, head, heads) as f32).collect();
             let slopes = self.floats_constant(&[kv_heads as u64, shared as u64, 1, 1], &slopes);
             let distances = self.feed(Feed::Distances { group });
             let bias = self.multiply(slopes, distances);

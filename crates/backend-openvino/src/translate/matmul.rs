@@ -77,7 +77,14 @@ impl Translator<'_> {
     }
 
     /// One part of a tensor's coding as a constant.
-    fn piece(&mut self, weight: WeightId, coding: &Coding, part: Part, element: Element, shape: &[u64]) -> Port {
+    fn piece(
+        &mut self,
+        weight: WeightId,
+        coding: &Coding,
+        part: Part,
+        element: Element,
+        shape: &[u64],
+    ) -> Port {
         let bytes = shape.iter().product::<u64>() * element.bits() as u64 / 8;
         let (source, coding) = (self.weights.clone(), coding.clone().with_element(element));
         let fill = Box::new(move |out: &mut [u8]| coding.write(part, source.bytes(weight), out));

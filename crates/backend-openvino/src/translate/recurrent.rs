@@ -304,8 +304,7 @@ impl Translator<'_> {
                 let columns = |translator: &mut Self, body: &mut Body, row: Port| {
                     translator.reshape_in(body, row, &[0, heads, key_dim, 1])
                 };
-                let (query, key) =
-                    (columns(translator, body, rows[0]), columns(translator, body, rows[1]));
+                let (query, key) = (columns(translator, body, rows[0]), columns(translator, body, rows[1]));
                 let value = translator.reshape_in(body, rows[2], &[0, heads, 1, value_dim]);
                 let decay = match &constant {
                     Some(decays) => body.model.small(
@@ -339,15 +338,14 @@ impl Translator<'_> {
         let (heads, dim) = (extents[0], extents[1]);
         let [receptance, decay, key, value, removal, rate] = all;
         let written = self.multiply(removal, rate);
-        let inputs =
-            [receptance, decay, key, value, removal, written].map(|port| (port, vec![heads, dim]));
+        let inputs = [receptance, decay, key, value, removal, written].map(|port| (port, vec![heads, dim]));
         self.recurrence(
             (state, &[heads, dim, dim]),
             &inputs,
             &[heads, dim],
             |translator, body, kept, rows| {
-                let [receptance, decay, key, removal, written] = [0, 1, 2, 4, 5]
-                    .map(|row| translator.reshape_in(body, rows[row], &[0, heads, 1, dim]));
+                let [receptance, decay, key, removal, written] =
+                    [0, 1, 2, 4, 5].map(|row| translator.reshape_in(body, rows[row], &[0, heads, 1, dim]));
                 let value = translator.reshape_in(body, rows[3], &[0, heads, dim, 1]);
                 let removed = body.multiply(kept, removal);
                 let removed = translator.sum_in(body, removed, 3);

@@ -22,8 +22,7 @@ impl Translator<'_> {
             Some(Operand::Weight(weight)) => Some(self.decode(*weight)),
             _ => None,
         };
-        let table =
-            RopeTable { frequencies: op.frequencies(factors.as_deref()), magnitude: op.magnitude };
+        let table = RopeTable { frequencies: op.frequencies(factors.as_deref()), magnitude: op.magnitude };
         let index = self.ropes.iter().position(|other| *other == table).unwrap_or_else(|| {
             self.ropes.push(table);
             self.ropes.len() - 1
@@ -35,9 +34,7 @@ impl Translator<'_> {
         let (dimensions, half) = (op.dimensions as i64, op.dimensions as i64 / 2);
         let turning = if dimensions < width { self.slice(x, 0, dimensions, -1) } else { x };
         let (a, b) = match op.kind {
-            RopeKind::Split => {
-                (self.slice(turning, 0, half, -1), self.slice(turning, half, dimensions, -1))
-            }
+            RopeKind::Split => (self.slice(turning, 0, half, -1), self.slice(turning, half, dimensions, -1)),
             RopeKind::Interleaved => {
                 let pairs = self.reshape(turning, &[0, heads, half, 2]);
                 let [a, b] = [0, 1].map(|index| {

@@ -120,13 +120,8 @@ impl Translator<'_> {
 
     /// One extent of a value, as a list of one `i64`.
     pub(super) fn extent_of(&mut self, x: Port, axis: i64) -> Port {
-        let shape = self.model.op(
-            "ShapeOf",
-            "opset3",
-            &[("output_type", "i64".to_owned())],
-            &[x],
-            Element::I64,
-        );
+        let shape =
+            self.model.op("ShapeOf", "opset3", &[("output_type", "i64".to_owned())], &[x], Element::I64);
         let axis = self.integers(&[axis]);
         self.gather(shape, axis, 0, 0)
     }

@@ -156,7 +156,9 @@ mod tests {
             coding.write(part, source, &mut out);
             out
         });
-        let half = |bytes: &[u8], index: usize| f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32();
+        let half = |bytes: &[u8], index: usize| {
+            f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32()
+        };
         if !coding.has_zeros {
             parts[2].fill(0);
         }
@@ -180,8 +182,9 @@ mod tests {
     #[test]
     fn constants_mean_what_the_decoder_says() {
         let width = 512;
-        let numbers: Vec<f32> =
-            (0..2 * width).map(|i| ((i * 37 % 101) as f32 / 50.0 - 1.0) * (1.0 + (i / 64) as f32 / 9.0)).collect();
+        let numbers: Vec<f32> = (0..2 * width)
+            .map(|i| ((i * 37 % 101) as f32 / 50.0 - 1.0) * (1.0 + (i / 64) as f32 / 9.0))
+            .collect();
         for format in puna_quant::FORMATS {
             let Some(quantize) = format.quantize else { continue };
             let mut source = vec![0; numbers.len() / format.block * format.bytes];
