@@ -1,27 +1,25 @@
 //! The back end: devices of the library, and segments loaded onto them.
 
 use std::collections::HashMap;
-use std::ffi::CString;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use puna_backend::partition::{key_rotations, states};
 use puna_backend::{
-    Backend, BackendError, Bounds, CacheOptions, DeviceId, DeviceInfo, DeviceKind, Partition, Segment,
-    WeightSource,
+    Backend, BackendError, CacheOptions, DeviceId, DeviceInfo, DeviceKind, Partition, Segment, WeightSource,
 };
-use puna_graph::{CacheGroup, Graph, Op, Operand, StateDecl, WeightId};
+use puna_graph::{CacheGroup, Graph, Op, Operand, StateDecl};
 use puna_quant::DType;
 
+use crate::blocks::Blocks;
 use crate::caches::{Plane, Turn};
-use crate::compiled_cache::Entry;
-use crate::ffi::{self, Compiled, Core, Tensor};
+use crate::ffi::{self, Core, Shim};
 use crate::ir::Element;
-use crate::library;
-use crate::partition::{Kept, OpenVinoPartition, Program};
+use crate::memory::Kept;
+use crate::pages::Pages;
+use crate::partition::OpenVinoPartition;
 use crate::settings::{Lookup, Settings};
-use crate::translate::{CacheForm, Choices, Translated, translate, unsupported};
+use crate::translate::{CacheForm, is_pageable, unsupported};
+use crate::{library, shim};
 
 /// Takes a line for people.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
@@ -36,12 +34,22 @@ pub(crate) struct Device {
     pub(crate) plugin: String,
     pub(crate) settings: Arc<Settings>,
     pub(crate) threads: usize,
+    pub(crate) shim: Option<Arc<Shim>>,
     log: Log,
 }
 
 impl Device {
     pub(crate) fn log(&self, line: &str) {
         (self.log)(&format!("{}: {line}", self.name));
+    }
+
+    /// Where keys and values are kept on this device.
+    pub(crate) fn form(&self) -> CacheForm {
+        let is_static = self.settings.is_static(&self.plugin);
+        match &self.shim {
+            Some(_) if !is_static && self.plugin.starts_with("CPU") => CacheForm::Paged,
+            _ => CacheForm::Host,
+        }
     }
 
     /// Logs a line about times if the environment asks for them.
@@ -88,8 +96,19 @@ impl OpenVino {
         let version = ffi::version();
         let version = version.split('-').next().unwrap_or("");
         let description = format!("OpenVINO {version} on {plugin} ({})", product.trim());
-        let device =
-            Device { core, name: DEVICE_NAME.to_owned(), plugin, settings: Arc::new(settings), threads, log };
+        let (shim, reason) = shim::open(lookup, &path, version);
+        if let Some(reason) = reason {
+            log(&format!("{DEVICE_NAME}: the shim is not used: {reason}"));
+        }
+        let device = Device {
+            core,
+            name: DEVICE_NAME.to_owned(),
+            plugin,
+            settings: Arc::new(settings),
+            threads,
+            shim: shim.map(Arc::new),
+            log,
+        };
         Ok(Self { device, description })
     }
 }
@@ -134,8 +153,9 @@ impl Backend for OpenVino {
     ) -> Result<Box<dyn Partition>, BackendError> {
         let mut partition = OpenVinoPartition {
             device: self.device.clone(),
-            kept: kept(&segment, caches)?,
+            kept: kept(&segment, caches, self.device.form())?,
             turns: HashMap::new(),
+            pages: caches.cells.iter().map(|_| Pages::default()).collect(),
             capacity: vec![0; caches.cells.len()],
             segment,
             weights,
@@ -156,7 +176,7 @@ impl Backend for OpenVino {
 }
 
 /// Element type of a cache in this format.
-fn cache_element(dtype: DType) -> Result<Element, BackendError> {
+pub(crate) fn cache_element(dtype: DType) -> Result<Element, BackendError> {
     match dtype {
         DType::F32 => Ok(Element::F32),
         DType::F16 | DType::BF16 => Ok(Element::F16),
@@ -165,7 +185,7 @@ fn cache_element(dtype: DType) -> Result<Element, BackendError> {
 }
 
 /// Room for the states of a segment.
-fn kept(segment: &Segment, caches: &CacheOptions) -> Result<Vec<Kept>, BackendError> {
+fn kept(segment: &Segment, caches: &CacheOptions, form: CacheForm) -> Result<Vec<Kept>, BackendError> {
     let own = states(&segment.graph, segment.nodes.clone());
     let groups = segment.graph.groups();
     let (key_element, value_element) = (cache_element(caches.keys)?, cache_element(caches.values)?);
@@ -176,6 +196,14 @@ fn kept(segment: &Segment, caches: &CacheOptions) -> Result<Vec<Kept>, BackendEr
             continue;
         }
         all.push(match state {
+            StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. }
+                if form == CacheForm::Paged && is_paged(segment, index) =>
+            {
+                Kept::Paged {
+                    keys: Blocks::new(*kv_heads as usize, *key_dim as usize, key_element),
+                    values: Blocks::new(*kv_heads as usize, *value_dim as usize, value_element),
+                }
+            }
             StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } => Kept::KeyValue {
                 keys: Plane::new(*kv_heads as usize, *key_dim as usize, key_element),
                 values: Plane::new(*kv_heads as usize, *value_dim as usize, value_element),
@@ -199,6 +227,14 @@ fn kept(segment: &Segment, caches: &CacheOptions) -> Result<Vec<Kept>, BackendEr
     Ok(all)
 }
 
+/// Whether all attention over a state can have its cache in pages.
+fn is_paged(segment: &Segment, state: usize) -> bool {
+    segment.graph.nodes[segment.nodes.clone()].iter().all(|node| match &node.op {
+        Op::Attention(op) => op.state.index() != state || is_pageable(op),
+        _ => true,
+    })
+}
+
 impl OpenVinoPartition {
     fn find_turns(&mut self) {
         let graph = self.segment.graph.clone();
@@ -219,141 +255,4 @@ impl OpenVinoPartition {
             self.turns.insert(state, Turn { rope: *rope, frequencies, offset: rotation.offset as usize });
         }
     }
-
-    /// The models for steps up to `bounds`: one of dynamic extents, or two of fixed ones.
-    pub(crate) fn compile_programs(&mut self, bounds: Bounds) -> Result<Vec<Program>, BackendError> {
-        let base = Choices {
-            form: CacheForm::Host,
-            manual_attention: self.device.settings.manual_attention(&self.device.plugin),
-            keys: cache_element(self.options.keys)?,
-            values: cache_element(self.options.values)?,
-            ..Choices::default()
-        };
-        if !self.device.settings.is_static(&self.device.plugin) {
-            return Ok(vec![self.compile_program(base)?]);
-        }
-        let chunk = self.device.settings.chunk().min(bounds.tokens).max(1);
-        let mut programs = Vec::new();
-        for tokens in [chunk, 1] {
-            if programs.is_empty() || chunk > 1 {
-                programs.push(self.compile_program(Choices {
-                    tokens: Some(tokens as u64),
-                    outputs: Some(bounds.outputs.min(tokens).max(1) as u64),
-                    cells: Some(self.options.cells.iter().map(|cells| *cells as u64).collect()),
-                    ..base.clone()
-                })?);
-            }
-        }
-        Ok(programs)
-    }
-
-    fn compile_program(&self, choices: Choices) -> Result<Program, BackendError> {
-        let device = &self.device;
-        let failed = |what: &str, reason: String| self.failed(format!("{what}: {reason}"));
-        let start = Instant::now();
-        let mut translated = translate(&self.segment, &self.weights, &choices);
-        let translation = start.elapsed();
-        if device.settings.dump_graph {
-            let text = self.segment.graph.to_string();
-            write_beside(Path::new("cgraph_ov.txt"), &text)
-                .map_err(|error| failed("cgraph_ov.txt", error))?;
-        }
-        if device.settings.dump_ir {
-            let extents = choices.tokens.map_or("dynamic".to_owned(), |tokens| tokens.to_string());
-            let name = format!("model_{}_{extents}.xml", self.segment.nodes.start);
-            write_beside(Path::new(&name), &translated.model.to_xml())
-                .map_err(|error| failed(&name, error))?;
-        }
-        let properties = device.settings.properties(&device.plugin, device.threads);
-        let entry = device.settings.compiled_model_folder.as_ref().map(|folder| {
-            let compiled_for = format!("{} {} {properties:?}", ffi::version(), device.plugin);
-            Entry::new(folder, &self.segment, self.weights.as_ref(), &choices, &compiled_for)
-        });
-        let found = entry.as_ref().and_then(Entry::find);
-        // A file that the library refuses is one that is not there.
-        let imported = found.and_then(|bytes| device.core.import(&bytes, &device.plugin).ok());
-        let compiled = match imported {
-            Some(compiled) => {
-                device.profile(|| {
-                    format!("compiled model found in the cache, imported in {:.2?}", start.elapsed())
-                });
-                compiled
-            }
-            None => {
-                let compiled = self.compile_translated(&mut translated, &properties, translation)?;
-                if let Some(entry) = entry
-                    && let Err(error) = entry.keep(|path| compiled.export(path))
-                {
-                    device.log(&format!("the compiled model is not kept: {error}"));
-                }
-                compiled
-            }
-        };
-        let request = compiled.request().map_err(|error| failed("compiling", error))?;
-        let named = |name: String| CString::new(name).unwrap_or_default();
-        Ok(Program {
-            request,
-            choices,
-            constants: translated.blob.length(),
-            feeds: translated.feeds.into_iter().map(|feed| (feed.clone(), named(feed.name()))).collect(),
-            products: translated
-                .products
-                .into_iter()
-                .map(|product| (product, named(product.name())))
-                .collect(),
-            ropes: translated.ropes,
-        })
-    }
-
-    /// Makes the constants, reads the model and compiles it.
-    fn compile_translated(
-        &self,
-        translated: &mut Translated,
-        properties: &[(String, String)],
-        translation: Duration,
-    ) -> Result<Compiled, BackendError> {
-        let device = &self.device;
-        let failed = |what: &str, reason: String| self.failed(format!("{what}: {reason}"));
-        let start = Instant::now();
-        let xml = translated.model.to_xml();
-        let constants = translated.blob.length();
-        let tensor = Tensor::filled(constants, |bytes| translated.blob.fill(bytes));
-        let tensor = tensor.map_err(|error| failed("constants", error))?;
-        if device.settings.reduces_memory() {
-            self.used_weights().into_iter().for_each(|weight| self.weights.release(weight));
-        }
-        let filled = start.elapsed();
-        let model = device.core.read(&xml, tensor).map_err(|error| failed("reading", error))?;
-        let read = start.elapsed();
-        let compiled = device
-            .core
-            .compile(&model, &device.plugin, properties)
-            .map_err(|error| failed("compiling", error))?;
-        device.profile(|| {
-            format!(
-                "{} layers: translated in {translation:.2?}, {} MB of constants in {filled:.2?}, read in {:.2?}, \
-                 compiled in {:.2?}",
-                translated.model.layer_count(),
-                constants / 1_000_000,
-                read - filled,
-                start.elapsed() - read,
-            )
-        });
-        Ok(compiled)
-    }
-
-    fn used_weights(&self) -> Vec<WeightId> {
-        let nodes = &self.segment.graph.nodes[self.segment.nodes.clone()];
-        let operands = nodes.iter().flat_map(|node| &node.inputs);
-        operands
-            .filter_map(|operand| match operand {
-                Operand::Weight(weight) => Some(*weight),
-                _ => None,
-            })
-            .collect()
-    }
-}
-
-fn write_beside(path: &Path, text: &str) -> Result<(), String> {
-    std::fs::write(path, text).map_err(|error| error.to_string())
 }

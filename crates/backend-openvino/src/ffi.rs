@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
@@ -88,6 +88,20 @@ fn element(element: Element) -> sys::ov_element_type_e {
         Element::U4 => E::U4,
         Element::Boolean => E::OV_BOOLEAN,
     }
+}
+
+/// The element type of the library's, if it is one of ours.
+fn of_library(kind: sys::ov_element_type_e) -> Option<Element> {
+    const ALL: [Element; 7] = [
+        Element::F32,
+        Element::F16,
+        Element::BF16,
+        Element::I64,
+        Element::I32,
+        Element::I8,
+        Element::U8,
+    ];
+    ALL.into_iter().find(|ours| element(*ours) == kind)
 }
 
 /// A pointer of the library's that is freed with its owner.
@@ -220,6 +234,61 @@ impl Core {
 /// A model that was read.
 pub struct Model(Owned<sys::ov_model_t>);
 
+impl Model {
+    /// Puts paged attention in the place of the layers that stand for it.
+    pub fn page(&mut self, shim: &Shim) -> Result<(), Failure> {
+        shim.call(shim.page_attention, self.0.pointer.cast())
+    }
+}
+
+/// Functions of the shim.
+type OnObject = unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> c_int;
+
+/// The small library of ours that adds what the C interface lacks.
+pub struct Shim {
+    /// Version of OpenVINO that it was built for.
+    pub version: String,
+    page_attention: OnObject,
+    reset_variables: OnObject,
+    /// Last, so that the functions go first.
+    _library: libloading::Library,
+}
+
+impl Shim {
+    /// Opens it; OpenVINO's own library is loaded.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let shown = path.display();
+        // SAFETY: opening runs the library's initialisers; it is the shim that lies beside the program or OpenVINO, or
+        // that the user names.
+        let library =
+            unsafe { libloading::Library::new(path) }.map_err(|error| format!("{shown}: {error}"))?;
+        let missing = |_| format!("{shown} lacks a function; build it again");
+        // SAFETY: the types are those of the functions in shim.cpp, and they are called only while the library is
+        // open, which this structure sees to.
+        unsafe {
+            let version = *library
+                .get::<unsafe extern "C" fn() -> *const c_char>(b"puna_openvino_version")
+                .map_err(missing)?;
+            let page_attention = *library.get::<OnObject>(b"puna_page_attention").map_err(missing)?;
+            let reset_variables = *library.get::<OnObject>(b"puna_reset_variables").map_err(missing)?;
+            let version = CStr::from_ptr(version()).to_string_lossy().into_owned();
+            Ok(Self { version, page_attention, reset_variables, _library: library })
+        }
+    }
+
+    fn call(&self, function: OnObject, object: *mut c_void) -> Result<(), Failure> {
+        let mut message: [c_char; 1024] = [0; 1024];
+        // SAFETY: the object is one of the C interface's own, of the kind that the function expects, and the message is
+        // as long as said; the function ends it with zero.
+        unsafe {
+            if function(object, message.as_mut_ptr(), message.len()) == 0 {
+                return Ok(());
+            }
+            Err(CStr::from_ptr(message.as_ptr()).to_string_lossy().into_owned())
+        }
+    }
+}
+
 /// A model compiled for a device.
 pub struct Compiled(Owned<sys::ov_compiled_model_t>);
 
@@ -238,7 +307,43 @@ impl Compiled {
         // SAFETY: the path ends with zero.
         check(unsafe { sys::ov_compiled_model_export_model(self.0.pointer, path.as_ptr()) })
     }
+
+    /// Element type, if it is one of ours, and extents of an input, dynamic ones as `None`.
+    pub fn input_type(&self, name: &str) -> Result<(Option<Element>, Vec<Option<u64>>), Failure> {
+        let name = text(name)?;
+        let mut port = ptr::null_mut();
+        let mut kind = sys::ov_element_type_e::F32;
+        let mut shape = sys::ov_partial_shape_t {
+            rank: sys::ov_dimension_t { min: 0, max: 0 },
+            dims: ptr::null_mut(),
+        };
+        // SAFETY: port and shape are filled by the library and freed after their numbers are copied.
+        unsafe {
+            check(sys::ov_compiled_model_input_by_name(self.0.pointer, name.as_ptr(), &mut port))?;
+            let status = check(sys::ov_port_get_element_type(port, &mut kind))
+                .and_then(|()| check(sys::ov_port_get_partial_shape(port, &mut shape)));
+            sys::ov_output_const_port_free(port);
+            status?;
+            let rank = usize::try_from(shape.rank.max).unwrap_or(0);
+            let extents = (0..rank).map(|axis| {
+                let extent = *shape.dims.add(axis);
+                (extent.min == extent.max).then_some(extent.min.unsigned_abs())
+            });
+            let extents = extents.collect();
+            sys::ov_partial_shape_free(&mut shape);
+            Ok((of_library(kind), extents))
+        }
+    }
 }
+
+/// Bytes of an input.
+pub enum Bytes<'a> {
+    /// Read only.
+    Read(&'a [u8]),
+    /// The model may write there, too.
+    Write(&'a mut [u8]),
+}
+
 
 /// An input of one run.
 pub struct Input<'a> {
@@ -249,7 +354,7 @@ pub struct Input<'a> {
     /// Extents.
     pub shape: Vec<i64>,
     /// Its bytes, as many as the shape says.
-    pub bytes: &'a [u8],
+    pub bytes: Bytes<'a>,
 }
 
 /// Time that one operation took.
@@ -265,18 +370,20 @@ pub struct Request(Owned<sys::ov_infer_request_t>);
 
 impl Request {
     /// Runs the model once. Every parameter of the model is among the inputs, so it reads no memory of earlier runs.
-    pub fn run(&mut self, inputs: Vec<Input<'_>>) -> Result<(), Failure> {
-        for input in &inputs {
+    pub fn run(&mut self, mut inputs: Vec<Input<'_>>) -> Result<(), Failure> {
+        for input in &mut inputs {
             let elements: i64 = input.shape.iter().product();
-            let length = input.bytes.len();
+            let (pointer, length) = match &mut input.bytes {
+                Bytes::Read(bytes) => (bytes.as_ptr().cast_mut(), bytes.len()),
+                Bytes::Write(bytes) => (bytes.as_mut_ptr(), bytes.len()),
+            };
             if elements.unsigned_abs() * input.element.bits() as u64 > 8 * length as u64 {
                 let name = input.name.to_string_lossy();
                 return Err(format!("input {name} has {length} bytes, shape {:?}", input.shape));
             }
             // SAFETY: the memory is as large as shape and type say (checked above), and is borrowed until this
-            // function returns; plugins do not write to inputs.
-            let tensor =
-                unsafe { Tensor::over(input.element, &input.shape, input.bytes.as_ptr().cast_mut()) }?;
+            // function returns; plugins write only to inputs that are given for writing.
+            let tensor = unsafe { Tensor::over(input.element, &input.shape, pointer) }?;
             // SAFETY: name and tensor live until the call returns; the request takes a share of the tensor.
             check(unsafe {
                 sys::ov_infer_request_set_tensor(self.0.pointer, input.name.as_ptr(), tensor.0.pointer)

@@ -2,16 +2,21 @@
 #![deny(unsafe_code)]
 
 mod backend;
+mod blocks;
 mod caches;
+mod compile;
 mod compiled_cache;
 mod ffi;
 pub mod ir;
 mod library;
+mod memory;
+mod pages;
 mod partition;
 mod pieces;
 mod render;
 mod run;
 pub mod settings;
+mod shim;
 mod states;
 pub mod translate;
 pub mod weights;

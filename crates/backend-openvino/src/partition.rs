@@ -9,24 +9,16 @@ use puna_backend::{
     BackendError, Boundary, Bounds, CacheOptions, MemoryUse, Partition, ProgramId, Segment, States,
     WeightSource,
 };
-use puna_graph::{Array, CacheGroup, Dim, StateId, Step, ValueId};
+use puna_graph::{Array, CacheGroup, Dim, StateDecl, StateId, Step, ValueId};
 
 use crate::backend::Device;
-use crate::caches::{Plane, Turn};
-use crate::ffi::{Input, Request};
+use crate::caches::Turn;
+use crate::ffi::Request;
+use crate::memory::{Kept, inputs};
+use crate::pages::{Pages, Run};
 use crate::pieces::{Limits, Piece, cut};
 use crate::run::Data;
 use crate::translate::{Choices, Feed, Product, RopeTable};
-
-/// What one state keeps.
-pub(crate) enum Kept {
-    /// Keys and values.
-    KeyValue { keys: Plane, values: Plane },
-    /// `[cells, elements]`
-    Recurrent { elements: usize, numbers: Vec<f32> },
-    /// It belongs to another segment.
-    Elsewhere,
-}
 
 /// One compiled model.
 pub(crate) struct Program {
@@ -47,6 +39,8 @@ pub(crate) struct OpenVinoPartition {
     pub(crate) options: CacheOptions,
     pub(crate) kept: Vec<Kept>,
     pub(crate) turns: HashMap<StateId, Turn>,
+    /// Of each group, what lies where in its pages.
+    pub(crate) pages: Vec<Pages>,
     /// Cells that each group's planes have room for.
     pub(crate) capacity: Vec<usize>,
     /// By preference: of fixed models the one of a prompt's chunk, then the one of a single row.
@@ -60,7 +54,9 @@ const CELL_STEP: usize = 256;
 
 impl Partition for OpenVinoPartition {
     fn compile(&mut self, bounds: Bounds) -> Result<ProgramId, BackendError> {
-        if self.bounds != Some(bounds) {
+        // Dynamic extents serve all bounds.
+        let is_dynamic = self.programs.first().is_some_and(|program| program.choices.tokens.is_none());
+        if self.bounds != Some(bounds) && !is_dynamic {
             self.programs = self.compile_programs(bounds)?;
             self.bounds = Some(bounds);
         }
@@ -108,6 +104,7 @@ impl Partition for OpenVinoPartition {
         let caches = self.kept.iter().map(|kept| match kept {
             Kept::KeyValue { keys, values } => (keys.bytes().len() + values.bytes().len()) as u64,
             Kept::Recurrent { numbers, .. } => 4 * numbers.len() as u64,
+            Kept::Paged { keys, values } => (keys.bytes().len() + values.bytes().len()) as u64,
             Kept::Elsewhere => 0,
         });
         MemoryUse {
@@ -125,8 +122,13 @@ impl OpenVinoPartition {
 
     fn limits(&self, recurrent: bool) -> Limits {
         match self.programs.first().and_then(|program| program.choices.tokens) {
-            Some(tokens) => Limits { rows: tokens as usize, full_or_single: recurrent, spans: 1 },
-            None => Limits { rows: usize::MAX, full_or_single: false, spans: usize::MAX },
+            Some(tokens) => Limits { rows: tokens as usize, full_or_single: recurrent, spans: 1, paged: false },
+            None => Limits {
+                rows: usize::MAX,
+                full_or_single: false,
+                spans: usize::MAX,
+                paged: self.kept.iter().any(|kept| matches!(kept, Kept::Paged { .. })),
+            },
         }
     }
 
@@ -154,6 +156,69 @@ impl OpenVinoPartition {
         Ok(())
     }
 
+    /// Where the sequences of a run are in the pages of each group; copies what has to be copied.
+    fn find_runs(&mut self, piece: &Piece, step: &Step) -> Result<Vec<Vec<Run>>, BackendError> {
+        let groups = self.segment.graph.groups();
+        let mut all = Vec::with_capacity(groups.len());
+        for (index, group) in groups.iter().enumerate() {
+            let of_group = |state: &StateDecl| state.group() == *group;
+            let states = || self.segment.graph.states.iter().enumerate().filter(|(_, state)| of_group(state));
+            if !states().any(|(state, _)| matches!(self.kept[state], Kept::Paged { .. })) {
+                all.push(Vec::new());
+                continue;
+            }
+            let data = &step.groups[index];
+            let pages = &mut self.pages[index];
+            pages.forget(&data.write_cells[piece.rows.clone()]);
+            let mut runs = Vec::new();
+            for span in &data.spans {
+                let rows = piece.rows.start.max(span.tokens.start as usize)..piece.rows.end.min(span.tokens.end as usize);
+                if rows.is_empty() {
+                    continue;
+                }
+                let new = &data.write_cells[rows.clone()];
+                let first = step.positions[rows.start];
+                // What the step writes later has positions from the first row's on.
+                let mut past: Vec<(i32, u32)> = span
+                    .cells
+                    .iter()
+                    .cloned()
+                    .flatten()
+                    .map(|cell| (data.cell_positions[cell as usize], cell))
+                    .filter(|(position, _)| *position < first)
+                    .collect();
+                past.sort_unstable();
+                let may_precede = match group {
+                    CacheGroup::Window(length) => past.first().is_some_and(|(position, _)| {
+                        *position as i64 <= first as i64 - *length as i64 + 1
+                    }),
+                    _ => false,
+                };
+                let past: Vec<u32> = past.into_iter().map(|(_, cell)| cell).collect();
+                runs.push(pages.place(&past, new, may_precede));
+            }
+            let blocks = pages.blocks();
+            let runs = runs.into_iter().collect::<Option<Vec<Run>>>();
+            let name = &self.device.name;
+            let runs = runs.ok_or_else(|| BackendError::Device {
+                device: name.clone(),
+                reason: "cells that a step sees were never written".to_owned(),
+            })?;
+            for (kept, state) in self.kept.iter_mut().zip(&self.segment.graph.states) {
+                if of_group(state)
+                    && let Kept::Paged { keys, values } = kept
+                {
+                    for part in [keys, values] {
+                        part.make_room(blocks)?;
+                        runs.iter().for_each(|run| part.copy(&run.copies));
+                    }
+                }
+            }
+            all.push(runs);
+        }
+        Ok(all)
+    }
+
     fn run_piece(
         &mut self,
         program_index: usize,
@@ -175,26 +240,17 @@ impl OpenVinoPartition {
             .filter(|row| piece.rows.contains(row))
             .map(|row| (row - piece.rows.start) as u32)
             .collect();
+        let runs = self.find_runs(piece, step)?;
         let program = &self.programs[program_index];
         let owned: Vec<(Vec<i64>, Data)> = program
             .feeds
             .iter()
-            .map(|(feed, _)| self.render(feed, program, piece, step, &outputs, boundary))
+            .map(|(feed, _)| self.render(feed, program, piece, step, &outputs, boundary, &runs))
             .collect::<Result<_, _>>()?;
         self.log_inputs(program_index, &owned);
         let Self { kept, programs, device, .. } = self;
         let program = &mut programs[program_index];
-        let inputs = program
-            .feeds
-            .iter()
-            .zip(&owned)
-            .map(|((feed, name), (shape, data))| Input {
-                name,
-                element: data.element(kept, feed),
-                shape: shape.clone(),
-                bytes: data.bytes(kept, feed),
-            })
-            .collect();
+        let inputs = inputs(&program.feeds, &owned, kept);
         let rendered = start.elapsed();
         program
             .request

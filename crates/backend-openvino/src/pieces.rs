@@ -27,20 +27,41 @@ pub(crate) struct Limits {
     pub(crate) full_or_single: bool,
     /// Most spans of a recurrence.
     pub(crate) spans: usize,
+    /// Spans of one run may not see what others of it write.
+    pub(crate) paged: bool,
+}
+
+/// First rows of spans that see cells which an earlier span of the step writes: the same sequence, named twice.
+fn dependent_spans(step: &Step) -> Vec<usize> {
+    let mut all: Vec<usize> = Vec::new();
+    for group in &step.groups {
+        let mut writers = std::collections::HashMap::new();
+        for (row, cell) in group.write_cells.iter().enumerate() {
+            writers.entry(*cell).or_insert(row);
+        }
+        for span in &group.spans {
+            let first = span.tokens.start as usize;
+            let sees = |cell: u32| writers.get(&cell).is_some_and(|row| *row < first);
+            if !span.tokens.is_empty() && span.cells.iter().cloned().flatten().any(sees) {
+                all.push(first);
+            }
+        }
+    }
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 /// Cuts a step; `recurrent` is the group of recurrent states, if there is one.
 pub(crate) fn cut(step: &Step, recurrent: Option<&GroupStep>, limits: Limits) -> Vec<Piece> {
     let rows = step.tokens.len();
+    let breaks = if limits.paged { dependent_spans(step) } else { Vec::new() };
     let Some(group) = recurrent else {
-        let starts = (0..rows).step_by(limits.rows.max(1));
-        return starts
-            .map(|start| Piece {
-                rows: start..rows.min(start + limits.rows),
-                starts: Vec::new(),
-                ends: Vec::new(),
-            })
-            .collect();
+        let bounds: Vec<usize> = std::iter::once(0).chain(breaks).chain([rows]).collect();
+        let parts = bounds.windows(2).flat_map(|part| {
+            (part[0]..part[1]).step_by(limits.rows.max(1)).map(|start| start..part[1].min(start.saturating_add(limits.rows)))
+        });
+        return parts.map(|rows| Piece { rows, starts: Vec::new(), ends: Vec::new() }).collect();
     };
     let mut pieces: Vec<Piece> = Vec::new();
     for span in &group.spans {
@@ -58,6 +79,7 @@ pub(crate) fn cut(step: &Step, recurrent: Option<&GroupStep>, limits: Limits) ->
                     && piece.rows.len() == length * piece.starts.len()
                     && piece.rows.len() + length <= limits.rows
                     && start.is_none_or(|cell| !piece.ends.contains(&cell))
+                    && !breaks.contains(&rows.start)
                     && !piece.ends.contains(&end)
             };
             match pieces.last_mut().filter(joins) {
@@ -85,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    const FREE: Limits = Limits { rows: usize::MAX, full_or_single: false, spans: usize::MAX };
+    const FREE: Limits = Limits { rows: usize::MAX, full_or_single: false, spans: usize::MAX, paged: false };
 
     fn step(lengths: &[u32], starts: &[Option<u32>], ends: &[u32]) -> (Step, GroupStep) {
         let mut group = GroupStep::default();
@@ -111,6 +133,20 @@ mod tests {
     }
 
     #[test]
+    fn a_sequence_named_twice_is_cut_for_pages() {
+        let group = GroupStep {
+            write_cells: vec![0, 1, 2],
+            cell_positions: vec![0, 1, 2],
+            spans: vec![
+                Span { tokens: 0..2, cells: std::iter::once(0..2).collect() },
+                Span { tokens: 2..3, cells: std::iter::once(0..3).collect() },
+            ],
+        };
+        let step = Step { tokens: vec![0; 3], groups: vec![group], ..Step::default() };
+        assert_eq!(rows(&cut(&step, None, Limits { paged: true, ..FREE })), [0..2, 2..3]);
+    }
+
+    #[test]
     fn spans_of_one_length_run_together() {
         let (step, group) =
             step(&[1, 1, 3, 3, 2], &[Some(4), None, None, Some(7), Some(8)], &[0, 1, 2, 3, 9]);
@@ -129,7 +165,7 @@ mod tests {
     #[test]
     fn a_fixed_model_of_a_recurrence_takes_full_runs_or_single_rows() {
         let (step, group) = step(&[6], &[Some(3)], &[4]);
-        let pieces = cut(&step, Some(&group), Limits { rows: 4, full_or_single: true, spans: 1 });
+        let pieces = cut(&step, Some(&group), Limits { rows: 4, full_or_single: true, spans: 1, paged: false });
         assert_eq!(rows(&pieces), [0..4, 4..5, 5..6]);
         assert_eq!(pieces[0].starts, [Some(3)]);
         assert_eq!(pieces[1].starts, [Some(4)]);

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use puna_backend::{BackendError, Boundary};
 use puna_graph::{Dim, Input, Step, Symbol, ValueId};
 
-use crate::ir::Element;
-use crate::partition::{Kept, OpenVinoPartition, Program};
+use crate::memory::Kept;
+use crate::pages::Run;
+use crate::partition::{OpenVinoPartition, Program};
 use crate::pieces::Piece;
 use crate::render::{Columns, rotations};
 use crate::translate::{Feed, Product};
@@ -21,35 +22,13 @@ pub(crate) enum Data {
 }
 
 impl Data {
-    pub(crate) fn element(&self, kept: &[Kept], feed: &Feed) -> Element {
-        match self {
-            Data::F32(_) => Element::F32,
-            Data::I32(_) => Element::I32,
-            Data::I64(_) => Element::I64,
-            Data::Kept => plane(kept, feed).map_or(Element::F32, |plane| plane.element()),
-        }
-    }
-
-    pub(crate) fn bytes<'a>(&'a self, kept: &'a [Kept], feed: &Feed) -> &'a [u8] {
+    fn bytes(&self) -> &[u8] {
         match self {
             Data::F32(data) => bytemuck::cast_slice(data),
             Data::I32(data) => bytemuck::cast_slice(data),
             Data::I64(data) => bytemuck::cast_slice(data),
-            Data::Kept => plane(kept, feed).map_or(&[], |plane| plane.bytes()),
+            Data::Kept => &[],
         }
-    }
-}
-
-/// The keys or values that a feed shows.
-fn plane<'a>(kept: &'a [Kept], feed: &Feed) -> Option<&'a crate::caches::Plane> {
-    let (state, is_keys) = match feed {
-        Feed::PastKeys(state) => (state, true),
-        Feed::PastValues(state) => (state, false),
-        _ => return None,
-    };
-    match kept.get(state.index()) {
-        Some(Kept::KeyValue { keys, values }) => Some(if is_keys { keys } else { values }),
-        _ => None,
     }
 }
 
@@ -63,6 +42,7 @@ impl OpenVinoPartition {
         step: &Step,
         outputs: &[u32],
         boundary: &Boundary,
+        runs: &[Vec<Run>],
     ) -> Result<(Vec<i64>, Data), BackendError> {
         let rows = program.choices.tokens.map_or(piece.rows.len(), |tokens| tokens as usize);
         let positions = &step.positions[piece.rows.clone()];
@@ -101,9 +81,23 @@ impl OpenVinoPartition {
             }
             Feed::Mask { group, rule } => (wide(*group), Data::F32(columns(*group).mask(*rule))),
             Feed::Distances { group } => (wide(*group), Data::F32(columns(*group).distances())),
-            Feed::PastKeys(_) | Feed::PastValues(_) => {
-                let shape = plane(&self.kept, feed).map(|plane| plane.shape()).unwrap_or_default();
-                (shape, Data::Kept)
+            Feed::PastKeys(_) | Feed::PastValues(_) | Feed::KeyBlocks(_) | Feed::ValueBlocks(_) => {
+                (Vec::new(), Data::Kept)
+            }
+            Feed::PastLengths { group } => {
+                list(runs[*group].iter().map(|run| run.past as i32).collect())
+            }
+            Feed::BlockIndexes { group } => {
+                list(runs[*group].iter().flat_map(|run| &run.blocks).map(|block| *block as i32).collect())
+            }
+            Feed::BlockBegins { group } => {
+                list(begins(runs[*group].iter().map(|run| run.blocks.len())))
+            }
+            Feed::RunBegins => list(begins(self.span_lengths(step, piece))),
+            Feed::LongestRun { group } => {
+                let lengths = self.span_lengths(step, piece);
+                let longest = runs[*group].iter().zip(lengths).map(|(run, new)| run.past + new).max();
+                (Vec::new(), Data::I32(vec![longest.unwrap_or(0) as i32]))
             }
             Feed::Recurrent(state) => match &self.kept[state.index()] {
                 Kept::Recurrent { elements, numbers } => {
@@ -119,6 +113,16 @@ impl OpenVinoPartition {
             },
             Feed::Spans => (vec![1], Data::I64(vec![piece.starts.len().max(1) as i64])),
         })
+    }
+
+    /// Rows of each span that is in a run.
+    fn span_lengths(&self, step: &Step, piece: &Piece) -> Vec<usize> {
+        let spans = step.groups.first().map_or(&[][..], |group| &group.spans);
+        let within = |span: &puna_graph::Span| {
+            let end = piece.rows.end.min(span.tokens.end as usize);
+            end.saturating_sub(piece.rows.start.max(span.tokens.start as usize))
+        };
+        spans.iter().map(within).filter(|rows| *rows > 0).collect()
     }
 
     /// A run's rows of a value that an earlier segment made.
@@ -237,7 +241,7 @@ impl OpenVinoPartition {
             return;
         }
         for ((feed, _), (shape, data)) in self.programs[program].feeds.iter().zip(data) {
-            let bytes = data.bytes(&self.kept, feed);
+            let bytes = data.bytes();
             if settings.debug_input {
                 self.device.log(&described(&feed.name(), shape, bytes));
             }
@@ -247,6 +251,20 @@ impl OpenVinoPartition {
         }
         self.has_printed_addresses = true;
     }
+}
+
+/// A list of integers and its extent.
+fn list(values: Vec<i32>) -> (Vec<i64>, Data) {
+    (vec![values.len() as i64], Data::I32(values))
+}
+
+/// Where each of several parts begins, and the end of the last.
+fn begins(lengths: impl IntoIterator<Item = usize>) -> Vec<i32> {
+    let ends = lengths.into_iter().scan(0, |end, length| {
+        *end += length as i32;
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
 }
 
 /// The values, then zeros up to a length.

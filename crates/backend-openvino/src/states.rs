@@ -4,7 +4,9 @@ use puna_backend::partition::states;
 use puna_backend::{BackendError, CellMove, States};
 use puna_graph::StateId;
 
-use crate::partition::{Kept, OpenVinoPartition};
+use crate::memory::Kept;
+use crate::pages::Slot;
+use crate::partition::OpenVinoPartition;
 
 impl OpenVinoPartition {
     fn of_group(&self, group: usize) -> Vec<StateId> {
@@ -21,11 +23,16 @@ impl States for OpenVinoPartition {
     fn copy(&mut self, group: usize, moves: &[CellMove]) -> Result<(), BackendError> {
         let last = moves.iter().map(|cells| cells.from.max(cells.to) as usize + 1).max().unwrap_or(0);
         self.make_room(group, last)?;
+        let slots = self.page_copies(group, moves)?;
         for state in self.of_group(group) {
             match &mut self.kept[state.index()] {
                 Kept::KeyValue { keys, values } => {
                     keys.copy(moves);
                     values.copy(moves);
+                }
+                Kept::Paged { keys, values } => {
+                    keys.copy(&slots);
+                    values.copy(&slots);
                 }
                 Kept::Recurrent { elements, numbers } => {
                     for CellMove { from, to } in moves {
@@ -42,10 +49,18 @@ impl States for OpenVinoPartition {
     fn shift(&mut self, group: usize, cells: &[(u32, i32)]) -> Result<(), BackendError> {
         let last = cells.iter().map(|(cell, _)| *cell as usize + 1).max().unwrap_or(0);
         self.make_room(group, last)?;
+        let numbers: Vec<u32> = cells.iter().map(|(cell, _)| *cell).collect();
+        let slots = self.pages[group].all_slots(&numbers);
         for state in self.of_group(group) {
             let Some(turn) = self.turns.get(&state) else { continue };
-            if let Kept::KeyValue { keys, .. } = &mut self.kept[state.index()] {
-                cells.iter().for_each(|(cell, delta)| keys.turn(*cell as usize, *delta, turn));
+            match &mut self.kept[state.index()] {
+                Kept::KeyValue { keys, .. } => {
+                    cells.iter().for_each(|(cell, delta)| keys.turn(*cell as usize, *delta, turn));
+                }
+                Kept::Paged { keys, .. } => {
+                    slots.iter().for_each(|(slot, index)| keys.turn(*slot, cells[*index].1, turn));
+                }
+                Kept::Recurrent { .. } | Kept::Elsewhere => {}
             }
         }
         Ok(())
@@ -55,7 +70,8 @@ impl States for OpenVinoPartition {
         let last = cells.iter().map(|cell| *cell as usize + 1).max().unwrap_or(0);
         self.room_for(state, last)?;
         let mut bytes = Vec::new();
-        for cell in cells.iter().map(|cell| *cell as usize) {
+        let slots = self.pages[self.group_of(state)].slots(cells);
+        for (cell, slot) in cells.iter().map(|cell| *cell as usize).zip(slots) {
             match &self.kept[state.index()] {
                 Kept::KeyValue { keys, values } => {
                     keys.save(cell, &mut bytes);
@@ -64,6 +80,10 @@ impl States for OpenVinoPartition {
                 Kept::Recurrent { elements, numbers } => {
                     let cell = &numbers[cell * elements..][..*elements];
                     bytes.extend(cell.iter().flat_map(|number| number.to_le_bytes()));
+                }
+                Kept::Paged { keys, values } => {
+                    keys.save(slot, &mut bytes);
+                    values.save(slot, &mut bytes);
                 }
                 Kept::Elsewhere => {}
             }
@@ -78,13 +98,18 @@ impl States for OpenVinoPartition {
         let cell_bytes = match &self.kept[state.index()] {
             Kept::KeyValue { keys, values } => keys.cell_bytes() + values.cell_bytes(),
             Kept::Recurrent { elements, .. } => 4 * elements,
+            Kept::Paged { keys, values } => keys.cell_bytes() + values.cell_bytes(),
             Kept::Elsewhere => 0,
         };
         let expected = cell_bytes * cells.len();
         if bytes.len() != expected {
             return Err(BackendError::SavedState { layer, found: bytes.len(), expected });
         }
-        for (cell, bytes) in cells.iter().zip(bytes.chunks_exact(cell_bytes.max(1))) {
+        let slots = match &self.kept[state.index()] {
+            Kept::Paged { .. } => self.adopt(state, cells)?,
+            _ => vec![Slot { block: 0, offset: 0 }; cells.len()],
+        };
+        for ((cell, slot), bytes) in cells.iter().zip(slots).zip(bytes.chunks_exact(cell_bytes.max(1))) {
             let cell = *cell as usize;
             match &mut self.kept[state.index()] {
                 Kept::KeyValue { keys, values } => {
@@ -95,6 +120,11 @@ impl States for OpenVinoPartition {
                 Kept::Recurrent { elements, numbers } => {
                     let floats = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
                     numbers[cell * *elements..].iter_mut().zip(floats).for_each(|(to, from)| *to = from);
+                }
+                Kept::Paged { keys, values } => {
+                    let (key_bytes, value_bytes) = bytes.split_at(keys.cell_bytes());
+                    keys.restore(slot, key_bytes);
+                    values.restore(slot, value_bytes);
                 }
                 Kept::Elsewhere => {}
             }
@@ -108,9 +138,45 @@ impl States for OpenVinoPartition {
 }
 
 impl OpenVinoPartition {
-    fn room_for(&mut self, state: StateId, cells: usize) -> Result<(), BackendError> {
+    fn group_of(&self, state: StateId) -> usize {
         let group = self.segment.graph.states[state.index()].group();
-        let group = self.segment.graph.groups().iter().position(|other| *other == group).unwrap_or(0);
-        self.make_room(group, cells)
+        self.segment.graph.groups().iter().position(|other| *other == group).unwrap_or(0)
+    }
+
+    fn room_for(&mut self, state: StateId, cells: usize) -> Result<(), BackendError> {
+        self.make_room(self.group_of(state), cells)
+    }
+
+    /// Places of cells that are restored.
+    fn adopt(&mut self, state: StateId, cells: &[u32]) -> Result<Vec<Slot>, BackendError> {
+        let group = self.group_of(state);
+        let slots = self.pages[group].adopt(cells);
+        self.grow_pages(group)?;
+        Ok(slots)
+    }
+
+    /// Gives the targets of moves places, and says from where to where numbers go.
+    fn page_copies(&mut self, group: usize, moves: &[CellMove]) -> Result<Vec<(Slot, Slot)>, BackendError> {
+        let from: Vec<u32> = moves.iter().map(|cells| cells.from).collect();
+        let to: Vec<u32> = moves.iter().map(|cells| cells.to).collect();
+        let is_paged = |state: &StateId| matches!(self.kept[state.index()], Kept::Paged { .. });
+        if moves.is_empty() || !self.of_group(group).iter().any(is_paged) {
+            return Ok(Vec::new());
+        }
+        let sources = self.pages[group].slots(&from);
+        let targets = self.pages[group].adopt(&to);
+        self.grow_pages(group)?;
+        Ok(sources.into_iter().zip(targets).filter_map(|(from, to)| Some((from?, to))).collect())
+    }
+
+    fn grow_pages(&mut self, group: usize) -> Result<(), BackendError> {
+        let blocks = self.pages[group].blocks();
+        for state in self.of_group(group) {
+            if let Kept::Paged { keys, values } = &mut self.kept[state.index()] {
+                keys.make_room(blocks)?;
+                values.make_room(blocks)?;
+            }
+        }
+        Ok(())
     }
 }

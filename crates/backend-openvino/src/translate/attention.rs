@@ -1,7 +1,7 @@
 //! Attention over keys and values of earlier steps and of this one.
 
-use puna_graph::ops::{Attention, alibi_slope};
-use puna_graph::{Node, StateId};
+use puna_graph::ops::{Attention, MaskRule, alibi_slope};
+use puna_graph::{Node, Operand, StateId};
 
 use super::{CacheForm, Feed, Product, Translator, trailing};
 use crate::ir::{Element, Port};
@@ -29,9 +29,63 @@ impl Translator<'_> {
             key_dim: query[1],
             value_dim: value[1],
         };
-        match self.choices.form {
-            CacheForm::Host | CacheForm::Stateful | CacheForm::Paged => {
-                self.host_attention(node, op, heads, [queries, keys, values])
+        if self.choices.form == CacheForm::Paged && is_pageable(op) {
+            return self.paged_attention(node, op, &heads, [queries, keys, values]);
+        }
+        self.host_attention(node, op, heads, [queries, keys, values])
+    }
+
+    /// A layer that only stands for paged attention: the shim replaces it, guided by its name.
+    fn paged_attention(&mut self, node: &Node, op: &Attention, heads: &Heads, inputs: [Port; 3]) -> Port {
+        let Heads { kv_heads, shared, key_dim, value_dim } = heads;
+        let width = kv_heads * shared * value_dim;
+        let rows = [width / value_dim * key_dim, kv_heads * key_dim, kv_heads * value_dim];
+        let flat: Vec<Port> =
+            inputs.into_iter().zip(rows).map(|(port, width)| self.reshape(port, &[0, width])).collect();
+        let all = self.concat(&flat, 1);
+        let place = self.slice(all, 0, width, 1);
+        let query_heads = (kv_heads * shared) as u32;
+        let slopes: Vec<f32> = match op.alibi_max_bias {
+            Some(bias) => (0..query_heads).map(|head| alibi_slope(bias, head, query_heads) as f32).collect(),
+            None => Vec::new(),
+        };
+        let sinks = match node.inputs.get(3) {
+            Some(Operand::Weight(weight)) => self.decode(*weight),
+            _ => Vec::new(),
+        };
+        let window = match op.mask {
+            MaskRule::Window(length) => length,
+            _ => 0,
+        };
+        let name = format!(
+            "paged|state={}|group={}|kv_heads={kv_heads}|key_dim={key_dim}|value_dim={value_dim}|window={window}|\
+             scale={}|alibi={}|sinks={}",
+            op.state.0,
+            self.group(op.state),
+            digits(&[op.scale]),
+            digits(&slopes),
+            digits(&sinks),
+        );
+        self.model.name_layer(place, &name);
+        self.page(op.state);
+        place
+    }
+
+    /// Notes the parameters that the shim will add.
+    fn page(&mut self, state: StateId) {
+        let group = self.group(state);
+        let feeds = [
+            Feed::KeyBlocks(state),
+            Feed::ValueBlocks(state),
+            Feed::PastLengths { group },
+            Feed::RunBegins,
+            Feed::BlockIndexes { group },
+            Feed::BlockBegins { group },
+            Feed::LongestRun { group },
+        ];
+        for feed in feeds {
+            if !self.added.contains(&feed) {
+                self.added.push(feed);
             }
         }
     }
@@ -124,4 +178,14 @@ impl Translator<'_> {
         let total = self.add(total, sink);
         self.arithmetic("Divide", weights, total)
     }
+}
+
+/// Whether the operation over paged caches computes this.
+pub fn is_pageable(op: &Attention) -> bool {
+    op.soft_cap.is_none() && matches!(op.mask, MaskRule::Causal | MaskRule::Window(_))
+}
+
+/// Floats as the hexadecimal digits of their bits.
+fn digits(values: &[f32]) -> String {
+    values.iter().map(|value| format!("{:08x}", value.to_bits())).collect::<Vec<_>>().join(":")
 }

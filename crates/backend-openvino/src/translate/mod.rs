@@ -21,6 +21,7 @@ use puna_graph::ops::MaskRule;
 use puna_graph::{Dim, Graph, Input, Node, Op, Operand, StateId, Symbol, Type, ValueId, WeightId};
 
 use crate::ir::{Blob, Element, Extent, Model, Port};
+pub use attention::is_pageable;
 pub use rope::RopeTable;
 
 /// Data of a step that the host puts into a parameter.
@@ -56,6 +57,32 @@ pub enum Feed {
     Recurrent(StateId),
     /// Number of spans, all equally long; one `i64`.
     Spans,
+    /// Blocks of keys, `[blocks, heads, places, width]`; written by the model.
+    KeyBlocks(StateId),
+    /// Blocks of values, `[blocks, heads, places, width]`; written by the model.
+    ValueBlocks(StateId),
+    /// Cells before the rows of each span, `i32`.
+    PastLengths {
+        /// Cache group, as an index into `Graph::groups`.
+        group: usize,
+    },
+    /// First row of each span and the end of the last, `i32`.
+    RunBegins,
+    /// Blocks of all spans, `i32`.
+    BlockIndexes {
+        /// Cache group, as an index into `Graph::groups`.
+        group: usize,
+    },
+    /// First block of each span in the list of blocks, and its length, `i32`.
+    BlockBegins {
+        /// Cache group, as an index into `Graph::groups`.
+        group: usize,
+    },
+    /// Most cells of a span, one `i32` without axes.
+    LongestRun {
+        /// Cache group, as an index into `Graph::groups`.
+        group: usize,
+    },
 }
 
 impl Feed {
@@ -83,6 +110,13 @@ impl Feed {
             Feed::PastValues(state) => format!("past.{}.values", state.0),
             Feed::Recurrent(state) => format!("state.{}", state.0),
             Feed::Spans => "spans".to_owned(),
+            Feed::KeyBlocks(state) => format!("key_cache.{}", state.0),
+            Feed::ValueBlocks(state) => format!("value_cache.{}", state.0),
+            Feed::PastLengths { group } => format!("past_lens.{group}"),
+            Feed::RunBegins => "subsequence_begins".to_owned(),
+            Feed::BlockIndexes { group } => format!("block_indices.{group}"),
+            Feed::BlockBegins { group } => format!("block_indices_begins.{group}"),
+            Feed::LongestRun { group } => format!("max_context_len.{group}"),
         }
     }
 }
@@ -162,7 +196,7 @@ pub struct Translated {
     pub model: Model,
     /// Its constants.
     pub blob: Blob,
-    /// Its parameters, in order.
+    /// Its parameters, in order; those that the shim adds come last.
     pub feeds: Vec<Feed>,
     /// Its results, in order.
     pub products: Vec<Product>,
@@ -200,6 +234,7 @@ pub fn translate(segment: &Segment, weights: &Arc<dyn WeightSource>, choices: &C
         values: HashMap::new(),
         feeds: Vec::new(),
         fed: Vec::new(),
+        added: Vec::new(),
         products: Vec::new(),
         ropes: Vec::new(),
         decoded: HashMap::new(),
@@ -215,7 +250,8 @@ pub fn translate(segment: &Segment, weights: &Arc<dyn WeightSource>, choices: &C
         let port = translator.values[output];
         translator.product(Product::Value(*output), port);
     }
-    let Translator { model, blob, feeds, products, ropes, .. } = translator;
+    let Translator { model, blob, mut feeds, added, products, ropes, .. } = translator;
+    feeds.extend(added);
     Translated { model, blob, feeds, products, ropes }
 }
 
@@ -230,6 +266,8 @@ struct Translator<'a> {
     feeds: Vec<Feed>,
     /// Parameters of `feeds`.
     fed: Vec<Port>,
+    /// Parameters that are not in the text.
+    added: Vec<Feed>,
     products: Vec<Product>,
     ropes: Vec<RopeTable>,
     /// Tensors as plain floats.
@@ -362,6 +400,13 @@ impl Translator<'_> {
                 }
             }
             Feed::Spans => (Element::I64, vec![Some(1)]),
+            // The shim makes these.
+            Feed::KeyBlocks(_) | Feed::ValueBlocks(_) => (Element::F32, vec![None; 4]),
+            Feed::PastLengths { .. }
+            | Feed::RunBegins
+            | Feed::BlockIndexes { .. }
+            | Feed::BlockBegins { .. }
+            | Feed::LongestRun { .. } => (Element::I32, vec![None]),
         }
     }
 
@@ -393,6 +438,10 @@ impl Translator<'_> {
     }
 
     fn product(&mut self, product: Product, port: Port) {
+        // Layers that share a cache bring the same keys and values.
+        if self.products.contains(&product) {
+            return;
+        }
         self.model.result(port, &product.name());
         self.products.push(product);
     }
