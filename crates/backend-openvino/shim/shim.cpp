@@ -1,9 +1,10 @@
-// What OpenVINO's C interface lacks: attention over paged caches, and the variables of a request.
+// What OpenVINO's C interface lacks: attention over paged caches.
 //
 // The functions take the C interface's own objects. Each of those is a structure whose only member is a shared pointer to
 // the C++ object; that holds for the version that the headers are of, which is why this library is built against the
 // headers of the library that it is loaded beside, and says which version that was.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -17,7 +18,6 @@
 #include <openvino/core/version.hpp>
 #include <openvino/op/op.hpp>
 #include <openvino/opsets/opset13.hpp>
-#include <openvino/runtime/infer_request.hpp>
 
 namespace ov {
 namespace op {
@@ -212,13 +212,6 @@ int puna_page_attention(void* model, char* message, size_t length) {
             }
         }
         object.validate_nodes_and_infer_types();
-    });
-}
-
-// Forgets the variables of an `ov_infer_request_t`.
-int puna_reset_variables(void* request, char* message, size_t length) {
-    return guarded(message, length, [&] {
-        static_cast<Holder<ov::InferRequest>*>(request)->object->reset_state();
     });
 }
 

@@ -7,7 +7,7 @@ use puna_backend::partition::{key_rotations, states};
 use puna_backend::{
     Backend, BackendError, CacheOptions, DeviceId, DeviceInfo, DeviceKind, Partition, Segment, WeightSource,
 };
-use puna_graph::{CacheGroup, Graph, Op, Operand, StateDecl};
+use puna_graph::{CacheGroup, Graph, Op, Operand, StateDecl, StateId};
 use puna_quant::DType;
 
 use crate::blocks::Blocks;
@@ -18,7 +18,7 @@ use crate::memory::Kept;
 use crate::pages::Pages;
 use crate::partition::OpenVinoPartition;
 use crate::settings::{Lookup, Settings};
-use crate::translate::{CacheForm, is_pageable, unsupported};
+use crate::translate::{CacheForm, is_pageable_state, unsupported};
 use crate::{library, shim};
 
 /// Takes a line for people.
@@ -47,6 +47,8 @@ impl Device {
     pub(crate) fn form(&self) -> CacheForm {
         let is_static = self.settings.is_static(&self.plugin);
         match &self.shim {
+            // Where extents are fixed nothing can be appended.
+            _ if self.settings.stateful && !is_static => CacheForm::Stateful,
             Some(_) if !is_static && self.plugin.starts_with("CPU") => CacheForm::Paged,
             _ => CacheForm::Host,
         }
@@ -155,6 +157,8 @@ impl Backend for OpenVino {
             device: self.device.clone(),
             kept: kept(&segment, caches, self.device.form())?,
             turns: HashMap::new(),
+            columns: caches.cells.iter().map(|_| HashMap::new()).collect(),
+            appended: 0,
             pages: caches.cells.iter().map(|_| Pages::default()).collect(),
             capacity: vec![0; caches.cells.len()],
             segment,
@@ -197,12 +201,15 @@ fn kept(segment: &Segment, caches: &CacheOptions, form: CacheForm) -> Result<Vec
         }
         all.push(match state {
             StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. }
-                if form == CacheForm::Paged && is_paged(segment, index) =>
+                if form == CacheForm::Paged && is_pageable_state(&segment.graph, StateId(index as u32)) =>
             {
                 Kept::Paged {
                     keys: Blocks::new(*kv_heads as usize, *key_dim as usize, key_element),
                     values: Blocks::new(*kv_heads as usize, *value_dim as usize, value_element),
                 }
+            }
+            StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } if form == CacheForm::Stateful => {
+                Kept::InModel { cell_bytes: (kv_heads * (key_dim + value_dim)) as usize * 4 }
             }
             StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } => Kept::KeyValue {
                 keys: Plane::new(*kv_heads as usize, *key_dim as usize, key_element),
@@ -225,14 +232,6 @@ fn kept(segment: &Segment, caches: &CacheOptions, form: CacheForm) -> Result<Vec
         });
     }
     Ok(all)
-}
-
-/// Whether all attention over a state can have its cache in pages.
-fn is_paged(segment: &Segment, state: usize) -> bool {
-    segment.graph.nodes[segment.nodes.clone()].iter().all(|node| match &node.op {
-        Op::Attention(op) => op.state.index() != state || is_pageable(op),
-        _ => true,
-    })
 }
 
 impl OpenVinoPartition {

@@ -65,7 +65,7 @@ impl OpenVinoPartition {
                 .map_err(|error| failed(&name, error))?;
         }
         let mut properties = Vec::new();
-        if choices.form == CacheForm::Paged {
+        if choices.form != CacheForm::Host {
             properties.push(("KEY_CACHE_PRECISION".to_owned(), choices.keys.name().to_owned()));
             properties.push(("VALUE_CACHE_PRECISION".to_owned(), choices.values.name().to_owned()));
         }
@@ -85,7 +85,8 @@ impl OpenVinoPartition {
                 compiled
             }
             None => {
-                let compiled = self.compile_translated(&mut translated, &properties, choices.form, translation)?;
+                let compiled =
+                    self.compile_translated(&mut translated, &properties, choices.form, translation)?;
                 if let Some(entry) = entry
                     && let Err(error) = entry.keep(|path| compiled.export(path))
                 {
@@ -98,6 +99,7 @@ impl OpenVinoPartition {
         let request = compiled.request().map_err(|error| failed("compiling", error))?;
         let named = |name: String| CString::new(name).unwrap_or_default();
         Ok(Program {
+            compiled,
             request,
             choices,
             constants: translated.blob.length(),
@@ -163,7 +165,9 @@ impl OpenVinoPartition {
             let expected = blocks.shape().into_iter().map(i64::unsigned_abs);
             let fits = shape.iter().zip(expected).skip(1).all(|(found, expected)| *found == Some(expected));
             match element {
-                Some(element @ (Element::F32 | Element::F16 | Element::BF16)) if fits => blocks.set_element(element),
+                Some(element @ (Element::F32 | Element::F16 | Element::BF16)) if fits => {
+                    blocks.set_element(element)
+                }
                 _ => {
                     return Err(self.failed(format!(
                         "{name} has the layout {element:?} {shape:?}; caches of blocks of {BLOCK} can be f32, f16 or bf16"

@@ -92,15 +92,8 @@ fn element(element: Element) -> sys::ov_element_type_e {
 
 /// The element type of the library's, if it is one of ours.
 fn of_library(kind: sys::ov_element_type_e) -> Option<Element> {
-    const ALL: [Element; 7] = [
-        Element::F32,
-        Element::F16,
-        Element::BF16,
-        Element::I64,
-        Element::I32,
-        Element::I8,
-        Element::U8,
-    ];
+    const ALL: [Element; 7] =
+        [Element::F32, Element::F16, Element::BF16, Element::I64, Element::I32, Element::I8, Element::U8];
     ALL.into_iter().find(|ours| element(*ours) == kind)
 }
 
@@ -249,7 +242,6 @@ pub struct Shim {
     /// Version of OpenVINO that it was built for.
     pub version: String,
     page_attention: OnObject,
-    reset_variables: OnObject,
     /// Last, so that the functions go first.
     _library: libloading::Library,
 }
@@ -270,9 +262,8 @@ impl Shim {
                 .get::<unsafe extern "C" fn() -> *const c_char>(b"puna_openvino_version")
                 .map_err(missing)?;
             let page_attention = *library.get::<OnObject>(b"puna_page_attention").map_err(missing)?;
-            let reset_variables = *library.get::<OnObject>(b"puna_reset_variables").map_err(missing)?;
             let version = CStr::from_ptr(version()).to_string_lossy().into_owned();
-            Ok(Self { version, page_attention, reset_variables, _library: library })
+            Ok(Self { version, page_attention, _library: library })
         }
     }
 
@@ -313,10 +304,8 @@ impl Compiled {
         let name = text(name)?;
         let mut port = ptr::null_mut();
         let mut kind = sys::ov_element_type_e::F32;
-        let mut shape = sys::ov_partial_shape_t {
-            rank: sys::ov_dimension_t { min: 0, max: 0 },
-            dims: ptr::null_mut(),
-        };
+        let mut shape =
+            sys::ov_partial_shape_t { rank: sys::ov_dimension_t { min: 0, max: 0 }, dims: ptr::null_mut() };
         // SAFETY: port and shape are filled by the library and freed after their numbers are copied.
         unsafe {
             check(sys::ov_compiled_model_input_by_name(self.0.pointer, name.as_ptr(), &mut port))?;
@@ -343,7 +332,6 @@ pub enum Bytes<'a> {
     /// The model may write there, too.
     Write(&'a mut [u8]),
 }
-
 
 /// An input of one run.
 pub struct Input<'a> {

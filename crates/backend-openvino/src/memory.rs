@@ -15,6 +15,8 @@ pub(crate) enum Kept {
     KeyValue { keys: Plane, values: Plane },
     /// Keys and values that the model stores in blocks.
     Paged { keys: Blocks, values: Blocks },
+    /// Keys and values in variables of the model, out of reach; bytes that a cell would have.
+    InModel { cell_bytes: usize },
     /// `[cells, elements]`
     Recurrent { elements: usize, numbers: Vec<f32> },
     /// It belongs to another segment.
@@ -39,7 +41,7 @@ pub(crate) fn inputs<'a>(
         .map(|kept| match kept {
             Kept::KeyValue { keys, values } => Parts::Planes(keys, values),
             Kept::Paged { keys, values } => Parts::Blocks(Some(keys), Some(values)),
-            Kept::Recurrent { .. } | Kept::Elsewhere => Parts::None,
+            Kept::InModel { .. } | Kept::Recurrent { .. } | Kept::Elsewhere => Parts::None,
         })
         .collect();
     let mut all = Vec::with_capacity(feeds.len());

@@ -209,7 +209,8 @@ impl Pages {
 
     /// Every place where one of these cells is, with the cell's index in the list; each place once.
     pub(crate) fn all_slots(&self, cells: &[u32]) -> Vec<(Slot, usize)> {
-        let wanted: HashMap<u32, usize> = cells.iter().enumerate().map(|(index, cell)| (*cell, index)).collect();
+        let wanted: HashMap<u32, usize> =
+            cells.iter().enumerate().map(|(index, cell)| (*cell, index)).collect();
         let mut all = Vec::new();
         for table in &self.tables {
             for (index, cell) in table.cells.iter().enumerate() {
@@ -250,7 +251,9 @@ mod tests {
                 self.0.insert(slot, *cell);
             }
             let seen: Vec<u32> = (0..run.past + new.len())
-                .map(|place| self.0[&Slot { block: run.blocks[place / BLOCK], offset: (place % BLOCK) as u32 }])
+                .map(|place| {
+                    self.0[&Slot { block: run.blocks[place / BLOCK], offset: (place % BLOCK) as u32 }]
+                })
                 .collect();
             assert_eq!(seen, [past, new].concat());
             run

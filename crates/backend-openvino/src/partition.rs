@@ -13,7 +13,7 @@ use puna_graph::{Array, CacheGroup, Dim, StateDecl, StateId, Step, ValueId};
 
 use crate::backend::Device;
 use crate::caches::Turn;
-use crate::ffi::Request;
+use crate::ffi::{Compiled, Request};
 use crate::memory::{Kept, inputs};
 use crate::pages::{Pages, Run};
 use crate::pieces::{Limits, Piece, cut};
@@ -22,6 +22,7 @@ use crate::translate::{Choices, Feed, Product, RopeTable};
 
 /// One compiled model.
 pub(crate) struct Program {
+    pub(crate) compiled: Compiled,
     pub(crate) request: Request,
     pub(crate) choices: Choices,
     pub(crate) feeds: Vec<(Feed, CString)>,
@@ -41,6 +42,10 @@ pub(crate) struct OpenVinoPartition {
     pub(crate) turns: HashMap<StateId, Turn>,
     /// Of each group, what lies where in its pages.
     pub(crate) pages: Vec<Pages>,
+    /// Of each group, where cells are in variables of the model.
+    pub(crate) columns: Vec<HashMap<u32, usize>>,
+    /// Rows that variables of the model hold.
+    pub(crate) appended: usize,
     /// Cells that each group's planes have room for.
     pub(crate) capacity: Vec<usize>,
     /// By preference: of fixed models the one of a prompt's chunk, then the one of a single row.
@@ -105,6 +110,7 @@ impl Partition for OpenVinoPartition {
             Kept::KeyValue { keys, values } => (keys.bytes().len() + values.bytes().len()) as u64,
             Kept::Recurrent { numbers, .. } => 4 * numbers.len() as u64,
             Kept::Paged { keys, values } => (keys.bytes().len() + values.bytes().len()) as u64,
+            Kept::InModel { cell_bytes } => (cell_bytes * self.appended) as u64,
             Kept::Elsewhere => 0,
         });
         MemoryUse {
@@ -122,7 +128,9 @@ impl OpenVinoPartition {
 
     fn limits(&self, recurrent: bool) -> Limits {
         match self.programs.first().and_then(|program| program.choices.tokens) {
-            Some(tokens) => Limits { rows: tokens as usize, full_or_single: recurrent, spans: 1, paged: false },
+            Some(tokens) => {
+                Limits { rows: tokens as usize, full_or_single: recurrent, spans: 1, paged: false }
+            }
             None => Limits {
                 rows: usize::MAX,
                 full_or_single: false,
@@ -156,6 +164,48 @@ impl OpenVinoPartition {
         Ok(())
     }
 
+    fn keeps_in_model(&self) -> bool {
+        self.kept.iter().any(|kept| matches!(kept, Kept::InModel { .. }))
+    }
+
+    /// Forgets cells that a run writes, and all variables if it sees nothing of them.
+    fn forget_columns(&mut self, program: usize, piece: &Piece, step: &Step) -> Result<(), BackendError> {
+        if !self.keeps_in_model() {
+            return Ok(());
+        }
+        let mut sees_past = false;
+        for (columns, data) in self.columns.iter_mut().zip(&step.groups) {
+            let cells = &data.write_cells[piece.rows.clone()];
+            for cell in cells {
+                columns.remove(cell);
+            }
+            let seen = data.spans.iter().flat_map(|span| span.cells.iter().cloned().flatten());
+            sees_past |= seen.into_iter().any(|cell| columns.contains_key(&cell));
+        }
+        if !sees_past && self.appended > 0 && self.options.sequences == 1 {
+            let program = &mut self.programs[program];
+            let reset = program.compiled.request();
+            program.request =
+                reset.map_err(|reason| BackendError::Device { device: self.device.name.clone(), reason })?;
+            self.columns.iter_mut().for_each(HashMap::clear);
+            self.appended = 0;
+        }
+        Ok(())
+    }
+
+    /// Notes where a run's cells are in the variables.
+    fn note_columns(&mut self, piece: &Piece, step: &Step) {
+        if !self.keeps_in_model() {
+            return;
+        }
+        for (columns, data) in self.columns.iter_mut().zip(&step.groups) {
+            for (row, cell) in data.write_cells[piece.rows.clone()].iter().enumerate() {
+                columns.insert(*cell, self.appended + row);
+            }
+        }
+        self.appended += piece.rows.len();
+    }
+
     /// Where the sequences of a run are in the pages of each group; copies what has to be copied.
     fn find_runs(&mut self, piece: &Piece, step: &Step) -> Result<Vec<Vec<Run>>, BackendError> {
         let groups = self.segment.graph.groups();
@@ -172,7 +222,8 @@ impl OpenVinoPartition {
             pages.forget(&data.write_cells[piece.rows.clone()]);
             let mut runs = Vec::new();
             for span in &data.spans {
-                let rows = piece.rows.start.max(span.tokens.start as usize)..piece.rows.end.min(span.tokens.end as usize);
+                let rows = piece.rows.start.max(span.tokens.start as usize)
+                    ..piece.rows.end.min(span.tokens.end as usize);
                 if rows.is_empty() {
                     continue;
                 }
@@ -189,9 +240,9 @@ impl OpenVinoPartition {
                     .collect();
                 past.sort_unstable();
                 let may_precede = match group {
-                    CacheGroup::Window(length) => past.first().is_some_and(|(position, _)| {
-                        *position as i64 <= first as i64 - *length as i64 + 1
-                    }),
+                    CacheGroup::Window(length) => past
+                        .first()
+                        .is_some_and(|(position, _)| *position as i64 <= first as i64 - *length as i64 + 1),
                     _ => false,
                 };
                 let past: Vec<u32> = past.into_iter().map(|(_, cell)| cell).collect();
@@ -241,6 +292,7 @@ impl OpenVinoPartition {
             .map(|row| (row - piece.rows.start) as u32)
             .collect();
         let runs = self.find_runs(piece, step)?;
+        self.forget_columns(program_index, piece, step)?;
         let program = &self.programs[program_index];
         let owned: Vec<(Vec<i64>, Data)> = program
             .feeds
@@ -257,6 +309,7 @@ impl OpenVinoPartition {
             .run(inputs)
             .map_err(|reason| BackendError::Device { device: device.name.clone(), reason })?;
         let ran = start.elapsed();
+        self.note_columns(piece, step);
         self.harvest(program_index, piece, step, outputs.len(), gathered, integers)?;
         self.device.profile(|| {
             let rows = piece.rows.len();

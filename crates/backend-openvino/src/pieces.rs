@@ -59,7 +59,9 @@ pub(crate) fn cut(step: &Step, recurrent: Option<&GroupStep>, limits: Limits) ->
     let Some(group) = recurrent else {
         let bounds: Vec<usize> = std::iter::once(0).chain(breaks).chain([rows]).collect();
         let parts = bounds.windows(2).flat_map(|part| {
-            (part[0]..part[1]).step_by(limits.rows.max(1)).map(|start| start..part[1].min(start.saturating_add(limits.rows)))
+            (part[0]..part[1])
+                .step_by(limits.rows.max(1))
+                .map(|start| start..part[1].min(start.saturating_add(limits.rows)))
         });
         return parts.map(|rows| Piece { rows, starts: Vec::new(), ends: Vec::new() }).collect();
     };
@@ -165,7 +167,8 @@ mod tests {
     #[test]
     fn a_fixed_model_of_a_recurrence_takes_full_runs_or_single_rows() {
         let (step, group) = step(&[6], &[Some(3)], &[4]);
-        let pieces = cut(&step, Some(&group), Limits { rows: 4, full_or_single: true, spans: 1, paged: false });
+        let pieces =
+            cut(&step, Some(&group), Limits { rows: 4, full_or_single: true, spans: 1, paged: false });
         assert_eq!(rows(&pieces), [0..4, 4..5, 5..6]);
         assert_eq!(pieces[0].starts, [Some(3)]);
         assert_eq!(pieces[1].starts, [Some(4)]);

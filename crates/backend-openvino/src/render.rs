@@ -1,5 +1,7 @@
 //! The data of a run, in the form that the model's parameters have.
 
+use std::collections::HashMap;
+
 use puna_graph::ops::MaskRule;
 use puna_graph::{GroupStep, Step};
 
@@ -15,8 +17,10 @@ pub(crate) struct Columns<'a> {
     pub(crate) step: &'a Step,
     pub(crate) group: &'a GroupStep,
     pub(crate) piece: &'a Piece,
-    /// Cells that come before the rows of this run.
+    /// Columns that come before the rows of this run.
     pub(crate) cells: usize,
+    /// Where cells are among these, if not in their own places.
+    pub(crate) places: Option<&'a HashMap<u32, usize>>,
     /// Rows of the run with padding.
     pub(crate) rows: usize,
 }
@@ -51,13 +55,16 @@ impl Columns<'_> {
             let mut columns = Vec::new();
             for cell in span.cells.iter().cloned().flatten().map(|cell| cell as usize) {
                 match writers[cell] {
-                    None => columns.push((cell, cell)),
-                    Some(row) if (row as usize) < rows.start => columns.push((cell, cell)),
-                    Some(row) if (row as usize) < rows.end => {
+                    Some(row) if (row as usize) >= rows.end => {} // a later run writes it
+                    Some(row) if (row as usize) >= rows.start => {
                         columns.push((self.cells + row as usize - rows.start, cell));
                     }
-                    // A later run writes it.
-                    Some(_) => {}
+                    _ => match self.places {
+                        None => columns.push((cell, cell)),
+                        Some(places) => {
+                            columns.extend(places.get(&(cell as u32)).map(|column| (*column, cell)));
+                        }
+                    },
                 }
             }
             for row in first..end {
@@ -125,7 +132,7 @@ mod tests {
             ],
         };
         let piece = Piece { rows: 1..4, starts: Vec::new(), ends: Vec::new() };
-        let columns = Columns { step: &step, group: &group, piece: &piece, cells: 8, rows: 4 };
+        let columns = Columns { step: &step, group: &group, piece: &piece, cells: 8, places: None, rows: 4 };
         let shown = |mask: Vec<f32>| -> Vec<String> {
             mask.chunks(12)
                 .map(|row| row.iter().map(|x| if *x == 0.0 { 'x' } else { '.' }).collect())

@@ -10,7 +10,7 @@ use crate::pages::Run;
 use crate::partition::{OpenVinoPartition, Program};
 use crate::pieces::Piece;
 use crate::render::{Columns, rotations};
-use crate::translate::{Feed, Product};
+use crate::translate::{CacheForm, Feed, Product};
 
 /// Data of one input: made for the run, or where it is kept.
 pub(crate) enum Data {
@@ -46,14 +46,17 @@ impl OpenVinoPartition {
     ) -> Result<(Vec<i64>, Data), BackendError> {
         let rows = program.choices.tokens.map_or(piece.rows.len(), |tokens| tokens as usize);
         let positions = &step.positions[piece.rows.clone()];
+        let in_model = program.choices.form == CacheForm::Stateful;
+        let cells = |group: usize| if in_model { self.appended } else { self.capacity[group] };
         let columns = |group: usize| Columns {
             step,
             group: &step.groups[group],
             piece,
-            cells: self.capacity[group],
+            cells: cells(group),
+            places: in_model.then(|| &self.columns[group]),
             rows,
         };
-        let wide = |group: usize| vec![rows as i64, (self.capacity[group] + rows) as i64];
+        let wide = |group: usize| vec![rows as i64, (cells(group) + rows) as i64];
         Ok(match feed {
             Feed::Step(Input::OutputRows) => {
                 // A model always computes one row; nobody reads it if none is asked for.
@@ -84,15 +87,11 @@ impl OpenVinoPartition {
             Feed::PastKeys(_) | Feed::PastValues(_) | Feed::KeyBlocks(_) | Feed::ValueBlocks(_) => {
                 (Vec::new(), Data::Kept)
             }
-            Feed::PastLengths { group } => {
-                list(runs[*group].iter().map(|run| run.past as i32).collect())
-            }
+            Feed::PastLengths { group } => list(runs[*group].iter().map(|run| run.past as i32).collect()),
             Feed::BlockIndexes { group } => {
                 list(runs[*group].iter().flat_map(|run| &run.blocks).map(|block| *block as i32).collect())
             }
-            Feed::BlockBegins { group } => {
-                list(begins(runs[*group].iter().map(|run| run.blocks.len())))
-            }
+            Feed::BlockBegins { group } => list(begins(runs[*group].iter().map(|run| run.blocks.len()))),
             Feed::RunBegins => list(begins(self.span_lengths(step, piece))),
             Feed::LongestRun { group } => {
                 let lengths = self.span_lengths(step, piece);

@@ -23,7 +23,8 @@ pub(crate) fn open(lookup: Lookup<'_>, library: &Path, version: &str) -> (Option
     }
     let program = std::env::current_exe().ok().and_then(|path| path.canonicalize().ok());
     let beside = [program.as_deref(), Some(library)];
-    let beside = beside.into_iter().flatten().filter_map(|path| path.parent()).map(|folder| folder.join(NAME));
+    let beside =
+        beside.into_iter().flatten().filter_map(|path| path.parent()).map(|folder| folder.join(NAME));
     let Some(path) = named.into_iter().chain(beside).find(|path| path.is_file()) else { return (None, None) };
     match Shim::open(&path) {
         Ok(shim) if version.starts_with(&shim.version) => (Some(shim), None),

@@ -23,6 +23,13 @@ impl States for OpenVinoPartition {
     fn copy(&mut self, group: usize, moves: &[CellMove]) -> Result<(), BackendError> {
         let last = moves.iter().map(|cells| cells.from.max(cells.to) as usize + 1).max().unwrap_or(0);
         self.make_room(group, last)?;
+        // The same place of a variable may stand for several cells.
+        for CellMove { from, to } in moves {
+            match self.columns[group].get(from).copied() {
+                Some(column) => self.columns[group].insert(*to, column),
+                None => self.columns[group].remove(to),
+            };
+        }
         let slots = self.page_copies(group, moves)?;
         for state in self.of_group(group) {
             match &mut self.kept[state.index()] {
@@ -40,7 +47,7 @@ impl States for OpenVinoPartition {
                         numbers.copy_within(from..from + *elements, *to as usize * *elements);
                     }
                 }
-                Kept::Elsewhere => {}
+                Kept::InModel { .. } | Kept::Elsewhere => {}
             }
         }
         Ok(())
@@ -60,7 +67,8 @@ impl States for OpenVinoPartition {
                 Kept::Paged { keys, .. } => {
                     slots.iter().for_each(|(slot, index)| keys.turn(*slot, cells[*index].1, turn));
                 }
-                Kept::Recurrent { .. } | Kept::Elsewhere => {}
+                Kept::InModel { .. } if !cells.is_empty() => return Err(self.out_of_reach("shifted")),
+                Kept::InModel { .. } | Kept::Recurrent { .. } | Kept::Elsewhere => {}
             }
         }
         Ok(())
@@ -85,6 +93,13 @@ impl States for OpenVinoPartition {
                     keys.save(slot, &mut bytes);
                     values.save(slot, &mut bytes);
                 }
+                Kept::InModel { cell_bytes } => {
+                    if self.columns[self.group_of(state)].contains_key(&(cell as u32)) {
+                        return Err(self.out_of_reach("saved"));
+                    }
+                    // Of a cell that holds nothing only the size is of interest.
+                    bytes.resize(bytes.len() + cell_bytes, 0);
+                }
                 Kept::Elsewhere => {}
             }
         }
@@ -99,6 +114,7 @@ impl States for OpenVinoPartition {
             Kept::KeyValue { keys, values } => keys.cell_bytes() + values.cell_bytes(),
             Kept::Recurrent { elements, .. } => 4 * elements,
             Kept::Paged { keys, values } => keys.cell_bytes() + values.cell_bytes(),
+            Kept::InModel { .. } => return Err(self.out_of_reach("restored")),
             Kept::Elsewhere => 0,
         };
         let expected = cell_bytes * cells.len();
@@ -126,7 +142,7 @@ impl States for OpenVinoPartition {
                     keys.restore(slot, key_bytes);
                     values.restore(slot, value_bytes);
                 }
-                Kept::Elsewhere => {}
+                Kept::InModel { .. } | Kept::Elsewhere => {}
             }
         }
         Ok(())
@@ -141,6 +157,12 @@ impl OpenVinoPartition {
     fn group_of(&self, state: StateId) -> usize {
         let group = self.segment.graph.states[state.index()].group();
         self.segment.graph.groups().iter().position(|other| *other == group).unwrap_or(0)
+    }
+
+    fn out_of_reach(&self, what: &str) -> BackendError {
+        self.failed(format!(
+            "with GGML_OPENVINO_STATEFUL_EXECUTION=1 the model keeps its cache itself, where it cannot be {what}"
+        ))
     }
 
     fn room_for(&mut self, state: StateId, cells: usize) -> Result<(), BackendError> {

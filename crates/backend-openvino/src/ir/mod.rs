@@ -203,6 +203,12 @@ impl Model {
         self.layers[port.layer].name = format!("{name}.result");
     }
 
+    /// Stores a value in a variable at the end of a run.
+    pub fn assign(&mut self, variable: &str, value: Port) {
+        let element = self.element(value);
+        self.layer("Assign", "opset6", vec![("variable_id", variable.to_owned())], &[value], &[element]);
+    }
+
     /// Gives a value a name by which it can be asked for.
     fn name(&mut self, value: Port, name: &str) {
         if !name.is_empty() {

@@ -1,7 +1,7 @@
 //! Attention over keys and values of earlier steps and of this one.
 
 use puna_graph::ops::{Attention, MaskRule, alibi_slope};
-use puna_graph::{Node, Operand, StateId};
+use puna_graph::{Graph, Node, Op, Operand, StateId};
 
 use super::{CacheForm, Feed, Product, Translator, trailing};
 use crate::ir::{Element, Port};
@@ -29,10 +29,173 @@ impl Translator<'_> {
             key_dim: query[1],
             value_dim: value[1],
         };
-        if self.choices.form == CacheForm::Paged && is_pageable(op) {
-            return self.paged_attention(node, op, &heads, [queries, keys, values]);
+        let inputs = [queries, keys, values];
+        let simple = op.soft_cap.is_none() && node.inputs.len() < 4;
+        match self.choices.form {
+            CacheForm::Paged if is_pageable_state(self.graph, op.state) => {
+                self.paged_attention(node, op, &heads, inputs)
+            }
+            CacheForm::Stateful => {
+                let [keys, values] = self.appended(op.state, &heads, [keys, values]);
+                match simple {
+                    true => self.stateful_attention(op, &heads, queries, keys, values),
+                    false => {
+                        let [keys, values] = [keys, values].map(|x| self.squeeze(x, 0));
+                        self.manual_attention(node, op, &heads, queries, &[(keys, values)])
+                    }
+                }
+            }
+            CacheForm::Host | CacheForm::Paged => {
+                let past = (self.past_of(op.state, true), self.past_of(op.state, false));
+                self.product(Product::NewKeys(op.state), keys);
+                self.product(Product::NewValues(op.state), values);
+                let [keys, values] = [keys, values].map(|x| self.transpose(x, &[1, 0, 2]));
+                if self.choices.manual_attention || !simple {
+                    return self.manual_attention(node, op, &heads, queries, &[past, (keys, values)]);
+                }
+                let keys = self.concat(&[past.0, keys], 1);
+                let values = self.concat(&[past.1, values], 1);
+                self.shared_attention(op, &heads, queries, keys, values)
+            }
         }
-        self.host_attention(node, op, heads, [queries, keys, values])
+    }
+
+    fn squeeze(&mut self, x: Port, axis: i64) -> Port {
+        let axis = self.integers(&[axis]);
+        let element = self.model.element(x);
+        self.model.op("Squeeze", "opset1", &[], &[x, axis], element)
+    }
+
+    /// Keys and values of all steps, `[1, kv_heads, cells, width]`, in variables that this step's are appended to.
+    fn appended(&mut self, state: StateId, heads: &Heads, new: [Port; 2]) -> [Port; 2] {
+        if let Some(found) = self.variables.get(&state) {
+            return *found;
+        }
+        let same = self.integer(0);
+        let same = self.reshape(same, &[1]);
+        let parts = [("keys", heads.key_dim), ("values", heads.value_dim)];
+        let mut all = new;
+        for (port, (part, width)) in all.iter_mut().zip(parts) {
+            let rows = self.transpose(*port, &[1, 0, 2]);
+            let rows = self.unsqueeze(rows, 0);
+            let variable = format!("{part}.{}", state.0);
+            let shape = format!("1,{},?,{width}", heads.kv_heads);
+            let empty = self.floats_constant(&[1, heads.kv_heads as u64, 0, width as u64], &[]);
+            let attributes = [
+                ("variable_id", variable.clone()),
+                ("variable_type", Element::F32.name().to_owned()),
+                ("variable_shape", shape),
+            ];
+            let past = self.model.op("ReadValue", "opset6", &attributes, &[empty], Element::F32);
+            // Plugins look for this look-up, which changes nothing.
+            let past = self.gather(past, same, 0, 0);
+            let appended = self.concat(&[past, rows], 2);
+            self.model.assign(&variable, appended);
+            *port = appended;
+        }
+        self.variables.insert(state, all);
+        all
+    }
+
+    /// The form that plugins make one operation of, together with the variables.
+    fn stateful_attention(
+        &mut self,
+        op: &Attention,
+        heads: &Heads,
+        queries: Port,
+        keys: Port,
+        values: Port,
+    ) -> Port {
+        let Heads { kv_heads, shared, key_dim, value_dim } = *heads;
+        let all_heads = kv_heads * shared;
+        let queries = self.transpose(queries, &[1, 0, 2]);
+        let queries = self.unsqueeze(queries, 0);
+        let [keys, values] = [(keys, key_dim), (values, value_dim)].map(|(port, width)| {
+            if shared == 1 {
+                return port;
+            }
+            let port = self.unsqueeze(port, 2);
+            let cells = self.extent_of(port, 3);
+            let (before, after) = (self.integers(&[1, kv_heads, shared]), self.integers(&[width]));
+            let shape = self.concat(&[before, cells, after], 0);
+            let mode = [("mode", "bidirectional".to_owned())];
+            let port = self.model.op("Broadcast", "opset3", &mode, &[port, shape], Element::F32);
+            self.reshape(port, &[1, all_heads, -1, width])
+        });
+        let group = self.group(op.state);
+        let mut mask = self.feed(Feed::Mask { group, rule: op.mask });
+        if let Some(bias) = self.alibi(op, group, &[all_heads as u64, 1, 1]) {
+            mask = self.add(bias, mask);
+            mask = self.unsqueeze(mask, 0);
+        } else {
+            mask = self.unsqueeze(mask, 0);
+            mask = self.unsqueeze(mask, 0);
+        }
+        let scale = self.floats_constant(&[], &[op.scale]);
+        let causal = [("causal", "false".to_owned())];
+        let inputs = [queries, keys, values, mask, scale];
+        let sum = self.model.op("ScaledDotProductAttention", "opset13", &causal, &inputs, Element::F32);
+        let rows_first = self.transpose(sum, &[0, 2, 1, 3]);
+        self.reshape(rows_first, &[-1, all_heads * value_dim])
+    }
+
+    /// Query heads that share a key head count as rows, so that no key is copied for them.
+    fn shared_attention(
+        &mut self,
+        op: &Attention,
+        heads: &Heads,
+        queries: Port,
+        keys: Port,
+        values: Port,
+    ) -> Port {
+        let Heads { kv_heads, shared, key_dim, value_dim } = *heads;
+        let rows = queries;
+        let queries = self.reshape(queries, &[0, kv_heads, shared, key_dim]);
+        let queries = self.transpose(queries, &[1, 2, 0, 3]);
+        let queries = self.reshape(queries, &[1, kv_heads, -1, key_dim]);
+        let [keys, values] = [keys, values].map(|x| self.unsqueeze(x, 0));
+        let group = self.group(op.state);
+        let mut mask = self.feed(Feed::Mask { group, rule: op.mask });
+        if let Some(bias) = self.alibi(op, group, &[kv_heads as u64, shared as u64, 1, 1]) {
+            mask = self.add(bias, mask);
+            mask = self.merge_heads(mask, kv_heads);
+            mask = self.unsqueeze(mask, 0);
+        } else {
+            mask = self.repeated_mask(group, op.mask, mask, shared);
+        }
+        let scale = self.floats_constant(&[], &[op.scale]);
+        let causal = [("causal", "false".to_owned())];
+        let inputs = [queries, keys, values, mask, scale];
+        let sum = self.model.op("ScaledDotProductAttention", "opset13", &causal, &inputs, Element::F32);
+        let sum = self.squeeze(sum, 0);
+        let shape = self.scores_shape(kv_heads, shared, rows, sum);
+        let sum = self.reshape_to(sum, shape);
+        let rows_first = self.transpose(sum, &[2, 0, 1, 3]);
+        self.reshape(rows_first, &[0, kv_heads * shared * value_dim])
+    }
+
+    /// The mask once for each of the heads that share a key head, `[1, 1, shared · rows, cells]`.
+    fn repeated_mask(&mut self, group: usize, rule: MaskRule, mask: Port, shared: i64) -> Port {
+        if let Some((.., port)) = self.masks.iter().find(|(g, r, s, _)| (*g, *r, *s) == (group, rule, shared))
+        {
+            return *port;
+        }
+        let copies = vec![mask; shared as usize];
+        let mut port = if shared > 1 { self.concat(&copies, 0) } else { mask };
+        port = self.unsqueeze(port, 0);
+        port = self.unsqueeze(port, 0);
+        self.masks.push((group, rule, shared, port));
+        port
+    }
+
+    /// Slopes of this shape times distances, if the attention has them.
+    fn alibi(&mut self, op: &Attention, group: usize, shape: &[u64]) -> Option<Port> {
+        let max_bias = op.alibi_max_bias?;
+        let heads = shape.iter().product::<u64>() as u32;
+        let slopes: Vec<f32> = (0..heads).map(|head| alibi_slope(max_bias, head, heads) as f32).collect();
+        let slopes = self.floats_constant(shape, &slopes);
+        let distances = self.feed(Feed::Distances { group });
+        Some(self.multiply(slopes, distances))
     }
 
     /// A layer that only stands for paged attention: the shim replaces it, guided by its name.
@@ -90,37 +253,46 @@ impl Translator<'_> {
         }
     }
 
-    /// Scores against the cells of earlier steps and against this step's rows are computed apart, so that nothing of
-    /// the cache is copied, and meet in the softmax.
-    fn host_attention(&mut self, node: &Node, op: &Attention, heads: Heads, inputs: [Port; 3]) -> Port {
-        let Heads { kv_heads, shared, key_dim, value_dim } = heads;
-        let [queries, keys, values] = inputs;
-        let state = op.state;
-        let (past_keys, past_values) = (self.past_of(state, true), self.past_of(state, false));
-        self.product(Product::NewKeys(state), keys);
-        self.product(Product::NewValues(state), values);
+    /// Products and a softmax. Scores against several parts of keys, `[kv_heads, cells, width]` each, are computed
+    /// apart, so that nothing of a cache is copied, and meet in the softmax.
+    fn manual_attention(
+        &mut self,
+        node: &Node,
+        op: &Attention,
+        heads: &Heads,
+        queries: Port,
+        parts: &[(Port, Port)],
+    ) -> Port {
+        let Heads { kv_heads, shared, key_dim, value_dim } = *heads;
+        let rows = queries;
         let queries = self.times(queries, op.scale);
         let queries = self.reshape(queries, &[0, kv_heads, shared, key_dim]);
         let queries = self.transpose(queries, &[1, 2, 0, 3]);
         let queries = self.reshape(queries, &[kv_heads, -1, key_dim]);
-        let [keys, values] = [keys, values].map(|x| self.transpose(x, &[1, 0, 2]));
-        let old = self.product_of(queries, past_keys, true);
-        let new = self.product_of(queries, keys, true);
-        let scores = self.concat(&[old, new], -1);
-        let shape = self.scores_shape(kv_heads, shared, inputs[0], scores);
+        let scores: Vec<Port> = parts.iter().map(|(keys, _)| self.product_of(queries, *keys, true)).collect();
+        let scores = if scores.len() > 1 { self.concat(&scores, -1) } else { scores[0] };
+        let shape = self.scores_shape(kv_heads, shared, rows, scores);
         let scores = self.reshape_to(scores, shape);
         let shares = self.shares(node, op, scores, kv_heads, shared);
         let shares = self.merge_heads(shares, kv_heads);
-        let cells = self.extent_of(past_keys, 1);
-        let rest = self.integers(&[-1]);
-        let lengths = self.concat(&[cells, rest], 0);
-        let axis = self.integer(2);
-        let parts =
-            self.model.op_many("VariadicSplit", "opset1", &[], &[shares, axis, lengths], &[Element::F32; 2]);
-        let old = self.product_of(parts[0], past_values, false);
-        let new = self.product_of(parts[1], values, false);
-        let sum = self.add(old, new);
-        let shape = self.scores_shape(kv_heads, shared, inputs[0], sum);
+        let shares = match parts {
+            [(first, _), _] => {
+                let cells = self.extent_of(*first, 1);
+                let rest = self.integers(&[-1]);
+                let lengths = self.concat(&[cells, rest], 0);
+                let axis = self.integer(2);
+                let inputs = [shares, axis, lengths];
+                self.model.op_many("VariadicSplit", "opset1", &[], &inputs, &[Element::F32; 2])
+            }
+            _ => vec![shares],
+        };
+        let sums: Vec<Port> = shares
+            .into_iter()
+            .zip(parts)
+            .map(|(shares, (_, values))| self.product_of(shares, *values, false))
+            .collect();
+        let sum = sums.into_iter().reduce(|a, b| self.add(a, b)).expect("there is at least one part");
+        let shape = self.scores_shape(kv_heads, shared, rows, sum);
         let sum = self.reshape_to(sum, shape);
         let rows_first = self.transpose(sum, &[2, 0, 1, 3]);
         self.reshape(rows_first, &[0, kv_heads * shared * value_dim])
@@ -153,12 +325,7 @@ impl Translator<'_> {
             scores = self.capped(scores, cap);
         }
         let group = self.group(op.state);
-        if let Some(max_bias) = op.alibi_max_bias {
-            let heads = (kv_heads * shared) as u32;
-            let slopes: Vec<f32> = (0..heads).map(|head| alibi_slope(max_bias, head, heads) as f32).collect();
-            let slopes = self.floats_constant(&[kv_heads as u64, shared as u64, 1, 1], &slopes);
-            let distances = self.feed(Feed::Distances { group });
-            let bias = self.multiply(slopes, distances);
+        if let Some(bias) = self.alibi(op, group, &[kv_heads as u64, shared as u64, 1, 1]) {
             scores = self.add(scores, bias);
         }
         let mask = self.feed(Feed::Mask { group, rule: op.mask });
@@ -180,9 +347,15 @@ impl Translator<'_> {
     }
 }
 
-/// Whether the operation over paged caches computes this.
-pub fn is_pageable(op: &Attention) -> bool {
-    op.soft_cap.is_none() && matches!(op.mask, MaskRule::Causal | MaskRule::Window(_))
+/// Whether the operation over paged caches computes all attention over this state.
+pub fn is_pageable_state(graph: &Graph, state: StateId) -> bool {
+    graph.nodes.iter().all(|node| match &node.op {
+        Op::Attention(op) => {
+            let can = op.soft_cap.is_none() && matches!(op.mask, MaskRule::Causal | MaskRule::Window(_));
+            op.state != state || can
+        }
+        _ => true,
+    })
 }
 
 /// Floats as the hexadecimal digits of their bits.

@@ -21,7 +21,7 @@ use puna_graph::ops::MaskRule;
 use puna_graph::{Dim, Graph, Input, Node, Op, Operand, StateId, Symbol, Type, ValueId, WeightId};
 
 use crate::ir::{Blob, Element, Extent, Model, Port};
-pub use attention::is_pageable;
+pub use attention::is_pageable_state;
 pub use rope::RopeTable;
 
 /// Data of a step that the host puts into a parameter.
@@ -240,6 +240,8 @@ pub fn translate(segment: &Segment, weights: &Arc<dyn WeightSource>, choices: &C
         decoded: HashMap::new(),
         matrices: HashMap::new(),
         tables: HashMap::new(),
+        variables: HashMap::new(),
+        masks: Vec::new(),
     };
     for index in segment.nodes.clone() {
         let node = &segment.graph.nodes[index];
@@ -276,6 +278,10 @@ struct Translator<'a> {
     matrices: HashMap<WeightId, Port>,
     /// Tensors as tables to look up in.
     tables: HashMap<WeightId, matmul::Table>,
+    /// Keys and values of all steps of states that the model keeps.
+    variables: HashMap<StateId, [Port; 2]>,
+    /// Masks repeated for several heads: group, rule, copies.
+    masks: Vec<(usize, MaskRule, i64, Port)>,
 }
 
 impl Translator<'_> {
