@@ -145,6 +145,9 @@ void replace_attention(const std::shared_ptr<ov::Node>& node, Parameters& parame
     const auto slopes = settings.floats("alibi");
     const auto sinks = settings.floats("sinks");
     const auto sink_shape = sinks.empty() ? ov::Shape{0, 0, 0, 0} : ov::Shape{1, sinks.size(), 1, 1};
+    // The C interface has no tensors without axes.
+    const auto longest = std::make_shared<ov::op::v0::Squeeze>(
+        parameters.get("max_context_len." + group, i32, ov::PartialShape{1}), constant<int64_t>(ov::element::i64, {1}, {0}));
     const auto none = [&] { return constant<int32_t>(i32, {0}, {}); };
     const auto zero = [&] { return constant<int32_t>(i32, {}, {0}); };
     ov::OutputVector arguments{
@@ -160,7 +163,7 @@ void replace_attention(const std::shared_ptr<ov::Node>& node, Parameters& parame
         constant<float>(f32, {}, settings.floats("scale")),
         constant<int32_t>(i32, {}, {static_cast<int32_t>(settings.integer("window"))}),
         constant<float>(f32, {slopes.size()}, slopes),
-        parameters.get("max_context_len." + group, i32, ov::PartialShape{}),
+        longest,
         none(),                                     // score_aggregation_window
         none(),                                     // rotated_block_indices
         none(),                                     // rotation_deltas

@@ -242,8 +242,6 @@ pub struct Shim {
     /// Version of OpenVINO that it was built for.
     pub version: String,
     page_attention: OnObject,
-    /// Last, so that the functions go first.
-    _library: libloading::Library,
 }
 
 impl Shim {
@@ -255,15 +253,16 @@ impl Shim {
         let library =
             unsafe { libloading::Library::new(path) }.map_err(|error| format!("{shown}: {error}"))?;
         let missing = |_| format!("{shown} lacks a function; build it again");
-        // SAFETY: the types are those of the functions in shim.cpp, and they are called only while the library is
-        // open, which this structure sees to.
+        // SAFETY: the types are those of the functions in shim.cpp, and the library is never closed.
         unsafe {
             let version = *library
                 .get::<unsafe extern "C" fn() -> *const c_char>(b"puna_openvino_version")
                 .map_err(missing)?;
             let page_attention = *library.get::<OnObject>(b"puna_page_attention").map_err(missing)?;
             let version = CStr::from_ptr(version()).to_string_lossy().into_owned();
-            Ok(Self { version, page_attention, _library: library })
+            // Objects that its functions made live in OpenVINO's hands, so its code stays until the process ends.
+            std::mem::forget(library);
+            Ok(Self { version, page_attention })
         }
     }
 

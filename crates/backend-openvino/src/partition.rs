@@ -142,8 +142,8 @@ impl OpenVinoPartition {
 
     /// Makes room for the cells that a step names.
     pub(crate) fn make_room(&mut self, group: usize, cells: usize) -> Result<(), BackendError> {
-        let whole = self.device.settings.disable_slice
-            || self.programs.first().is_some_and(|program| program.choices.cells.is_some());
+        let settings = &self.device.settings;
+        let whole = settings.disable_slice || settings.is_static(&self.device.plugin);
         let all = self.options.cells[group] as usize;
         let wanted = if whole { all } else { cells.max(1).next_multiple_of(CELL_STEP) };
         if self.capacity[group] == wanted {

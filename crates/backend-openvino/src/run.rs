@@ -96,7 +96,7 @@ impl OpenVinoPartition {
             Feed::LongestRun { group } => {
                 let lengths = self.span_lengths(step, piece);
                 let longest = runs[*group].iter().zip(lengths).map(|(run, new)| run.past + new).max();
-                (Vec::new(), Data::I32(vec![longest.unwrap_or(0) as i32]))
+                list(vec![longest.unwrap_or(0) as i32])
             }
             Feed::Recurrent(state) => match &self.kept[state.index()] {
                 Kept::Recurrent { elements, numbers } => {

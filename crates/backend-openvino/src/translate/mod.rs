@@ -78,7 +78,7 @@ pub enum Feed {
         /// Cache group, as an index into `Graph::groups`.
         group: usize,
     },
-    /// Most cells of a span, one `i32` without axes.
+    /// Most cells of a span, one `i32`.
     LongestRun {
         /// Cache group, as an index into `Graph::groups`.
         group: usize,
