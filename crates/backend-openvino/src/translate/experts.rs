@@ -175,4 +175,4 @@ impl Translator<'_> {
 /// Added to the score of experts outside of the chosen groups.
 const EXCLUDED: f32 = 1e30;
 /// Below it the sum of shares counts as this: the smallest normal half-precision number.
-const LEAST_SUM: f32 = 6.103515625e-5;
+const LEAST_SUM: f32 = 6.103_515_6e-5;

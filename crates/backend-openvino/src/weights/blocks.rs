@@ -123,7 +123,7 @@ fn small_block(dtype: DType, block: &[u8], codes: &mut [u8]) -> Group {
     };
     for (index, code) in codes.iter_mut().enumerate() {
         let nibble = block[at + index % 16] >> (4 * (index / 16)) & 15;
-        *code = nibble | (fifth >> index & 1) as u8 * 16;
+        *code = nibble | ((fifth >> index & 1) as u8 * 16);
     }
     match dtype {
         DType::Q4_0 | DType::Q5_0 => {
