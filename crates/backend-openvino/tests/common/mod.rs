@@ -1,5 +1,6 @@
 //! Starting the back end in tests.
 #![allow(dead_code)] // each test program uses some of it
+#![allow(clippy::print_stdout)] // a skipped test says why
 
 use std::sync::{Arc, Mutex};
 
