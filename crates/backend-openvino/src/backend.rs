@@ -208,7 +208,9 @@ fn kept(segment: &Segment, caches: &CacheOptions, form: CacheForm) -> Result<Vec
                     values: Blocks::new(*kv_heads as usize, *value_dim as usize, value_element),
                 }
             }
-            StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } if form == CacheForm::Stateful => {
+            StateDecl::KeyValue { kv_heads, key_dim, value_dim, group, .. }
+                if form == CacheForm::Stateful && group.is_kept() =>
+            {
                 Kept::InModel { cell_bytes: (kv_heads * (key_dim + value_dim)) as usize * 4 }
             }
             StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } => Kept::KeyValue {

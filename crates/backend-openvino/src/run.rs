@@ -46,14 +46,15 @@ impl OpenVinoPartition {
     ) -> Result<(Vec<i64>, Data), BackendError> {
         let rows = program.choices.tokens.map_or(piece.rows.len(), |tokens| tokens as usize);
         let positions = &step.positions[piece.rows.clone()];
-        let in_model = program.choices.form == CacheForm::Stateful;
-        let cells = |group: usize| if in_model { self.appended } else { self.capacity[group] };
+        let groups = self.segment.graph.groups();
+        let in_model = |group: usize| program.choices.form == CacheForm::Stateful && groups[group].is_kept();
+        let cells = |group: usize| if in_model(group) { self.appended } else { self.capacity[group] };
         let columns = |group: usize| Columns {
             step,
             group: &step.groups[group],
             piece,
             cells: cells(group),
-            places: in_model.then(|| &self.columns[group]),
+            places: in_model(group).then(|| &self.columns[group]),
             rows,
         };
         let wide = |group: usize| vec![rows as i64, (cells(group) + rows) as i64];
@@ -68,6 +69,7 @@ impl OpenVinoPartition {
                 let tokens = step.tokens[piece.rows.clone()].iter().map(|token| *token as i32);
                 (vec![rows as i64], Data::I32(padded(tokens, rows)))
             }
+            Feed::Step(Input::EncoderTokens) => return Err(self.failed("an encoder's rows are elsewhere")),
             Feed::Step(Input::Positions) => {
                 (vec![rows as i64], Data::I32(padded(positions.iter().copied(), rows)))
             }
@@ -188,6 +190,7 @@ impl OpenVinoPartition {
                         let rows = match ty.shape.first() {
                             Some(Dim::Of(Symbol::Tokens)) => piece.rows.len(),
                             Some(Dim::Of(Symbol::Outputs)) => outputs,
+                            Some(Dim::Of(Symbol::EncoderTokens)) => 0,
                             Some(Dim::Fixed(extent)) => *extent as usize,
                             None => 1,
                         };

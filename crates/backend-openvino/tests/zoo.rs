@@ -131,8 +131,11 @@ fn logits_equal_the_recorded_ones() {
     let new = table(&found);
     if std::env::var(WRITE).is_ok() {
         std::fs::write(&path, format!("{before}{begin}{new}{end}{after}")).expect("the page is written");
-    } else {
-        assert_eq!(old, new, "docs/openvino.md is old: run this test with {WRITE}=1");
+        return;
+    }
+    // The page may lack models, but promises nothing that does not hold.
+    for line in old.lines().filter(|line| line.ends_with(" | whole |")) {
+        assert!(new.contains(line), "docs/openvino.md is old: run this test with {WRITE}=1; it says {line}");
     }
 }
 

@@ -35,7 +35,7 @@ impl Translator<'_> {
             CacheForm::Paged if is_pageable_state(self.graph, op.state) => {
                 self.paged_attention(node, op, &heads, inputs)
             }
-            CacheForm::Stateful => {
+            CacheForm::Stateful if self.graph.states[op.state.index()].group().is_kept() => {
                 let [keys, values] = self.appended(op.state, &heads, [keys, values]);
                 match simple {
                     true => self.stateful_attention(op, &heads, queries, keys, values),
@@ -45,7 +45,7 @@ impl Translator<'_> {
                     }
                 }
             }
-            CacheForm::Host | CacheForm::Paged => {
+            CacheForm::Host | CacheForm::Paged | CacheForm::Stateful => {
                 let past = (self.past_of(op.state, true), self.past_of(op.state, false));
                 self.product(Product::NewKeys(op.state), keys);
                 self.product(Product::NewValues(op.state), values);
@@ -349,13 +349,14 @@ impl Translator<'_> {
 
 /// Whether the operation over paged caches computes all attention over this state.
 pub fn is_pageable_state(graph: &Graph, state: StateId) -> bool {
-    graph.nodes.iter().all(|node| match &node.op {
-        Op::Attention(op) => {
-            let can = op.soft_cap.is_none() && matches!(op.mask, MaskRule::Causal | MaskRule::Window(_));
-            op.state != state || can
-        }
-        _ => true,
-    })
+    graph.states[state.index()].group().is_kept()
+        && graph.nodes.iter().all(|node| match &node.op {
+            Op::Attention(op) => {
+                let can = op.soft_cap.is_none() && matches!(op.mask, MaskRule::Causal | MaskRule::Window(_));
+                op.state != state || can
+            }
+            _ => true,
+        })
 }
 
 /// Floats as the hexadecimal digits of their bits.

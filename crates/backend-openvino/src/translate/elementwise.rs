@@ -131,6 +131,12 @@ impl Translator<'_> {
         self.add(sum, line)
     }
 
+    pub(super) fn add_row(&mut self, node: &Node, row: u32) -> Port {
+        let (x, table) = (self.operand(node, 0), self.operand(node, 1));
+        let row = self.slice(table, row as i64, row as i64 + 1, 0);
+        self.add(x, row)
+    }
+
     pub(super) fn sum_elements(&mut self, node: &Node) -> Port {
         let x = self.operand(node, 0);
         self.reduce("ReduceSum", x, -1, false)

@@ -18,7 +18,9 @@ use std::sync::Arc;
 
 use puna_backend::{Segment, WeightSource};
 use puna_graph::ops::MaskRule;
-use puna_graph::{Dim, Graph, Input, Node, Op, Operand, StateId, Symbol, Type, ValueId, WeightId};
+use puna_graph::{
+    CacheGroup, Dim, Graph, Input, Node, Op, Operand, StateId, Symbol, Type, ValueId, WeightId,
+};
 
 use crate::ir::{Blob, Element, Extent, Model, Port};
 pub use attention::is_pageable_state;
@@ -101,6 +103,7 @@ impl Feed {
                     MaskRule::Causal => "causal".to_owned(),
                     MaskRule::Window(length) => format!("window{length}"),
                     MaskRule::Chunked(length) => format!("chunk{length}"),
+                    MaskRule::SymmetricWindow(length) => format!("around{length}"),
                     MaskRule::Bidirectional => "all".to_owned(),
                 };
                 format!("mask.{group}.{rule}")
@@ -218,6 +221,23 @@ pub fn unsupported(graph: &Graph, node: usize) -> Option<String> {
         Op::Rope(_) if declared.inputs.get(2).is_some_and(|f| !matches!(f, Operand::Weight(_))) => {
             Some("frequency factors that are no tensor of the file".to_owned())
         }
+        Op::MeanRows(_) | Op::Convolution(_) | Op::GroupNorm(_) | Op::FillColumns(_) => {
+            Some("an operation of embedding models that is not translated yet".to_owned())
+        }
+        Op::Attention(op) if op.relative.is_some() => Some("a learned bias by distance".to_owned()),
+        Op::Attention(op)
+            if matches!(
+                graph.states[op.state.index()].group(),
+                CacheGroup::Encoder | CacheGroup::EncoderStep
+            ) =>
+        {
+            Some("a cache that belongs to an encoder".to_owned())
+        }
+        _ if declared.ty.shape.contains(&Dim::Of(Symbol::EncoderTokens))
+            || declared.inputs.contains(&Operand::Input(Input::EncoderTokens)) =>
+        {
+            Some("rows of an encoder".to_owned())
+        }
         Op::MatMul(_) if rank(0) != 2 => Some(format!("a product with a value of {} axes", rank(0))),
         _ => None,
     }
@@ -334,6 +354,10 @@ impl Translator<'_> {
             Op::GatedDeltaRule(op) => self.gated_delta_rule(node, op),
             Op::GatedLinearAttention(op) => self.gated_linear_attention(node, op),
             Op::Rwkv7(op) => self.rwkv7(node, op.state),
+            Op::AddRow(op) => self.add_row(node, op.row),
+            Op::MeanRows(_) | Op::Convolution(_) | Op::GroupNorm(_) | Op::FillColumns(_) => {
+                unreachable!("`unsupported` keeps these elsewhere")
+            }
         }
     }
 
@@ -439,6 +463,7 @@ impl Translator<'_> {
             Dim::Fixed(extent) => Some(*extent as u64),
             Dim::Of(Symbol::Tokens) => self.choices.tokens,
             Dim::Of(Symbol::Outputs) => self.choices.outputs,
+            Dim::Of(Symbol::EncoderTokens) => None,
         };
         ty.shape.iter().map(extent).collect()
     }
