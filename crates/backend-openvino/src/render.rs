@@ -105,7 +105,7 @@ pub(crate) fn rotations(table: &RopeTable, positions: &[i32], rows: usize) -> [V
     let mut all = [vec![0.0; rows * pairs], vec![0.0; rows * pairs]];
     for (row, position) in positions.iter().enumerate() {
         for (pair, frequency) in table.frequencies.iter().enumerate() {
-            let (sine, cosine) = (*position as f64 * frequency).sin_cos();
+            let (sine, cosine) = (table.place.at(*position) as f64 * frequency).sin_cos();
             all[0][row * pairs + pair] = (cosine * table.magnitude as f64) as f32;
             all[1][row * pairs + pair] = (sine * table.magnitude as f64) as f32;
         }

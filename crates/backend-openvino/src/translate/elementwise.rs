@@ -63,6 +63,13 @@ impl Translator<'_> {
             Function::Tanh => self.unary("Tanh", "opset1", x),
             Function::Exp => self.unary("Exp", "opset1", x),
             Function::Softplus => self.softplus(x),
+            Function::SignedRoot => {
+                let size = self.unary("Abs", "opset1", x);
+                let size = self.bounded(size, Some(1e-6), None);
+                let root = self.unary("Sqrt", "opset1", size);
+                let sign = self.unary("Sign", "opset1", x);
+                self.multiply(root, sign)
+            }
         }
     }
 

@@ -224,6 +224,9 @@ pub fn unsupported(graph: &Graph, node: usize) -> Option<String> {
         Op::MeanRows(_) | Op::Convolution(_) | Op::GroupNorm(_) | Op::FillColumns(_) => {
             Some("an operation of embedding models that is not translated yet".to_owned())
         }
+        Op::BlockAttention(_) | Op::ChooseByTable(_) | Op::HyperRead(_) | Op::HyperWrite(_) => {
+            Some("an operation of DeepSeek-V4 and its kin that is not translated yet".to_owned())
+        }
         Op::Attention(op) if op.relative.is_some() => Some("a learned bias by distance".to_owned()),
         Op::Attention(op)
             if matches!(
@@ -348,14 +351,21 @@ impl Translator<'_> {
             Op::SumExperts(_) => self.sum_experts(node),
             Op::AddExpertBias(_) => self.add_expert_bias(node),
             Op::GroupOfExpert(op) => self.group_of_expert(node, op.size),
-            Op::ShortConvolution(op) => self.short_convolution(node, op.state),
+            Op::ShortConvolution(op) => self.short_convolution(node, op.state, op.dilation),
             Op::TokenShift(op) => self.token_shift(node, op.state),
             Op::SelectiveScan(op) => self.selective_scan(node, op.state),
             Op::GatedDeltaRule(op) => self.gated_delta_rule(node, op),
             Op::GatedLinearAttention(op) => self.gated_linear_attention(node, op),
             Op::Rwkv7(op) => self.rwkv7(node, op.state),
             Op::AddRow(op) => self.add_row(node, op.row),
-            Op::MeanRows(_) | Op::Convolution(_) | Op::GroupNorm(_) | Op::FillColumns(_) => {
+            Op::MeanRows(_)
+            | Op::Convolution(_)
+            | Op::GroupNorm(_)
+            | Op::FillColumns(_)
+            | Op::BlockAttention(_)
+            | Op::ChooseByTable(_)
+            | Op::HyperRead(_)
+            | Op::HyperWrite(_) => {
                 unreachable!("`unsupported` keeps these elsewhere")
             }
         }

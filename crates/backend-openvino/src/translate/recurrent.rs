@@ -117,16 +117,17 @@ impl Translator<'_> {
         self.by_row(ports[1], result)
     }
 
-    pub(super) fn short_convolution(&mut self, node: &Node, state: StateId) -> Port {
+    pub(super) fn short_convolution(&mut self, node: &Node, state: StateId, dilation: u32) -> Port {
         let (x, weight) = (self.operand(node, 0), self.operand(node, 1));
         let ty = self.operand_type(node, 1);
         let [Dim::Fixed(channels), Dim::Fixed(kernel)] = ty.shape[..] else { return x };
         let (channels, kernel) = (channels as i64, kernel as i64);
+        let kept = dilation as i64 * (kernel - 1);
         let rows = self.by_span(x, &[channels]);
-        let all = match kernel {
-            1 => rows,
+        let all = match kept {
+            0 => rows,
             _ => {
-                let start = self.start(state, &[kernel - 1, channels]);
+                let start = self.start(state, &[kept, channels]);
                 self.concat(&[start, rows], 1)
             }
         };
@@ -135,7 +136,7 @@ impl Translator<'_> {
         let filters = self.reshape(weight, &[channels, 1, 1, kernel]);
         let attributes = [
             ("strides", "1".to_owned()),
-            ("dilations", "1".to_owned()),
+            ("dilations", dilation.to_string()),
             ("pads_begin", "0".to_owned()),
             ("pads_end", "0".to_owned()),
             ("auto_pad", "explicit".to_owned()),
@@ -143,9 +144,9 @@ impl Translator<'_> {
         let sum =
             self.model.op("GroupConvolution", "opset1", &attributes, &[by_channel, filters], Element::F32);
         let sum = self.transpose(sum, &[0, 2, 1]);
-        if kernel > 1 {
-            let last = self.slice(all, -(kernel - 1), i64::MAX, 1);
-            self.end(state, last, (kernel - 1) * channels);
+        if kept > 0 {
+            let last = self.slice(all, -kept, i64::MAX, 1);
+            self.end(state, last, kept * channels);
         }
         let sum = self.by_row(sum, &[channels]);
         match node.inputs.len() {

@@ -1,6 +1,6 @@
 //! Rotations by position. Cosines and sines come from the host, in double precision until they are stored.
 
-use puna_graph::ops::{Rope, RopeKind};
+use puna_graph::ops::{Rope, RopeKind, RopePlace};
 use puna_graph::{Node, Operand};
 
 use super::{Feed, Translator, trailing};
@@ -13,6 +13,8 @@ pub struct RopeTable {
     pub frequencies: Vec<f64>,
     /// Factor on cosine and sine.
     pub magnitude: f32,
+    /// Which position a row is rotated by.
+    pub place: RopePlace,
 }
 
 impl Translator<'_> {
@@ -22,7 +24,11 @@ impl Translator<'_> {
             Some(Operand::Weight(weight)) => Some(self.decode(*weight)),
             _ => None,
         };
-        let table = RopeTable { frequencies: op.frequencies(factors.as_deref()), magnitude: op.magnitude };
+        let table = RopeTable {
+            frequencies: op.frequencies(factors.as_deref()),
+            magnitude: op.magnitude,
+            place: op.place,
+        };
         let index = self.ropes.iter().position(|other| *other == table).unwrap_or_else(|| {
             self.ropes.push(table);
             self.ropes.len() - 1
