@@ -54,7 +54,13 @@ pub const EDGES: &[Edges] = &[
         // Whole models are its best test.
         tests: &["puna-gguf", "puna-models"],
     },
-    row("puna-backends", &["puna-backend", "puna-backend-cpu"]),
+    Edges {
+        from: "puna-backend-openvino",
+        to: &["puna-backend", "puna-graph", "puna-quant"],
+        // Whole models are its best test.
+        tests: &["puna-gguf", "puna-models"],
+    },
+    row("puna-backends", &["puna-backend", "puna-backend-cpu", "puna-backend-openvino"]),
     // Who asks for it.
     Edges {
         from: "puna-runtime",

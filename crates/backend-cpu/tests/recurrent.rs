@@ -110,7 +110,7 @@ const STEPS: &[&[(u32, u32)]] =
 fn run(backend: &dyn Backend, graph: &Arc<Graph>, weights: &Arc<Bytes>, result: ValueId) -> Vec<f32> {
     const CELLS: u32 = 40;
     let cells = vec![CELLS; graph.groups().len()];
-    let caches = CacheOptions { keys: DType::F32, values: DType::F32, cells };
+    let caches = CacheOptions { keys: DType::F32, values: DType::F32, sequences: 2, cells };
     let (_, segment) = partition(graph, |_| 0).remove(0);
     let mut partition = backend
         .load(DeviceId(0), segment, weights.clone(), &caches, &mut |_| true)

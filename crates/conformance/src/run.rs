@@ -51,8 +51,8 @@ pub fn once(backend: &dyn Backend, file: Arc<File>, graph: Graph, step: &Step, v
     let graph = Arc::new(graph);
     let weights = Arc::new(FileWeights { file, graph: graph.clone() });
     let rows = step.tokens.len().max(step.encoder_tokens.len()) as u32;
-    let caches =
-        CacheOptions { keys: DType::F32, values: DType::F32, cells: vec![rows; graph.groups().len()] };
+    let cells = vec![rows; graph.groups().len()];
+    let caches = CacheOptions { keys: DType::F32, values: DType::F32, sequences: 1, cells };
     let (_, segment) = partition(&graph, |_| 0).remove(0);
     let mut partition =
         backend.load(DeviceId(0), segment, weights, &caches, &mut |_| true).expect("the segment loads");
@@ -75,7 +75,8 @@ impl SingleSequence {
     pub fn load(backend: &dyn Backend, file: Arc<File>, graph: Graph, cache: DType, cells: u32) -> Self {
         let graph = Arc::new(graph);
         let weights = Arc::new(FileWeights { file, graph: graph.clone() });
-        let caches = CacheOptions { keys: cache, values: cache, cells: vec![cells; graph.groups().len()] };
+        let cells_of_groups = vec![cells; graph.groups().len()];
+        let caches = CacheOptions { keys: cache, values: cache, sequences: 1, cells: cells_of_groups };
         let (_, segment) = partition(&graph, |_| 0).remove(0);
         let mut partition =
             backend.load(DeviceId(0), segment, weights, &caches, &mut |_| true).expect("the segment loads");

@@ -195,7 +195,7 @@ impl ToolSet {
     pub const PERPLEXITY: Self = Self(1 << 16);
     pub const QUANTIZE: Self = Self(1 << 17);
     pub const GGUF_SPLIT: Self = Self(1 << 18);
-    pub const DIFFUSION: Self = Self(1 << 26);
+    pub const DIFFUSION: Self = Self(1 << 13);
     pub const IMATRIX: Self = Self(1 << 21);
     pub const EXPORT_LORA: Self = Self(1 << 22);
     pub const CVECTOR: Self = Self(1 << 23);

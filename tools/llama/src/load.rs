@@ -9,8 +9,12 @@ use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, OpenOptions};
 use puna_quant::DType;
 use puna_runtime::{Adapter, Extras, Model, ModelOptions, Placement, Pooling, Purpose, RuntimeError};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// The back end that runs every operation.
+const PROCESSOR: &str = "CPU";
 
 /// Names of unused tensors that a warning lists.
 const LISTED: usize = 3;
@@ -183,9 +187,14 @@ pub fn load_with(
         bar.set_position((share as f64 * bytes as f64) as u64);
         true
     };
+    // What the chosen back end cannot run, the processor does.
+    let mut backends = vec![backend.clone()];
+    if backend.name() != PROCESSOR {
+        backends.push(self::backend(puna_backends::default_threads(), Some(PROCESSOR))?);
+    }
     let model = Model::load_with(
         file.clone(),
-        std::slice::from_ref(backend),
+        &backends,
         &Placement::default(),
         options,
         extras,
@@ -221,8 +230,17 @@ fn with_remedy(error: RuntimeError, file: &File, asked: u32) -> Failure {
 
 /// The back end with this name; the automatic one without a name.
 pub fn backend(threads: usize, name: Option<&str>) -> Result<Arc<dyn Backend>, Failure> {
-    let options = puna_backends::Options { threads, ..puna_backends::Options::default() };
-    Ok(puna_backends::start(name, &options).map_err(RuntimeError::from)?)
+    Ok(puna_backends::start(name, &backend_options(threads)).map_err(RuntimeError::from)?)
+}
+
+/// What back ends are started with here.
+pub fn backend_options(threads: usize) -> puna_backends::Options {
+    puna_backends::Options {
+        threads,
+        variable: |name| std::env::var(name).ok(),
+        log: |line| drop(writeln!(std::io::stderr(), "{line}")),
+        ..puna_backends::Options::default()
+    }
 }
 
 /// A number format by its printed name.
