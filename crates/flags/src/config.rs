@@ -1,7 +1,7 @@
 //! The configuration that flags write: plain data, one field per flag.
 
 use crate::values::Toggle;
-use crate::workshop::{GgufSplit, Perplexity, Quantize};
+use crate::workshop::{BatchedBench, GgufSplit, Perplexity, Quantize};
 use puna_gguf::Value;
 use std::path::PathBuf;
 
@@ -32,6 +32,8 @@ pub struct Config {
     pub tokenize: Tokenize,
     /// What `logits` computes.
     pub logits: Logits,
+    /// What `batched-bench` measures.
+    pub batched_bench: BatchedBench,
     /// What `perplexity` computes.
     pub perplexity: Perplexity,
     /// How `quantize` chooses formats.
@@ -119,10 +121,25 @@ impl Default for Model {
 }
 
 /// Threads.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Cpu {
     /// Threads for single tokens; `None` means one per physical core.
     pub threads: Option<usize>,
+    /// How far kernels may go: one of [`ISA_LEVELS`].
+    pub isa: &'static str,
+    /// Results of a row may not depend on the other rows of a step.
+    pub deterministic: bool,
+    /// Keep the file's own copy of repacked weights resident.
+    pub repack_keep: bool,
+}
+
+/// Levels of instruction sets of the processor, each with what the ones before it have; `auto` has no limit.
+pub const ISA_LEVELS: &[&str] = &["auto", "scalar", "avx2", "avxvnni", "avx512", "amx"];
+
+impl Default for Cpu {
+    fn default() -> Self {
+        Self { threads: None, isa: ISA_LEVELS[0], deterministic: false, repack_keep: false }
+    }
 }
 
 /// Devices and placement.

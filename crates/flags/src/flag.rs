@@ -191,6 +191,7 @@ impl ToolSet {
     pub const LIST: Self = Self(1 << 9);
     pub const BENCH: Self = Self(1 << 10);
     pub const SERVE: Self = Self(1 << 11);
+    pub const BATCHED_BENCH: Self = Self(1 << 15);
     pub const PERPLEXITY: Self = Self(1 << 16);
     pub const QUANTIZE: Self = Self(1 << 17);
     pub const GGUF_SPLIT: Self = Self(1 << 18);
@@ -203,7 +204,7 @@ impl ToolSet {
     /// Tools that generate text.
     pub const GENERATE: Self = Self::CHAT.or(Self::SIMPLE).or(Self::SERVE);
     /// Tools that run a model.
-    pub const ENGINE: Self = Self::GENERATE.or(Self::LOGITS).or(Self::PERPLEXITY);
+    pub const ENGINE: Self = Self::GENERATE.or(Self::LOGITS).or(Self::PERPLEXITY).or(Self::BATCHED_BENCH);
     /// Tools that need a model file.
     pub const MODEL: Self = Self::ENGINE.or(Self::TOKENIZE).or(Self::INFO).or(Self::PULL);
 

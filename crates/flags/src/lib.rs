@@ -20,8 +20,8 @@ mod workshop;
 
 pub use clap::Command;
 pub use config::{
-    Chat, Config, Context, Cpu, Device, LoadMode, Log, Logits, Model, Prompt, Rope, Sampling, Server,
-    Tokenize,
+    Chat, Config, Context, Cpu, Device, ISA_LEVELS, LoadMode, Log, Logits, Model, Prompt, Rope, Sampling,
+    Server, Tokenize,
 };
 pub use error::UsageError;
 pub use flag::{Action, Flag, Group, Kind, SetValue, ToolSet};
@@ -31,4 +31,4 @@ pub use spec::{Positional, Spec};
 pub use suggest::closest;
 pub use table::FLAGS;
 pub use values::Toggle;
-pub use workshop::{GgufSplit, Perplexity, Quantize};
+pub use workshop::{BatchedBench, GgufSplit, Perplexity, Quantize};

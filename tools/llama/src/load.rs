@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::{interrupt, source};
 use puna_backend::{Backend, BackendError};
+use puna_backends::{Features, Isa, Options as Processor};
 use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, OpenOptions};
 use puna_quant::DType;
@@ -86,8 +87,7 @@ pub fn model(
     sequences: u32,
     outputs: u32,
 ) -> Result<Model, Failure> {
-    let threads = config.cpu.threads.unwrap_or_else(puna_backends::default_threads);
-    let backend = backend(threads, config.device.name.as_deref())?;
+    let backend = backend(&processor(&config.cpu), config.device.name.as_deref())?;
     let model = load(&opened.file, &backend, &options(config, sequences, outputs)?, console)?;
     let unused = puna_models::unused_tensors(model.graph(), &opened.file.tensors);
     if !unused.is_empty() {
@@ -163,10 +163,24 @@ fn with_remedy(error: RuntimeError, file: &File, asked: u32) -> Failure {
     }
 }
 
+/// How the flags say that the processor is used.
+pub fn processor(cpu: &puna_flags::Cpu) -> Processor {
+    Processor {
+        threads: cpu.threads.unwrap_or_else(puna_backends::default_threads),
+        features: features(cpu.isa),
+        deterministic: cpu.deterministic,
+        repack_keep: cpu.repack_keep,
+    }
+}
+
+/// What the processor has up to a level of [`puna_flags::ISA_LEVELS`].
+pub fn features(isa: &str) -> Features {
+    Features::detect().limited(Isa::from_name(isa).unwrap_or_default())
+}
+
 /// The back end with this name; the automatic one without a name.
-pub fn backend(threads: usize, name: Option<&str>) -> Result<Arc<dyn Backend>, Failure> {
-    let options = puna_backends::Options { threads, ..puna_backends::Options::default() };
-    Ok(puna_backends::start(name, &options).map_err(RuntimeError::from)?)
+pub fn backend(processor: &Processor, name: Option<&str>) -> Result<Arc<dyn Backend>, Failure> {
+    Ok(puna_backends::start(name, processor).map_err(RuntimeError::from)?)
 }
 
 /// A number format by its printed name.
@@ -235,6 +249,12 @@ mod tests {
     }
 
     #[test]
+    fn every_level_of_instruction_sets_that_a_flag_names_exists() {
+        let names = Isa::ALL.map(|(name, _)| name);
+        assert_eq!(puna_flags::ISA_LEVELS, names);
+    }
+
+    #[test]
     fn a_factor_keeps_the_files_kind_of_scaling() {
         let file = small();
         let mut metadata = file.metadata.clone();
@@ -298,7 +318,7 @@ mod tests {
         file.metadata.set("llama.context_length", 0_u32);
         let file = Arc::new(file);
         let console = Console::new(&puna_flags::Log { disable: true, ..Default::default() }, 0).expect("one");
-        let backend = backend(1, Some("reference")).expect("it starts");
+        let backend = backend(&Processor::default(), Some("reference")).expect("it starts");
         for (context, part) in [(0, "llama.context_length; -c sets another one"), (u32::MAX, "(-c)")] {
             let options = ModelOptions { context, ..ModelOptions::default() };
             match load(&file, &backend, &options, &console) {

@@ -36,8 +36,9 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     interrupt::install();
     let opened = load::open(invocation, &config, &console, true)?;
     let (tokens, first) = tokens(&opened.file.metadata, &text, &console)?;
-    let threads = config.cpu.threads.unwrap_or_else(puna_backends::default_threads);
-    let backend = load::backend(threads, config.device.name.as_deref())?;
+    let processor = load::processor(&config.cpu);
+    let threads = processor.threads;
+    let backend = load::backend(&processor, config.device.name.as_deref())?;
     let length = match config.context.size {
         0 => trained_context(&opened.file.metadata)?,
         size => size,

@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::{
-    bench, cli, completion, devices, gguf_split, info, logits, pages, perplexity, pull, quantize, run, serve,
-    simple, tokenize,
+    batched_bench, bench, cli, completion, devices, gguf_split, info, logits, pages, perplexity, pull,
+    quantize, run, serve, simple, tokenize,
 };
 use puna_flags::{Command, closest};
 
@@ -65,6 +65,13 @@ pub static TOOLS: &[Tool] = &[
         summary: "Measure speed",
         command: |program| puna_flags::bench::SPEC.command(program),
         run: bench::run,
+    },
+    Tool {
+        name: "batched-bench",
+        aliases: &[],
+        summary: "Measure the speed of several sequences together",
+        command: |program| batched_bench::SPEC.command(program),
+        run: batched_bench::run,
     },
     Tool {
         name: "logits",
