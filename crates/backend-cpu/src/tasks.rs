@@ -1,11 +1,12 @@
 //! The stages of a program.
 
+use puna_graph::ops::MaskRule;
 use puna_graph::ops::OpDef;
 use puna_graph::{Array, Element, Graph, Operand, StateId, Symbol, WeightId};
 
 use crate::arena::SlotId;
 use crate::frame::Frame;
-use crate::kernels::attention::{Attention, Heads, Inputs, MaskRule, Partials, Plan};
+use crate::kernels::attention::{Attention, Heads, Inputs, Partials, Plan};
 use crate::kernels::matmul::{Activation, OutputView, Plan as MatrixPlan};
 use crate::pool::{Scratch, Stage};
 use crate::row_ops::{Prepared, RowOp};
@@ -62,6 +63,10 @@ pub struct AttentionTask {
     pub sinks: Option<WeightId>,
     /// ALiBi slope per head.
     pub alibi: Option<Vec<f32>>,
+    /// Bias by offset, a row per head.
+    pub relative: Option<Vec<f32>>,
+    /// Rows of the queries.
+    pub readers: Symbol,
     /// Queries.
     pub queries: SlotId,
     /// Result.
@@ -269,6 +274,7 @@ impl AttentionTask {
             mask: self.mask,
             sinks: self.sinks.map(|sinks| frame.weights.vector(sinks)),
             alibi: self.alibi.as_deref(),
+            relative: self.relative.as_deref(),
         };
         let plan = &bound.plans[self.plan];
         let output = frame.rows_mut(self.out);
@@ -281,7 +287,7 @@ impl AttentionTask {
             queries: frame.rows(self.queries),
             keys: cache.keys(),
             values: cache.values(),
-            token_positions: &frame.step.positions,
+            token_positions: frame.step.positions_of(self.readers),
             cell_positions: &frame.step.groups[cache.group()].cell_positions,
         };
         attention.run(frame.features, plan, &inputs, &output, bound.partials, chunk, scratch.floats());

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use puna_backend::partition::immovable_state;
 use puna_graph::CacheGroup;
 
 use crate::ledger::{Refusal, Shift};
@@ -10,7 +11,7 @@ use crate::{Model, RuntimeError};
 impl Model {
     /// Position of the sequence's next token. 0 for a sequence that does not exist.
     pub fn length(&self, sequence: u32) -> u32 {
-        if self.exists(sequence) { self.ledgers[0].next(sequence).unsigned_abs() } else { 0 }
+        if self.exists(sequence) { self.next(sequence).unsigned_abs() } else { 0 }
     }
 
     /// Positions that every cache still has, short of what was removed in between: windows forget old ones.
@@ -18,8 +19,8 @@ impl Model {
         if !self.exists(sequence) {
             return 0..0;
         }
-        let first = self.ledgers.iter().map(|ledger| ledger.first(sequence)).max().unwrap_or(0);
-        first..self.ledgers[0].next(sequence)
+        let first = self.timed().map(|ledger| ledger.first(sequence)).max().unwrap_or(0);
+        first..self.next(sequence)
     }
 
     /// The lowest length above 0 to which the sequence can be truncated; 0 if it can be to any.
@@ -27,7 +28,7 @@ impl Model {
         if !self.exists(sequence) {
             return 0;
         }
-        self.ledgers.iter().map(|ledger| ledger.earliest(sequence)).max().unwrap_or(0).unsigned_abs()
+        self.timed().map(|ledger| ledger.earliest(sequence)).max().unwrap_or(0).unsigned_abs()
     }
 
     /// The largest length up to `wanted` to which the sequence can be truncated; 0 is always possible.
@@ -36,7 +37,7 @@ impl Model {
         // Each ledger names its best below; all must agree on one.
         while self.exists(sequence) && length > 0 {
             let position = i32::try_from(length).unwrap_or(i32::MAX);
-            let possible = self.ledgers.iter().map(|ledger| ledger.longest_truncation(sequence, position));
+            let possible = self.timed().map(|ledger| ledger.longest_truncation(sequence, position));
             let possible = possible.min().unwrap_or(0).unsigned_abs();
             if possible == length {
                 break;
@@ -56,7 +57,7 @@ impl Model {
     /// this is [`Model::truncate`]. Models with recurrent layers refuse a hole.
     pub fn remove(&mut self, sequence: u32, range: Range<i32>) -> Result<(), RuntimeError> {
         self.check_sequence(sequence)?;
-        let next = self.ledgers[0].next(sequence);
+        let next = self.next(sequence);
         let range = range.start.max(0)..range.end;
         if range.is_empty() || range.start >= next {
             return Ok(());
@@ -64,11 +65,10 @@ impl Model {
         if range.end < next && self.is_recurrent() {
             return Err(RuntimeError::Recurrent { sequence });
         }
-        if range.end >= next && self.ledgers.iter().any(|ledger| !ledger.can_continue(sequence, range.start))
-        {
+        if range.end >= next && self.timed().any(|ledger| !ledger.can_continue(sequence, range.start)) {
             return Err(self.positions_lost(sequence, range.start));
         }
-        for ledger in &mut self.ledgers {
+        for ledger in self.timed_mut() {
             ledger.remove(sequence, range.clone());
         }
         Ok(())
@@ -100,7 +100,7 @@ impl Model {
 
     /// Makes room in a full sequence: drops positions `keep..keep + discard` and moves the later ones down by
     /// `discard`, turning their keys. Cells shared with other sequences are copied first, for which there must be
-    /// free ones. Models with recurrent layers refuse. If a device fails the sequence is emptied; other errors change nothing.
+    /// free ones. Not every model can do it, see [`Model::check_shift`]. If a device fails the sequence is emptied; other errors change nothing.
     pub fn shift(&mut self, sequence: u32, keep: u32, discard: u32) -> Result<(), RuntimeError> {
         self.check_sequence(sequence)?;
         let length = self.length(sequence);
@@ -110,11 +110,16 @@ impl Model {
         if discard == 0 {
             return Ok(());
         }
+        self.check_shift(sequence)?;
         // Both are at most the length, which is a position.
         let (keep, discard) = (keep as i32, discard as i32);
         let mut ledgers = self.ledgers.clone();
         let mut shifts = Vec::with_capacity(ledgers.len());
         for ledger in &mut ledgers {
+            if ledger.group() == CacheGroup::Encoder {
+                shifts.push(Shift::default());
+                continue;
+            }
             let shift = ledger.shift(sequence, keep, discard);
             shifts.push(shift.map_err(|refusal| self.refused(sequence, length as i32 - discard, refusal))?);
         }
@@ -124,6 +129,18 @@ impl Model {
             self.clear(sequence);
         }
         turned
+    }
+
+    /// Whether [`Model::shift`] is possible at all: not with recurrent layers, and not where keys or values depend on
+    /// positions otherwise than by a rotation right before they are kept.
+    pub fn check_shift(&self, sequence: u32) -> Result<(), RuntimeError> {
+        if self.is_recurrent() {
+            return Err(RuntimeError::Recurrent { sequence });
+        }
+        match immovable_state(&self.graph) {
+            Some(state) => Err(RuntimeError::Unshiftable { layer: self.graph.states[state.index()].layer() }),
+            None => Ok(()),
+        }
     }
 
     fn shift_caches(&mut self, shifts: &[Shift]) -> Result<(), RuntimeError> {
@@ -166,7 +183,7 @@ impl Model {
     }
 
     fn positions_lost(&self, sequence: u32, position: i32) -> RuntimeError {
-        let earliest = self.ledgers.iter().map(|ledger| ledger.earliest(sequence)).max().unwrap_or(0);
+        let earliest = self.timed().map(|ledger| ledger.earliest(sequence)).max().unwrap_or(0);
         RuntimeError::PositionsLost {
             sequence,
             position: position.unsigned_abs(),

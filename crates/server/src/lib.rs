@@ -26,6 +26,6 @@ mod stream;
 
 pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};
 pub use metrics::{METRICS, MetricRow, Metrics};
-pub use options::{Defaults, Facts, Options, Served};
+pub use options::{Defaults, Embeds, Facts, Options, Served};
 pub use routes::{ROUTES, Route};
 pub use server::Server;

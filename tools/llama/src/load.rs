@@ -3,13 +3,13 @@
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{interrupt, source};
+use crate::source;
 use puna_backend::{Backend, BackendError};
 use puna_backends::{Features, Isa, Options as Processor};
 use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, OpenOptions};
 use puna_quant::DType;
-use puna_runtime::{Model, ModelOptions, Placement, RuntimeError};
+use puna_runtime::{Model, ModelOptions, Placement, Pooling, Purpose, RuntimeError};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -51,13 +51,9 @@ pub fn open(
     Ok(Opened { path, file: Arc::new(file) })
 }
 
-/// Refuses a file with a tensor in which a number is infinite or none; Ctrl-C cancels.
+/// Refuses a file with a tensor in which a number is infinite or none.
 fn check_tensors(file: &File) -> Result<(), Failure> {
-    let _busy = interrupt::busy();
     for tensor in file.tensors.iter() {
-        if interrupt::take() {
-            return Err(Failure::Interrupted);
-        }
         puna_quant::validate_rows(tensor.dtype, file.bytes(tensor))
             .map_err(|error| Failure::Failed(format!("tensor {}: {error}", tensor.name)))?;
     }
@@ -76,7 +72,24 @@ pub fn options(config: &Config, sequences: u32, outputs: u32) -> Result<ModelOpt
         keys: cache_format(context.type_k)?,
         values: cache_format(context.type_v)?,
         full_window_cache: context.full_window,
+        purpose: Purpose::Generate,
+        causal: config.embedding.causal,
     })
+}
+
+/// What the flags say about pooling.
+pub fn pooling(config: &Config) -> Option<Pooling> {
+    config.embedding.pooling.and_then(Pooling::from_name)
+}
+
+/// The same, else what the file says, else none.
+pub fn pooling_of(config: &Config, metadata: &puna_gguf::Metadata) -> Result<Pooling, Failure> {
+    if let Some(pooling) = pooling(config) {
+        return Ok(pooling);
+    }
+    let architecture = metadata.str_or("general.architecture", "")?;
+    let number = metadata.u32_or(&format!("{architecture}.pooling_type"), 0)?;
+    Ok(Pooling::ALL.get(number as usize).map_or(Pooling::None, |(pooling, _)| *pooling))
 }
 
 /// Loads the model with caches for so many sequences and logits of so many tokens in a step (0 for all).
@@ -87,8 +100,18 @@ pub fn model(
     sequences: u32,
     outputs: u32,
 ) -> Result<Model, Failure> {
+    model_with(opened, config, console, &options(config, sequences, outputs)?)
+}
+
+/// Loads the model with these options.
+pub fn model_with(
+    opened: &Opened,
+    config: &Config,
+    console: &Console,
+    options: &ModelOptions,
+) -> Result<Model, Failure> {
     let backend = backend(&processor(&config.cpu), config.device.name.as_deref())?;
-    let model = load(&opened.file, &backend, &options(config, sequences, outputs)?, console)?;
+    let model = load(&opened.file, &backend, options, console)?;
     let unused = puna_models::unused_tensors(model.graph(), &opened.file.tensors);
     if !unused.is_empty() {
         let more = if unused.len() > LISTED { ", ..." } else { "" };
@@ -114,20 +137,19 @@ pub fn model(
     Ok(model)
 }
 
-/// Loads a model with a progress bar; Ctrl-C cancels.
+/// Loads a model with a progress bar. Ctrl-C ends the program here: there is nothing to put in order.
 pub fn load(
     file: &Arc<File>,
     backend: &Arc<dyn Backend>,
     options: &ModelOptions,
     console: &Console,
 ) -> Result<Model, Failure> {
-    let _busy = interrupt::busy();
     file.prefetch();
     let bytes: u64 = file.tensors.iter().map(|tensor| tensor.byte_len()).sum();
     let bar = console.progress(Some(bytes));
     let mut progress = |share: f32| {
         bar.set_position((share as f64 * bytes as f64) as u64);
-        !interrupt::take()
+        true
     };
     let model = Model::load(
         file.clone(),
@@ -218,7 +240,11 @@ mod tests {
         };
         let mut metadata = metadata.clone();
         config.rope.metadata("llama").into_iter().for_each(|(key, value)| drop(metadata.set(key, value)));
-        let built = puna_models::build(&metadata, &file.tensors, &BuildOptions { context: 64 });
+        let built = puna_models::build(
+            &metadata,
+            &file.tensors,
+            &BuildOptions { context: 64, ..BuildOptions::default() },
+        );
         built.expect("the model can be built").to_string()
     }
 

@@ -47,7 +47,6 @@ impl<'a> Measuring<'a> {
             self.loaded = Some(self.load(settings)?);
         }
         let Some(loaded) = &mut self.loaded else { return Err(Failure::Failed("no model".into())) };
-        let _busy = interrupt::busy();
         let mut run = Run { loaded, test, random: Random::new(0, 0) };
         if !self.bench.no_warmup {
             say("warmup");
@@ -87,7 +86,7 @@ impl<'a> Measuring<'a> {
             outputs: 1,
             keys: load::cache_format(settings.type_k)?,
             values: load::cache_format(settings.type_v)?,
-            full_window_cache: false,
+            ..ModelOptions::default()
         };
         let model = load::load(&file, &backend, &options, self.console)?;
         let facts = ModelFacts {
@@ -145,9 +144,6 @@ impl Run<'_> {
     }
 
     fn step(&mut self, tokens: Vec<u32>) -> Result<(), Failure> {
-        if interrupt::take() {
-            return Err(Failure::Interrupted);
-        }
         let work = vec![Work { sequence: 0, tokens, outputs: OutputRows::Last }];
         self.loaded.model.run(&Batch { work })?;
         Ok(())

@@ -7,7 +7,8 @@ use crate::invocation::Invocation;
 use crate::{file_types, files, interrupt, load, pages, recommended, session};
 use puna_engine::{Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
-use puna_server::{Defaults, Facts, Options, Served, Server, ServerError};
+use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
+use puna_server::{Defaults, Embeds, Facts, Options, Served, Server, ServerError};
 use puna_tokenizer::Tokenizer;
 use std::time::Duration;
 
@@ -38,21 +39,36 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
 
 /// Loads the model and starts its engine.
 fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result<Served, Failure> {
+    session::check_sampling(invocation, &config.sampling)?;
     let opened = load::open(invocation, config, console, true)?;
     let metadata = &opened.file.metadata;
     let tokenizer = Tokenizer::from_metadata(metadata)?
         .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
     tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
-    let template = metadata.optional_str("tokenizer.chat_template")?;
-    let renderer = Renderer::choose(template, tokenizer.vocabulary(), &config.chat, console)?;
+    let template = metadata.optional_str("tokenizer.chat_template");
+    let renderer =
+        Renderer::choose(template.as_ref().copied(), tokenizer.vocabulary(), &config.chat, console)?;
     let parallel = config.server.parallel.unwrap_or(PARALLEL);
-    let model = load::model(&opened, config, console, parallel, parallel)?;
+    let embedding = &config.embedding;
+    let model = match embedding.serve || embedding.serve_ranks {
+        true => embedder(&opened, config, console, parallel)?,
+        false => load::model(&opened, config, console, parallel, parallel)?,
+    };
+    let ranks = embedding.serve_ranks || load::pooling_of(config, metadata)? == Pooling::Rank;
+    let embeds = model.embedded_rows().map(|rows| Embeds {
+        width: model.information().width as usize,
+        per_token: rows == OutputRows::All,
+        ranks,
+        normalize: embedding.normalize,
+    });
+    session::warn_of_shift(&model, config, console);
     let information = model.information().clone();
 
     let mut sampling =
         session::parameters(&recommended::sampling(invocation, &SPEC, config, metadata, console)?);
     let within = |token: &u32| *token < information.vocabulary;
     sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
+    sampling.validate(information.vocabulary as usize).map_err(|error| Failure::Failed(error.to_string()))?;
     let defaults = Defaults {
         sampling,
         seed: config.sampling.seed,
@@ -78,7 +94,25 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     let options =
         EngineOptions { step_tokens: model.options().micro_batch, context_shift: config.context.shift };
     let engine = Engine::start(model, options).map_err(|error| Failure::Failed(error.to_string()))?;
-    Ok(Served { engine, tokenizer, template: renderer.template, facts, defaults })
+    Ok(Served { engine, tokenizer, template: renderer.template, facts, defaults, embeds })
+}
+
+/// Loads a model that makes embeddings or ranks. Texts that see themselves as a whole are as long as a step, so that is
+/// as long as a batch.
+fn embedder(
+    opened: &load::Opened,
+    config: &Config,
+    console: &Console,
+    parallel: u32,
+) -> Result<Model, Failure> {
+    let pooling = match config.embedding.serve_ranks {
+        true => Some(Pooling::Rank),
+        false => load::pooling(config),
+    };
+    let options = load::options(config, parallel, 0)?;
+    let micro_batch = options.micro_batch.max(config.context.batch);
+    let options = ModelOptions { purpose: Purpose::Embed(pooling), micro_batch, ..options };
+    load::model_with(opened, config, console, &options)
 }
 
 /// How to serve, as the flags say.
@@ -86,7 +120,7 @@ fn options(config: &Config) -> Result<Options, Failure> {
     let server = &config.server;
     let mut api_keys = server.api_keys.clone();
     if let Some(path) = &server.api_key_file {
-        let text = files::read_text(path)?;
+        let text = files::read_text(path, files::SMALL)?;
         api_keys.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));
         if api_keys.is_empty() {
             // Without this an empty file would open the server to everybody.

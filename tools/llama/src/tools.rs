@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::{
-    batched_bench, bench, cli, completion, devices, gguf_split, info, logits, pages, perplexity, pull,
-    quantize, run, serve, simple, tokenize,
+    batched_bench, bench, cli, completion, devices, embedding, gguf_split, info, logits, pages, perplexity,
+    pull, quantize, rerank, run, serve, simple, tokenize,
 };
 use puna_flags::{Command, closest};
 
@@ -81,6 +81,20 @@ pub static TOOLS: &[Tool] = &[
         run: logits::run,
     },
     Tool {
+        name: "embedding",
+        aliases: &["embed"],
+        summary: "Print the embeddings of texts",
+        command: |program| embedding::SPEC.command(program),
+        run: embedding::run,
+    },
+    Tool {
+        name: "rerank",
+        aliases: &[],
+        summary: "Order documents by how well they answer a query",
+        command: |program| rerank::SPEC.command(program),
+        run: rerank::run,
+    },
+    Tool {
         name: "perplexity",
         aliases: &[],
         summary: "Measure how well a model predicts a text",
@@ -155,7 +169,7 @@ pub static TOOLS: &[Tool] = &[
         aliases: &[],
         summary: "Print version and build",
         command: |program| pages::plain_command(program, "Print version and build", ""),
-        run: |_| pages::version(),
+        run: pages::version_tool,
     },
     Tool {
         name: "help",

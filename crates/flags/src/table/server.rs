@@ -181,8 +181,6 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     })
     .inert("the slot with the longest common beginning is chosen")
     .tools(SERVE),
-    Flag::not_yet("--embedding --embeddings", "", "Answer with embeddings").tools(SERVE),
-    Flag::not_yet("--rerank --reranking", "", "Answer with ranks").tools(SERVE),
     Flag::not_yet("--ssl-key-file", "FILE", "Key for TLS").tools(SERVE),
     Flag::not_yet("--ssl-cert-file", "FILE", "Certificate for TLS").tools(SERVE),
     Flag::not_yet("--models-dir", "DIR", "Serve all models of a folder").tools(SERVE),
