@@ -35,6 +35,12 @@ pub const EDGES: &[Edges] = &[
     // Test support comes before all that test with it.
     row("puna-conformance", &["puna-backend", "puna-gguf", "puna-graph", "puna-quant"]),
     row("puna-models", &["puna-gguf", "puna-graph", "puna-quant"]),
+    Edges {
+        from: "puna-convert",
+        to: &["puna-gguf", "puna-quant", "puna-tokenizer"],
+        // Converted models have to run.
+        tests: &["puna-backend", "puna-models"],
+    },
     // Where it is computed.
     Edges {
         from: "puna-backend-cpu",
@@ -58,6 +64,7 @@ pub const EDGES: &[Edges] = &[
             "puna-backend",
             "puna-backends",
             "puna-chat",
+            "puna-convert",
             "puna-engine",
             "puna-flags",
             "puna-gguf",

@@ -2,7 +2,10 @@
 
 use crate::embedding::Embedding;
 use crate::values::Toggle;
-use crate::workshop::{BatchedBench, GgufSplit, Perplexity, Quantize};
+use crate::workshop::{
+    BatchedBench, Convert, ConvertLegacy, Cvector, ExportLora, Gguf, GgufHash, GgufSplit, Imatrix,
+    Perplexity, Quantize,
+};
 use puna_gguf::Value;
 use std::path::PathBuf;
 
@@ -43,6 +46,20 @@ pub struct Config {
     pub quantize: Quantize,
     /// How `gguf-split` cuts files.
     pub gguf_split: GgufSplit,
+    /// What `imatrix` measures and writes.
+    pub imatrix: Imatrix,
+    /// What `gguf-hash` computes.
+    pub gguf_hash: GgufHash,
+    /// How `gguf` changes a file.
+    pub gguf: Gguf,
+    /// Where `export-lora` writes.
+    pub export_lora: ExportLora,
+    /// How `cvector-generator` finds directions.
+    pub cvector: Cvector,
+    /// What `convert-legacy` cannot know.
+    pub convert_legacy: ConvertLegacy,
+    /// What `convert` and `convert-lora` write.
+    pub convert: Convert,
     /// `--json` of `info`, `devices`, `list` and `rerank`.
     pub json: bool,
     /// Arguments that are no flags, in order.
@@ -105,6 +122,12 @@ pub struct Model {
     pub check_tensors: bool,
     /// Metadata keys and the values to use for them.
     pub overrides: Vec<(String, Value)>,
+    /// LoRA adapters with their factors.
+    pub adapters: Vec<(PathBuf, f32)>,
+    /// Control vectors with their factors.
+    pub control_vectors: Vec<(PathBuf, f32)>,
+    /// First and last layer of control vectors; all unless given.
+    pub control_layers: Option<(u32, u32)>,
 }
 
 impl Default for Model {
@@ -119,6 +142,9 @@ impl Default for Model {
             load_mode: LoadMode::Auto,
             check_tensors: false,
             overrides: Vec::new(),
+            adapters: Vec::new(),
+            control_vectors: Vec::new(),
+            control_layers: None,
         }
     }
 }

@@ -195,6 +195,14 @@ impl ToolSet {
     pub const PERPLEXITY: Self = Self(1 << 16);
     pub const QUANTIZE: Self = Self(1 << 17);
     pub const GGUF_SPLIT: Self = Self(1 << 18);
+    pub const IMATRIX: Self = Self(1 << 21);
+    pub const EXPORT_LORA: Self = Self(1 << 22);
+    pub const CVECTOR: Self = Self(1 << 23);
+    pub const GGUF_HASH: Self = Self(1 << 26);
+    pub const GGUF: Self = Self(1 << 27);
+    pub const CONVERT_LEGACY: Self = Self(1 << 28);
+    pub const CONVERT: Self = Self(1 << 19);
+    pub const CONVERT_LORA: Self = Self(1 << 20);
     pub const EMBEDDING: Self = Self(1 << 24);
     pub const RERANK: Self = Self(1 << 25);
     /// Every tool.
@@ -206,12 +214,18 @@ impl ToolSet {
     /// Tools that generate text.
     pub const GENERATE: Self = Self::CHAT.or(Self::SIMPLE).or(Self::SERVE);
     /// Tools that run a model.
-    pub const ENGINE: Self =
-        Self::GENERATE.or(Self::LOGITS).or(Self::PERPLEXITY).or(Self::BATCHED_BENCH).or(Self::EMBED);
+    pub const ENGINE: Self = Self::GENERATE
+        .or(Self::LOGITS)
+        .or(Self::PERPLEXITY)
+        .or(Self::BATCHED_BENCH)
+        .or(Self::EMBED)
+        .or(Self::IMATRIX)
+        .or(Self::CVECTOR);
     /// Tools that turn texts into numbers.
     pub const EMBED: Self = Self::EMBEDDING.or(Self::RERANK);
     /// Tools that need a model file.
-    pub const MODEL: Self = Self::ENGINE.or(Self::TOKENIZE).or(Self::INFO).or(Self::PULL);
+    pub const MODEL: Self =
+        Self::ENGINE.or(Self::TOKENIZE).or(Self::INFO).or(Self::PULL).or(Self::EXPORT_LORA);
 
     /// Both sets.
     pub const fn or(self, other: Self) -> Self {

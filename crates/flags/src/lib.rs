@@ -33,4 +33,7 @@ pub use spec::{Positional, Spec};
 pub use suggest::closest;
 pub use table::FLAGS;
 pub use values::Toggle;
-pub use workshop::{BatchedBench, GgufSplit, Perplexity, Quantize};
+pub use workshop::{
+    BatchedBench, Convert, ConvertLegacy, Cvector, Edit, ExportLora, Gguf, GgufHash, GgufSplit, Imatrix,
+    Perplexity, Quantize, Tasks,
+};

@@ -66,7 +66,10 @@ fn flags_without_a_stated_lack_of_effect_have_one() {
         "top_k",
         "none",
         "/api",
-        "1",
+        "file:2",
+        "1,2",
+        "dat",
+        "mean",
     ];
     for flag in rows(FLAGS).filter(|flag| flag.inert.is_none() && !flag.help.contains("so far")) {
         let changes = |apply: &dyn Fn(&mut Config)| {

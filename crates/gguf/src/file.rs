@@ -2,10 +2,11 @@
 
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::data::Data;
 use crate::split::{self, ShardName};
-use crate::{Error, Header, Metadata, TensorInfo, Tensors, Value, Warning};
+use crate::{Error, Header, Metadata, TensorInfo, TensorSpec, Tensors, Value, Warning};
 
 /// How to open a file.
 #[derive(Clone, PartialEq, Debug)]
@@ -26,6 +27,41 @@ impl Default for OpenOptions {
     }
 }
 
+/// Any file, mapped for reading; what the crate says about files that change holds for it.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    data: Arc<Data>,
+}
+
+impl Mapping {
+    /// Maps all of a regular file.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let (file, _) = open_regular(path).map_err(|error| error.in_file(path))?;
+        let mapped =
+            Data::map(&file).map_err(|source| Error::Io { action: "map the file", source }.in_file(path))?;
+        Ok(Self { data: Arc::new(mapped) })
+    }
+
+    /// The file's bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.data.bytes()
+    }
+
+    /// Gives back the physical memory of the whole pages inside a range; see [`File::release`].
+    pub fn release(&self, range: std::ops::Range<usize>) {
+        self.data.release(range);
+    }
+}
+
+/// Bytes of one tensor for [`File::from_parts`].
+#[derive(Clone, Debug)]
+pub enum Bytes {
+    /// A range of a mapped file.
+    Mapped(Mapping, std::ops::Range<usize>),
+    /// In memory.
+    Owned(Vec<u8>),
+}
+
 /// An opened model with all its shards.
 #[derive(Debug)]
 pub struct File {
@@ -36,7 +72,7 @@ pub struct File {
     version: u32,
     alignment: u64,
     paths: Vec<PathBuf>,
-    shards: Vec<Data>,
+    shards: Vec<Arc<Data>>,
     warnings: Vec<Warning>,
 }
 
@@ -71,7 +107,7 @@ impl File {
             });
         }
         let Header { version, alignment, metadata, tensors, warnings, .. } = header;
-        let shards = vec![Data::Owned(bytes)];
+        let shards = vec![Arc::new(Data::Owned(bytes))];
         Ok(Self { metadata, tensors, version, alignment, paths: Vec::new(), shards, warnings })
     }
 
@@ -126,7 +162,40 @@ impl File {
 
     /// Asks the system to read the mapped files ahead.
     pub fn prefetch(&self) {
-        self.shards.iter().for_each(Data::prefetch);
+        self.shards.iter().for_each(|shard| shard.prefetch());
+    }
+
+    /// Puts a model together that no file holds in this form: metadata, and tensors whose bytes are in memory or
+    /// are ranges of mapped files. Fails for names, shapes and lengths that a file could not have.
+    pub fn from_parts(metadata: Metadata, parts: Vec<(TensorSpec, Bytes)>) -> Result<Self, Error> {
+        let mut tensors = Tensors::default();
+        let mut shards: Vec<Arc<Data>> = Vec::new();
+        for (spec, bytes) in parts {
+            spec.check()?;
+            let expected = spec.byte_len()?;
+            let (data, range) = match bytes {
+                Bytes::Owned(bytes) => {
+                    let range = 0..bytes.len();
+                    (Arc::new(Data::Owned(bytes)), range)
+                }
+                Bytes::Mapped(mapping, range) => (mapping.data, range),
+            };
+            let found = data.bytes().get(range.clone()).map_or(0, |bytes| bytes.len() as u64);
+            if found != expected {
+                return Err(Error::DataLength { name: spec.name, found, expected });
+            }
+            // The shards of a mapped file follow one another, so looking at the last ones finds it.
+            let known = shards.iter().rposition(|shard| Arc::ptr_eq(shard, &data));
+            let shard = known.unwrap_or_else(|| {
+                shards.push(data);
+                shards.len() - 1
+            });
+            let range = range.start as u64..range.end as u64;
+            let info = TensorInfo { name: spec.name, dtype: spec.dtype, shape: spec.shape, shard, range };
+            tensors.push(info).map_err(|again| Error::DuplicateTensor { name: again.name })?;
+        }
+        let (version, alignment) = (3, crate::DEFAULT_ALIGNMENT);
+        Ok(Self { metadata, tensors, version, alignment, paths: Vec::new(), shards, warnings: Vec::new() })
     }
 
     fn assemble(shards: Vec<Shard>, options: &OpenOptions) -> Result<Self, Error> {
@@ -147,7 +216,7 @@ impl File {
                 tensor.shard = index;
                 tensors.push(tensor).map_err(|again| duplicate(again, &tensors, &paths))?;
             }
-            data.push(bytes);
+            data.push(Arc::new(bytes));
             first.get_or_insert((version, alignment, metadata));
         }
         let (version, alignment, mut metadata) = first.ok_or(Error::NoFile)?;

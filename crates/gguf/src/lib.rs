@@ -32,7 +32,7 @@ mod value;
 mod writer;
 
 pub use error::{Error, Warning};
-pub use file::{File, OpenOptions};
+pub use file::{Bytes, File, Mapping, OpenOptions};
 pub use header::Header;
 pub use metadata::Metadata;
 pub use overrides::parse_override;

@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use puna_quant::DType;
 
+use crate::{Error, TensorSpec};
+
 /// What the directory says about one tensor. Its bytes come from [`File::bytes`](crate::File::bytes).
 #[derive(Clone, PartialEq, Debug)]
 pub struct TensorInfo {
@@ -69,6 +71,21 @@ impl Tensors {
     /// All tensors in file order.
     pub fn iter(&self) -> std::slice::Iter<'_, TensorInfo> {
         self.infos.iter()
+    }
+
+    /// The directory of a file that does not exist yet. Fails for names and shapes that a file could not have.
+    pub fn from_specs(specs: &[TensorSpec]) -> Result<Self, Error> {
+        let mut tensors = Self::default();
+        let mut start = 0u64;
+        for spec in specs {
+            spec.check()?;
+            let range = start..start.saturating_add(spec.byte_len()?);
+            start = range.end;
+            let TensorSpec { name, dtype, shape } = spec.clone();
+            let info = TensorInfo { name, dtype, shape, shard: 0, range };
+            tensors.push(info).map_err(|again| Error::DuplicateTensor { name: again.name })?;
+        }
+        Ok(tensors)
     }
 
     /// Adds a tensor. Gives it back if there is one of its name.

@@ -48,7 +48,7 @@ impl TensorSpec {
         dimensions
     }
 
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let length = self.name.len() as u64;
         if length == 0 || length > MAX_TENSOR_NAME as u64 {
             return Err(Error::SpecName { name: self.name.clone(), length });

@@ -191,6 +191,8 @@ impl StateDecl {
 pub enum Output {
     /// `[Outputs, vocabulary]`, unnormalised log-probabilities of the next token.
     Logits,
+    /// Any value that somebody watches.
+    Watched,
     /// `[Outputs, width]`: embeddings or scores, of these rows of each sequence.
     Embeddings(PooledRows),
 }
@@ -272,7 +274,7 @@ impl Graph {
     pub fn embeddings(&self) -> Option<(ValueId, PooledRows)> {
         self.outputs.iter().find_map(|(role, value)| match role {
             Output::Embeddings(rows) => Some((*value, *rows)),
-            Output::Logits => None,
+            Output::Logits | Output::Watched => None,
         })
     }
 

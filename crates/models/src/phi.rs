@@ -2,8 +2,8 @@
 
 use puna_graph::ops::{Function, RopeKind};
 
-use crate::Architecture;
 use crate::blocks::{Decoder, FeedForward};
+use crate::{Architecture, Norm};
 
 /// Phi 1.5 and 2 (arXiv 2309.05463): layer norms, both branches read the same norm.
 pub const PHI2: Architecture = Architecture { name: "phi2", build: super::falcon::parallel };
@@ -18,10 +18,16 @@ pub const PHI3: Architecture = Architecture {
     },
 };
 
-/// Phi 3.5 with experts; its norms are RMS norms with a bias.
+/// Phi 3.5 with experts. Its norms are layer norms where the file has their epsilon; files of other converters lack it,
+/// and are computed as llama.cpp does, with RMS norms and a bias.
 pub const PHIMOE: Architecture = Architecture {
     name: "phimoe",
-    build: |b| {
+    build: |mut b| {
+        const EPSILON: &str = "attention.layer_norm_epsilon";
+        if b.has_key(EPSILON) {
+            let epsilon = b.positive_f32(EPSILON)?;
+            b.set_norm_kind(Norm::Layer(epsilon));
+        }
         let decoder = Decoder::new(RopeKind::Split).with_factors();
         decoder.build(b)
     },

@@ -14,6 +14,17 @@ pub enum RuntimeError {
     /// A device failed or refused.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// An adapter or a control vector does not fit the model.
+    #[error(transparent)]
+    Graph(#[from] puna_graph::GraphError),
+    /// The file of an adapter or a control vector cannot be used.
+    #[error("{path}: {reason}", path = path.display())]
+    Addition {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Loading was stopped by the caller.
     #[error("loading was cancelled")]
     Cancelled,

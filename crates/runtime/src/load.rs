@@ -5,8 +5,9 @@ use std::sync::Arc;
 use puna_backend::partition::partition;
 use puna_backend::{Backend, Bounds, CacheOptions, DeviceId, Segment, WeightSource};
 use puna_gguf::File;
-use puna_graph::{Graph, Operand, Output, StateId, WeightId};
+use puna_graph::{Graph, Operand, Output, StateId, ValueId, WeightId};
 
+use crate::Extras;
 use crate::estimate::weight_bytes;
 use crate::information::vocabulary;
 use crate::ledger::Ledger;
@@ -24,10 +25,27 @@ impl Model {
         options: &ModelOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Model, RuntimeError> {
+        Self::load_with(file, backends, placement, options, &Extras::default(), &|_| Vec::new(), progress)
+    }
+
+    /// [`Model::load`] with adapters and control vectors, and with values of the graph that [`Model::observe`] shall hand
+    /// on; `watch` chooses them. Nothing of this costs anything where it is not used.
+    pub fn load_with(
+        file: Arc<File>,
+        backends: &[Arc<dyn Backend>],
+        placement: &Placement,
+        options: &ModelOptions,
+        extras: &Extras,
+        watch: &dyn Fn(&Graph) -> Vec<ValueId>,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Model, RuntimeError> {
         let information = ModelInformation::of_file(&file.metadata, &file.tensors)?;
         let options = options.resolved(information.context_train)?;
-        let graph = puna_models::build(&file.metadata, &file.tensors, &options.build())?;
-        let weights = Arc::new(FileWeights::new(file, &graph));
+        let mut graph = puna_models::build(&file.metadata, &file.tensors, &options.build())?;
+        let added = extras.add_to(&mut graph, &information.architecture)?;
+        let watched = watch(&graph);
+        graph.outputs.extend(watched.into_iter().map(|value| (Output::Watched, value)));
+        let weights = Arc::new(FileWeights::new(file, &graph, added));
         Self::assemble(graph, weights, information, backends, placement, &options, progress)
     }
 
@@ -102,6 +120,7 @@ impl Model {
             pooled: output.1,
             cell_bytes,
             fingerprint: None,
+            observer: None,
         })
     }
 }

@@ -1,11 +1,11 @@
 //! The loaded model and its one verb.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
 use puna_backend::{Boundary, MemoryUse, Partition, ProgramId, WeightSource};
-use puna_graph::{CacheGroup, Graph, GroupStep, PooledRows, Span, Step, ValueId};
+use puna_graph::{Array, CacheGroup, Graph, GroupStep, PooledRows, Span, Step, ValueId};
 
 use crate::batch::{MicroBatch, split};
 use crate::ledger::Ledger;
@@ -27,7 +27,12 @@ pub struct Model {
     pub(crate) cell_bytes: Vec<usize>,
     /// Made when first needed, since it reads a little of every weight.
     pub(crate) fingerprint: Option<u64>,
+    /// Who looks at the watched values after each step.
+    pub(crate) observer: Option<Observer>,
 }
+
+/// Gets the watched values of a step, and those of its outputs that it leaves.
+pub type Observer = Box<dyn FnMut(&HashMap<ValueId, Array>) + Send>;
 
 /// A segment on its device.
 pub(crate) struct Loaded {
@@ -55,6 +60,11 @@ impl Model {
             }
         }
         Ok(outputs)
+    }
+
+    /// Hands the values that [`Model::load_with`] was told to watch to `observer` after each step.
+    pub fn observe(&mut self, observer: Observer) {
+        self.observer = Some(observer);
     }
 
     /// The computation.
@@ -174,6 +184,9 @@ impl Model {
         let groups = self.place(&pieces, &positions, &sequences)?;
         let step = Step { tokens, positions, output_rows, groups, sequences, ..Step::default() };
         let mut boundary = self.run_step(&step)?;
+        if let Some(observer) = &mut self.observer {
+            observer(&boundary.values);
+        }
         if step.output_rows.is_empty() {
             return Ok(());
         }

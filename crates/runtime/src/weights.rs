@@ -7,34 +7,52 @@ use puna_gguf::{File, TensorInfo};
 use puna_graph::{Graph, WeightId};
 
 use crate::RuntimeError;
+use crate::extras::Added;
 
 /// The tensors that a graph uses, in the order of its declarations.
 pub(crate) struct FileWeights {
-    file: Arc<File>,
     /// One entry per weight; none for a tensor that the file lacks, whose missing bytes loading refuses.
-    tensors: Vec<Option<TensorInfo>>,
+    places: Vec<Option<Place>>,
+}
+
+/// Where the bytes of a weight are.
+enum Place {
+    File(Arc<File>, TensorInfo),
+    Memory(Vec<u8>),
 }
 
 impl FileWeights {
-    /// Finds each declared weight in the file.
-    pub(crate) fn new(file: Arc<File>, graph: &Graph) -> Self {
-        let tensors = graph.weights.iter().map(|weight| file.tensors.get(&weight.name).cloned()).collect();
-        Self { file, tensors }
+    /// Finds each declared weight in the file, or in what was added to the model.
+    pub(crate) fn new(file: Arc<File>, graph: &Graph, mut added: Added) -> Self {
+        let mut place = |name: &str| {
+            if let Some((file, tensor)) = added.tensors.remove(name) {
+                return Some(Place::File(file, tensor));
+            }
+            if let Some(bytes) = added.numbers.remove(name) {
+                return Some(Place::Memory(bytes));
+            }
+            file.tensors.get(name).map(|tensor| Place::File(file.clone(), tensor.clone()))
+        };
+        Self { places: graph.weights.iter().map(|weight| place(&weight.name)).collect() }
     }
 
-    fn tensor(&self, weight: WeightId) -> Option<&TensorInfo> {
-        self.tensors.get(weight.index())?.as_ref()
+    fn place(&self, weight: WeightId) -> Option<&Place> {
+        self.places.get(weight.index())?.as_ref()
     }
 }
 
 impl WeightSource for FileWeights {
     fn bytes(&self, weight: WeightId) -> &[u8] {
-        self.tensor(weight).map_or(&[], |tensor| self.file.bytes(tensor))
+        match self.place(weight) {
+            Some(Place::File(file, tensor)) => file.bytes(tensor),
+            Some(Place::Memory(bytes)) => bytes,
+            None => &[],
+        }
     }
 
     fn release(&self, weight: WeightId) {
-        if let Some(tensor) = self.tensor(weight) {
-            self.file.release(tensor);
+        if let Some(Place::File(file, tensor)) = self.place(weight) {
+            file.release(tensor);
         }
     }
 }

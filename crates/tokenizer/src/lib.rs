@@ -17,6 +17,7 @@ mod plamo2;
 mod pre_tokenizer;
 mod pre_tokenizer_table;
 mod prefix_table;
+mod recognise;
 mod rwkv;
 mod special_tokens;
 mod spm;
@@ -27,6 +28,7 @@ mod wpm;
 
 pub use decoder::Decoder;
 pub use error::Error;
+pub use recognise::{BYTE_LEVEL_PATTERN, PUNCTUATION_PATTERN, is_pre_tokenizer, pre_tokenizer_name};
 pub use special_tokens::Role;
 pub use tokenizer::Tokenizer;
 pub use vocabulary::{Kind, Vocabulary};

@@ -94,15 +94,22 @@ fn cut(file: &File, output: &Path, flags: &GgufSplit, console: &Console) -> Resu
 
 /// Tensors in file order, cut where a group is full.
 fn groups(file: &File, flags: &GgufSplit) -> Vec<Vec<TensorSpec>> {
-    let most_tensors = flags.max_tensors.or(flags.max_bytes.is_none().then_some(TENSORS)).unwrap_or(u64::MAX);
+    let most_tensors = flags.max_tensors.or(flags.max_bytes.is_none().then_some(TENSORS));
+    let flags = GgufSplit { max_tensors: most_tensors, ..flags.clone() };
+    groups_of(file.tensors.iter().map(TensorSpec::from).collect(), &flags)
+}
+
+/// Tensors in this order, cut where a group is full; one group without a limit.
+pub fn groups_of(specs: Vec<TensorSpec>, flags: &GgufSplit) -> Vec<Vec<TensorSpec>> {
+    let most_tensors = flags.max_tensors.unwrap_or(u64::MAX);
     let most_bytes = flags.max_bytes.unwrap_or(u64::MAX);
     let mut groups: Vec<Vec<TensorSpec>> = Vec::new();
     if flags.no_tensor_first_split {
         groups.push(Vec::new());
     }
     let mut bytes = u64::MAX;
-    for tensor in file.tensors.iter() {
-        let size = tensor.byte_len().next_multiple_of(file.alignment().max(1));
+    for spec in specs {
+        let size = spec.byte_len().unwrap_or(0).next_multiple_of(puna_gguf::DEFAULT_ALIGNMENT);
         let full = groups.last().is_some_and(|group| group.len() as u64 >= most_tensors);
         if bytes == u64::MAX || full || bytes.saturating_add(size) > most_bytes {
             groups.push(Vec::new());
@@ -110,7 +117,7 @@ fn groups(file: &File, flags: &GgufSplit) -> Vec<Vec<TensorSpec>> {
         }
         bytes = bytes.saturating_add(size);
         if let Some(group) = groups.last_mut() {
-            group.push(TensorSpec::from(tensor));
+            group.push(spec);
         }
     }
     if groups.is_empty() {

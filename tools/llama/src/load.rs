@@ -9,7 +9,7 @@ use puna_backends::{Features, Isa, Options as Processor};
 use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, OpenOptions};
 use puna_quant::DType;
-use puna_runtime::{Model, ModelOptions, Placement, Pooling, Purpose, RuntimeError};
+use puna_runtime::{Adapter, Extras, Model, ModelOptions, Placement, Pooling, Purpose, RuntimeError};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -38,7 +38,13 @@ pub fn open(
         mlock: matches!(mode, LoadMode::Mlock | LoadMode::MmapMlock),
         overrides: config.model.overrides.clone(),
     };
-    let mut file = File::open(&path, &options)?;
+    let mut file = if path.is_dir() {
+        let mut file = crate::convert::open_folder(&path, console)?;
+        options.overrides.into_iter().for_each(|(key, value)| drop(file.metadata.set(key, value)));
+        file
+    } else {
+        File::open(&path, &options)?
+    };
     if let Some(architecture) = file.metadata.optional_str("general.architecture")?.map(str::to_owned) {
         for (key, value) in config.rope.metadata(&architecture) {
             file.metadata.set(key, value);
@@ -111,7 +117,7 @@ pub fn model_with(
     options: &ModelOptions,
 ) -> Result<Model, Failure> {
     let backend = backend(&processor(&config.cpu), config.device.name.as_deref())?;
-    let model = load(&opened.file, &backend, options, console)?;
+    let model = load_with(&opened.file, &backend, options, console, &extras(config)?, &|_| Vec::new())?;
     let unused = puna_models::unused_tensors(model.graph(), &opened.file.tensors);
     if !unused.is_empty() {
         let more = if unused.len() > LISTED { ", ..." } else { "" };
@@ -137,12 +143,38 @@ pub fn model_with(
     Ok(model)
 }
 
-/// Loads a model with a progress bar. Ctrl-C ends the program here: there is nothing to put in order.
+/// Adapters and control vectors that the flags name.
+pub fn extras(config: &Config) -> Result<Extras, Failure> {
+    let flags = &config.model;
+    let mut extras = Extras::default();
+    for (path, scale) in &flags.adapters {
+        extras.adapters.push(Adapter::open(path, *scale)?);
+    }
+    let (first, last) = flags.control_layers.unwrap_or((1, u32::MAX));
+    for (path, strength) in &flags.control_vectors {
+        extras.add_control_vector(path, *strength, first..=last)?;
+    }
+    Ok(extras)
+}
+
+/// Loads a model as it is, with a progress bar. Ctrl-C ends the program here: there is nothing to put in order.
 pub fn load(
     file: &Arc<File>,
     backend: &Arc<dyn Backend>,
     options: &ModelOptions,
     console: &Console,
+) -> Result<Model, Failure> {
+    load_with(file, backend, options, console, &Extras::default(), &|_| Vec::new())
+}
+
+/// [`load`] with adapters and control vectors, and with values of the graph to watch.
+pub fn load_with(
+    file: &Arc<File>,
+    backend: &Arc<dyn Backend>,
+    options: &ModelOptions,
+    console: &Console,
+    extras: &Extras,
+    watch: &dyn Fn(&puna_graph::Graph) -> Vec<puna_graph::ValueId>,
 ) -> Result<Model, Failure> {
     file.prefetch();
     let bytes: u64 = file.tensors.iter().map(|tensor| tensor.byte_len()).sum();
@@ -151,11 +183,13 @@ pub fn load(
         bar.set_position((share as f64 * bytes as f64) as u64);
         true
     };
-    let model = Model::load(
+    let model = Model::load_with(
         file.clone(),
         std::slice::from_ref(backend),
         &Placement::default(),
         options,
+        extras,
+        watch,
         &mut progress,
     );
     bar.finish_and_clear();
@@ -295,7 +329,14 @@ mod tests {
     fn every_field_of_the_configuration_is_read() {
         let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let mut code = String::new();
-        for folder in [sources.clone(), sources.join("chat"), sources.join("quantize")] {
+        for folder in [
+            sources.clone(),
+            sources.join("chat"),
+            sources.join("quantize"),
+            sources.join("imatrix"),
+            sources.join("gguf_hash"),
+            sources.join("perplexity"),
+        ] {
             for entry in std::fs::read_dir(folder).expect("the sources").flatten() {
                 if entry.path().extension().is_some_and(|end| end == "rs") {
                     let text = std::fs::read_to_string(entry.path()).expect("a source");

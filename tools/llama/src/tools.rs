@@ -3,8 +3,9 @@
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::{
-    batched_bench, bench, cli, completion, devices, embedding, gguf_split, info, logits, pages, perplexity,
-    pull, quantize, rerank, run, serve, simple, tokenize,
+    batched_bench, bench, cli, completion, convert, convert_legacy, cvector, devices, embedding, export_lora,
+    gguf_edit, gguf_hash, gguf_split, imatrix, info, logits, pages, perplexity, pull, quantize, rerank, run,
+    serve, simple, tokenize,
 };
 use puna_flags::{Command, closest};
 
@@ -102,11 +103,67 @@ pub static TOOLS: &[Tool] = &[
         run: perplexity::run,
     },
     Tool {
+        name: "imatrix",
+        aliases: &[],
+        summary: "Measure how much the columns of matrices matter",
+        command: |program| imatrix::SPEC.command(program),
+        run: imatrix::run,
+    },
+    Tool {
+        name: "convert",
+        aliases: &["convert-hf-to-gguf"],
+        summary: "Write a model folder of the Hugging Face hub as a GGUF file",
+        command: |program| convert::SPEC.command(program),
+        run: convert::run,
+    },
+    Tool {
+        name: "convert-lora",
+        aliases: &["convert-lora-to-gguf"],
+        summary: "Write a LoRA adapter of the PEFT library as a GGUF file",
+        command: |program| convert::LORA.command(program),
+        run: convert::run_lora,
+    },
+    Tool {
+        name: "convert-legacy",
+        aliases: &["convert-llama-ggml-to-gguf"],
+        summary: "Write a llama file from before GGUF as a GGUF file",
+        command: |program| convert_legacy::SPEC.command(program),
+        run: convert_legacy::run,
+    },
+    Tool {
+        name: "export-lora",
+        aliases: &[],
+        summary: "Write a model with the changes of LoRA adapters",
+        command: |program| export_lora::SPEC.command(program),
+        run: export_lora::run,
+    },
+    Tool {
+        name: "cvector-generator",
+        aliases: &[],
+        summary: "Write the directions between two kinds of prompts",
+        command: |program| cvector::SPEC.command(program),
+        run: cvector::run,
+    },
+    Tool {
         name: "quantize",
         aliases: &[],
         summary: "Write a model in other number formats",
         command: |program| quantize::SPEC.command(program),
         run: quantize::run,
+    },
+    Tool {
+        name: "gguf-hash",
+        aliases: &[],
+        summary: "Print or check hashes of a model file's tensors",
+        command: |program| gguf_hash::SPEC.command(program),
+        run: gguf_hash::run,
+    },
+    Tool {
+        name: "gguf",
+        aliases: &[],
+        summary: "Print or change the metadata of a model file",
+        command: |program| gguf_edit::SPEC.command(program),
+        run: gguf_edit::run,
     },
     Tool {
         name: "gguf-split",

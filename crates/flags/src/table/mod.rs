@@ -2,6 +2,7 @@
 
 mod chat;
 mod context;
+mod convert;
 mod cpu;
 mod device;
 mod embedding;
@@ -24,6 +25,7 @@ use crate::flag::Group;
 pub static FLAGS: &[Group<Config>] = &[
     Group { heading: "Tool", flags: special::FLAGS },
     Group { heading: "Model files", flags: workshop::FLAGS },
+    Group { heading: "Conversion", flags: convert::FLAGS },
     Group { heading: "Embeddings", flags: embedding::FLAGS },
     Group { heading: "Model", flags: model::FLAGS },
     Group { heading: "Prompt", flags: prompt::FLAGS },

@@ -21,6 +21,22 @@ fn overrides(value: &str) -> Result<Vec<(String, Value)>, String> {
     comma_list(value).iter().map(parse).collect()
 }
 
+/// Tools that use adapters.
+const ADAPTED: ToolSet = ToolSet::ENGINE.or(ToolSet::EXPORT_LORA);
+
+/// `FILE:SCALE`, several of them separated by commas.
+fn scaled(value: &str) -> Result<Vec<(std::path::PathBuf, f32)>, String> {
+    let one = |item: &String| {
+        let (path, scale) = item.rsplit_once(':').ok_or("expected FILE:SCALE")?;
+        let scale: f32 = scale.parse().map_err(|_| format!("{scale:?} is no number"))?;
+        if !scale.is_finite() || path.is_empty() {
+            return Err("expected FILE:SCALE".to_owned());
+        }
+        Ok((path.into(), scale))
+    };
+    comma_list(value).iter().map(one).collect()
+}
+
 pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::value(
         "-m --model",
@@ -124,13 +140,38 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         },
     )
     .tools(ToolSet::ENGINE.or(ToolSet::TOKENIZE).or(ToolSet::QUANTIZE)),
-    Flag::not_yet("--lora", "FILE,...", "LoRA adapters").tools(ToolSet::ENGINE),
-    Flag::not_yet("--lora-scaled", "FILE:SCALE,...", "LoRA adapters with a scale").tools(ToolSet::ENGINE),
-    Flag::not_yet("--control-vector", "FILE,...", "Control vectors").tools(ToolSet::ENGINE),
-    Flag::not_yet("--control-vector-scaled", "FILE:SCALE,...", "Control vectors with a scale")
-        .tools(ToolSet::ENGINE),
-    Flag::not_yet("--control-vector-layer-range", "FIRST LAST", "Layers of the control vectors")
-        .tools(ToolSet::ENGINE),
+    Flag::value("--lora", "FILE,...", "LoRA adapters, all at once; may be repeated", |c: &mut Config, v| {
+        c.model.adapters.extend(comma_list(v).into_iter().map(|path| (path.into(), 1.0)));
+        Ok(())
+    })
+    .tools(ADAPTED),
+    Flag::value("--lora-scaled", "FILE:SCALE,...", "LoRA adapters with a factor; may be repeated", |c: &mut Config, v| {
+        c.model.adapters.extend(scaled(v)?);
+        Ok(())
+    })
+    .tools(ADAPTED),
+    Flag::not_yet("--lora-init-without-apply", "", "Load adapters without applying them").tools(ToolSet::SERVE),
+    Flag::value("--control-vector", "FILE,...", "Vectors to add to what layers hand on; may be repeated", |c: &mut Config, v| {
+        c.model.control_vectors.extend(comma_list(v).into_iter().map(|path| (path.into(), 1.0)));
+        Ok(())
+    })
+    .tools(ToolSet::ENGINE),
+    Flag::value("--control-vector-scaled", "FILE:SCALE,...", "Such vectors with a factor; may be repeated", |c: &mut Config, v| {
+        c.model.control_vectors.extend(scaled(v)?);
+        Ok(())
+    })
+    .tools(ToolSet::ENGINE),
+    Flag::value("--control-vector-layer-range", "FIRST,LAST", "Layers of these vectors, both included", |c: &mut Config, v| {
+        let wrong = || "expected FIRST,LAST".to_owned();
+        let (first, last) = v.split_once([',', '-']).ok_or_else(wrong)?;
+        let (first, last) = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
+        if first > last {
+            return Err("expected the first layer before the last".into());
+        }
+        c.model.control_layers = Some((first, last));
+        Ok(())
+    })
+    .tools(ToolSet::ENGINE),
     Flag::not_yet("-mm --mmproj", "FILE", "Projector for images and audio")
         .env("LLAMA_ARG_MMPROJ")
         .tools(ToolSet::GENERATE),

@@ -2,12 +2,15 @@
 
 use crate::config::Config;
 use crate::flag::{Flag, ToolSet};
-use crate::values::{at_least, choice, filled, integers, path};
+use crate::values::{at_least, choice, comma_list, filled, integers, path};
+use crate::workshop::Tasks;
 
 const BATCHED_BENCH: ToolSet = ToolSet::BATCHED_BENCH;
 const PERPLEXITY: ToolSet = ToolSet::PERPLEXITY;
+const IMATRIX: ToolSet = ToolSet::IMATRIX;
 const QUANTIZE: ToolSet = ToolSet::QUANTIZE;
 const GGUF_SPLIT: ToolSet = ToolSet::GGUF_SPLIT;
+const SPLIT: ToolSet = ToolSet::GGUF_SPLIT.or(ToolSet::CONVERT);
 
 fn pattern(value: &str) -> Result<String, String> {
     match value.rsplit_once('=') {
@@ -69,7 +72,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         Ok(())
     })
     .default("-1")
-    .tools(PERPLEXITY),
+    .tools(PERPLEXITY.or(IMATRIX)),
     Flag::value(
         "--ppl-stride",
         "N",
@@ -92,15 +95,100 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     )
     .default("0")
     .tools(PERPLEXITY),
-    Flag::not_yet("--kl-divergence", "", "Kullback-Leibler divergence from recorded logits").tools(PERPLEXITY),
-    Flag::not_yet("--save-all-logits --kl-divergence-base", "FILE", "File with recorded logits")
-        .tools(PERPLEXITY),
-    Flag::not_yet("--hellaswag", "", "HellaSwag score").tools(PERPLEXITY),
-    Flag::not_yet("--hellaswag-tasks", "N", "Tasks of the HellaSwag score").tools(PERPLEXITY),
-    Flag::not_yet("--winogrande", "", "WinoGrande score").tools(PERPLEXITY),
-    Flag::not_yet("--winogrande-tasks", "N", "Tasks of the WinoGrande score").tools(PERPLEXITY),
-    Flag::not_yet("--multiple-choice", "", "Multiple choice score").tools(PERPLEXITY),
-    Flag::not_yet("--multiple-choice-tasks", "N", "Tasks of the multiple choice score").tools(PERPLEXITY),
+    Flag::switch(
+        "--kl-divergence",
+        "Compare predictions with those of --kl-divergence-base",
+        |c: &mut Config, on| c.perplexity.divergence = on,
+    )
+    .tools(PERPLEXITY),
+    Flag::value(
+        "--save-all-logits --kl-divergence-base",
+        "FILE",
+        "File to record predictions in, or with recorded ones if --kl-divergence is given",
+        |c: &mut Config, v| {
+            c.perplexity.base = Some(path(v)?);
+            Ok(())
+        },
+    )
+    .tools(PERPLEXITY),
+    Flag::switch("--hellaswag", "Solve tasks of HellaSwag (-f FILE)", |c: &mut Config, _| {
+        c.perplexity.tasks = Some(Tasks::HellaSwag)
+    })
+    .tools(PERPLEXITY),
+    Flag::value("--hellaswag-tasks", "N", "So many of them; 0 means all", |c: &mut Config, v| {
+        c.perplexity.hellaswag_tasks = at_least(v, 0)?;
+        Ok(())
+    })
+    .default("400")
+    .tools(PERPLEXITY),
+    Flag::switch("--winogrande", "Solve tasks of WinoGrande (-f FILE)", |c: &mut Config, _| {
+        c.perplexity.tasks = Some(Tasks::WinoGrande)
+    })
+    .tools(PERPLEXITY),
+    Flag::value("--winogrande-tasks", "N", "So many of them; 0 means all", |c: &mut Config, v| {
+        c.perplexity.winogrande_tasks = at_least(v, 0)?;
+        Ok(())
+    })
+    .default("0")
+    .tools(PERPLEXITY),
+    Flag::switch("--multiple-choice", "Solve tasks with several answers (-bf FILE)", |c: &mut Config, _| {
+        c.perplexity.tasks = Some(Tasks::MultipleChoice)
+    })
+    .tools(PERPLEXITY),
+    Flag::value("--multiple-choice-tasks", "N", "So many of them; 0 means all", |c: &mut Config, v| {
+        c.perplexity.multiple_choice_tasks = at_least(v, 0)?;
+        Ok(())
+    })
+    .default("0")
+    .tools(PERPLEXITY),
+    Flag::value("-o --output --output-file", "FILE", "File to write; imatrix.gguf unless given", |c: &mut Config, v| {
+        c.imatrix.output = Some(path(v)?);
+        Ok(())
+    })
+    .tools(IMATRIX),
+    Flag::value("--output-format", "gguf|dat", "Kind of file; by its ending unless given", |c: &mut Config, v| {
+        c.imatrix.format = Some(choice(v, &["gguf", "dat"])?.to_owned());
+        Ok(())
+    })
+    .tools(IMATRIX),
+    Flag::value("-ofreq --output-frequency", "N", "Write the file every N chunks; 0 means at the end", |c: &mut Config, v| {
+        c.imatrix.output_frequency = at_least(v, 0)?;
+        Ok(())
+    })
+    .default("10")
+    .tools(IMATRIX),
+    Flag::value("--save-frequency", "N", "Keep a copy every N chunks; 0 means never", |c: &mut Config, v| {
+        c.imatrix.save_frequency = at_least(v, 0)?;
+        Ok(())
+    })
+    .default("0")
+    .tools(IMATRIX),
+    Flag::switch("--process-output", "Measure the output matrix, too", |c: &mut Config, on| {
+        c.imatrix.process_output = on
+    })
+    .tools(IMATRIX),
+    Flag::switch("--ppl", "Print the perplexity", |c: &mut Config, on| c.imatrix.perplexity = on)
+        .negative("--no-ppl")
+        .tools(IMATRIX),
+    Flag::value("--chunk --from-chunk", "N", "Chunks to leave out at the beginning", |c: &mut Config, v| {
+        c.imatrix.from_chunk = at_least(v, 0)?;
+        Ok(())
+    })
+    .default("0")
+    .tools(IMATRIX),
+    Flag::value("--in-file", "FILE,...", "Files to begin with; without a text they are combined", |c: &mut Config, v| {
+        c.imatrix.inputs.extend(comma_list(v).into_iter().map(Into::into));
+        Ok(())
+    })
+    .tools(IMATRIX),
+    Flag::switch("--parse-special", "Special tokens in the text are what they are", |c: &mut Config, on| {
+        c.imatrix.parse_special = on
+    })
+    .tools(IMATRIX),
+    Flag::switch("--show-statistics", "Describe the files of --in-file", |c: &mut Config, on| {
+        c.imatrix.statistics = on
+    })
+    .tools(IMATRIX),
     Flag::switch(
         "--allow-requantize",
         "Also quantise tensors that are quantised already; quality suffers",
@@ -184,20 +272,20 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .tools(GGUF_SPLIT),
     Flag::switch("--merge", "Make one file of several", |c: &mut Config, on| c.gguf_split.merge = on)
         .tools(GGUF_SPLIT),
-    Flag::value("--split-max-tensors", "N", "Most tensors of a file (128 if no size is given)", |c: &mut Config, v| {
+    Flag::value("--split-max-tensors", "N", "Most tensors of a file (gguf-split: 128 if no size is given)", |c: &mut Config, v| {
         c.gguf_split.max_tensors = Some(at_least(v, 1)?);
         Ok(())
     })
-    .tools(GGUF_SPLIT),
+    .tools(SPLIT),
     Flag::value("--split-max-size", "N(M|G)", "Most bytes of a file, in millions or thousand millions", |c: &mut Config, v| {
         c.gguf_split.max_bytes = Some(size(v)?);
         Ok(())
     })
-    .tools(GGUF_SPLIT),
+    .tools(SPLIT),
     Flag::switch("--no-tensor-first-split", "The first file has metadata only", |c: &mut Config, on| {
         c.gguf_split.no_tensor_first_split = on
     })
-    .tools(GGUF_SPLIT),
+    .tools(SPLIT),
     Flag::switch("--delete-splits", "Delete the parts once they are merged", |c: &mut Config, on| {
         c.gguf_split.delete_splits = on
     })

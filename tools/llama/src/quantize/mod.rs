@@ -1,10 +1,10 @@
 //! `llama quantize`: a model in other number formats.
 
 mod choose;
-mod convert;
-mod file_type;
+pub mod convert;
+pub mod file_type;
 mod importance;
-mod plan;
+pub mod plan;
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
@@ -65,10 +65,17 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         }
         None => None,
     };
-    let plan = Plan::new(invocation, &config, &file, arguments.file_type, importance.as_ref())?;
+    let plan = Plan::new(
+        invocation,
+        &config,
+        &file.metadata,
+        &file.tensors,
+        arguments.file_type,
+        importance.as_ref(),
+    )?;
     plan.warnings().iter().for_each(|warning| console.warn(warning));
     if flags.dry_run {
-        return pages::print(plan.table(&file).as_bytes());
+        return pages::print(plan.table(&file.tensors).as_bytes());
     }
     if let Some(refusal) = plan.refusal() {
         return Err(Failure::Failed(refusal));
@@ -78,8 +85,8 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let begun = Instant::now();
     let metadata = metadata(&config, &file, &arguments, &plan, importance.as_ref());
     let paths = write(&file, &metadata, &arguments, &plan, importance.as_ref(), flags.keep_split, &console)?;
-    let (before, after) = plan.sizes(&file);
-    let bits = |bytes: u64| bytes as f64 * 8.0 / plan.elements(&file).max(1) as f64;
+    let (before, after) = plan.sizes(&file.tensors);
+    let bits = |bytes: u64| bytes as f64 * 8.0 / plan.elements(&file.tensors).max(1) as f64;
     console.info(&format!("model size  = {} ({:.2} bits per weight)", console::size(before), bits(before)));
     console.info(&format!("quant size  = {} ({:.2} bits per weight)", console::size(after), bits(after)));
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
@@ -200,7 +207,7 @@ fn write(
     let mut groups: Vec<Vec<TensorSpec>> = vec![Vec::new(); parts];
     let mut order: Vec<(usize, &Planned)> = Vec::new();
     for planned in &plan.tensors {
-        let tensor = planned.tensor(file)?;
+        let tensor = planned.tensor(&file.tensors)?;
         let part = if keep_split { tensor.shard() } else { 0 };
         let spec =
             TensorSpec { name: planned.name.clone(), dtype: planned.dtype, shape: tensor.shape.clone() };
@@ -209,9 +216,9 @@ fn write(
     }
     order.sort_by_key(|(part, _)| *part);
     let mut output = Output::new(shards::plan(&arguments.output, metadata, groups)?)?;
-    let bar = console.progress(Some(plan.sizes(file).0));
+    let bar = console.progress(Some(plan.sizes(&file.tensors).0));
     for (_, planned) in order {
-        let tensor = planned.tensor(file)?;
+        let tensor = planned.tensor(&file.tensors)?;
         let data = file.bytes(tensor);
         let mut put = |bytes: &[u8]| output.write(bytes).map_err(Stop::Other);
         let written = if planned.dtype == tensor.dtype {

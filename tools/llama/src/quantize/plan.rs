@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::files;
 use crate::invocation::Invocation;
 use puna_flags::Config;
-use puna_gguf::{Array, File, Metadata, TensorInfo, TensorSpec, Value};
+use puna_gguf::{Array, Metadata, TensorInfo, TensorSpec, Tensors, Value};
 use puna_quant::DType;
 use regex_automata::meta::Regex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,8 +28,8 @@ pub struct Planned {
 
 impl Planned {
     /// The tensor of the input.
-    pub fn tensor<'a>(&self, file: &'a File) -> Result<&'a TensorInfo, Failure> {
-        file.tensors
+    pub fn tensor<'a>(&self, tensors: &'a Tensors) -> Result<&'a TensorInfo, Failure> {
+        tensors
             .get(&self.source)
             .ok_or_else(|| Failure::Failed(format!("there is no tensor {}", self.source)))
     }
@@ -101,13 +101,14 @@ impl Plan {
     pub fn new(
         invocation: &Invocation,
         config: &Config,
-        file: &File,
+        metadata: &Metadata,
+        directory: &Tensors,
         row: Option<&Row>,
         importance: Option<&Importance>,
     ) -> Result<Self, Failure> {
         let flags = &config.quantize;
         let wishes = Wishes::new(invocation, config)?;
-        let facts = Facts::new(&file.metadata, &file.tensors, importance.is_some());
+        let facts = Facts::new(metadata, directory, importance.is_some());
         let pruned: BTreeSet<u32> = flags.prune_layers.iter().copied().collect();
         if let Some(layer) = pruned.iter().find(|layer| **layer >= facts.layers) {
             return Err(Failure::Failed(format!(
@@ -115,7 +116,7 @@ impl Plan {
                 facts.layers
             )));
         }
-        let mut infos: Vec<&TensorInfo> = file.tensors.iter().collect();
+        let mut infos: Vec<&TensorInfo> = directory.iter().collect();
         // Tensors without a layer come first, then layer by layer.
         infos.sort_by(|a, b| (layer_of(&a.name), &a.name).cmp(&(layer_of(&b.name), &b.name)));
         let mut tensors = Vec::new();
@@ -155,8 +156,7 @@ impl Plan {
             }
             tensors.push(Planned { name: renumbered(&info.name, layer, &pruned), ..planned });
         }
-        let rows = file
-            .tensors
+        let rows = directory
             .iter()
             .map(|info| (info.name.clone(), info.shape.last().copied().unwrap_or(1)))
             .collect();
@@ -195,29 +195,25 @@ impl Plan {
     }
 
     /// Bytes of the tensors before and after.
-    pub fn sizes(&self, file: &File) -> (u64, u64) {
+    pub fn sizes(&self, tensors: &Tensors) -> (u64, u64) {
         self.tensors.iter().fold((0, 0), |(before, after), planned| {
-            let Some(tensor) = file.tensors.get(&planned.source) else { return (before, after) };
+            let Some(tensor) = tensors.get(&planned.source) else { return (before, after) };
             let spec = TensorSpec { name: String::new(), dtype: planned.dtype, shape: tensor.shape.clone() };
             (before + tensor.byte_len(), after + spec.byte_len().unwrap_or(0))
         })
     }
 
     /// Elements of all tensors.
-    pub fn elements(&self, file: &File) -> u64 {
-        self.tensors
-            .iter()
-            .filter_map(|planned| file.tensors.get(&planned.source))
-            .map(|t| t.elements())
-            .sum()
+    pub fn elements(&self, tensors: &Tensors) -> u64 {
+        self.tensors.iter().filter_map(|planned| tensors.get(&planned.source)).map(|t| t.elements()).sum()
     }
 
     /// One line for each tensor, then the sizes.
-    pub fn table(&self, file: &File) -> String {
+    pub fn table(&self, tensors: &Tensors) -> String {
         let mut text = String::new();
         let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         for (number, planned) in self.tensors.iter().enumerate() {
-            let Some(tensor) = file.tensors.get(&planned.source) else { continue };
+            let Some(tensor) = tensors.get(&planned.source) else { continue };
             let shape: Vec<String> = tensor.shape.iter().rev().map(|extent| format!("{extent:6}")).collect();
             let spec = TensorSpec { name: String::new(), dtype: planned.dtype, shape: tensor.shape.clone() };
             let after = spec.byte_len().unwrap_or(0);
@@ -237,8 +233,8 @@ impl Plan {
             }
             text.push('\n');
         }
-        let (before, after) = self.sizes(file);
-        let elements = self.elements(file).max(1) as f64;
+        let (before, after) = self.sizes(tensors);
+        let elements = self.elements(tensors).max(1) as f64;
         for (what, bytes) in [("model", before), ("quant", after)] {
             let bits = bytes as f64 * 8.0 / elements;
             let _ = writeln!(text, "{what} size  = {:8.2} MiB ({bits:.2} BPW)", mebibytes(bytes));

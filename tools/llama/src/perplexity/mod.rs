@@ -1,20 +1,27 @@
 //! `llama perplexity`: how well a model predicts a text.
 
+mod base;
+mod choices;
+mod divergence;
+
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{interrupt, load, pages, prompt};
-use puna_flags::{Config, FLAGS, Spec, ToolSet};
+use crate::{files, interrupt, load, pages, prompt};
+use puna_flags::{Config, FLAGS, Spec, Tasks, ToolSet};
 use puna_gguf::Metadata;
 use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Work};
 use puna_tokenizer::Tokenizer;
+use std::io::{Read, Write};
+use std::path::Path;
 use std::time::Instant;
 
 /// Flags of `perplexity`.
 pub const SPEC: Spec<Config> = Spec {
     name: "perplexity",
     tool: ToolSet::PERPLEXITY,
-    about: "Measure how well a model predicts a text (-f FILE), in chunks of the context (-c, 512 unless given)",
+    about: "Measure how well a model predicts a text (-f FILE), in chunks of the context (-c, 512 unless given); how far its \
+            predictions are from recorded ones; or how many tasks with several answers it solves",
     groups: FLAGS,
     positional: None,
 };
@@ -32,21 +39,48 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((config, warnings)) = invocation.parse_over(&SPEC, defaults)? else { return Ok(()) };
     let console = Console::new(&config.log, crate::console::INFORMATION)?;
     warnings.iter().for_each(|warning| console.warn(warning));
+    let flags = &config.perplexity;
+    if let Some(kind) = flags.tasks {
+        return tasks(invocation, &config, &console, kind);
+    }
+    if flags.divergence {
+        return divergence(invocation, &config, &console);
+    }
     let text = text(invocation, &config)?;
     interrupt::install();
     let opened = load::open(invocation, &config, &console, true)?;
-    let (tokens, first) = tokens(&opened.file.metadata, &text, &console)?;
-    let processor = load::processor(&config.cpu);
-    let threads = processor.threads;
-    let backend = load::backend(&processor, config.device.name.as_deref())?;
+    let (tokens, first) = tokens(&opened.file.metadata, &text, false, &console)?;
     let length = match config.context.size {
         0 => trained_context(&opened.file.metadata)?,
         size => size,
     };
     let plan = Plan::new(&config, length, tokens, first)?;
     let sequences = plan.sequences(config.context.batch);
+    let (mut model, threads) = model(&opened, &config, plan.length, sequences, &console)?;
+    let Some(path) = &flags.base else {
+        return measure(&mut model, &plan, sequences, &config, threads, &console, &mut |_| Ok(()));
+    };
+    if flags.stride > 0 {
+        return Err(
+            invocation.usage("--save-all-logits needs chunks that do not overlap, without --ppl-stride")
+        );
+    }
+    record(&mut model, &plan, sequences, &config, threads, &console, path)
+}
+
+/// Loads the model with room for so many chunks; also returns the number of threads.
+fn model(
+    opened: &load::Opened,
+    config: &Config,
+    length: u32,
+    sequences: u32,
+    console: &Console,
+) -> Result<(Model, usize), Failure> {
+    let processor = load::processor(&config.cpu);
+    let threads = processor.threads;
+    let backend = load::backend(&processor, config.device.name.as_deref())?;
     let options = ModelOptions {
-        context: plan.length.saturating_mul(sequences),
+        context: length.saturating_mul(sequences),
         sequences,
         micro_batch: config.context.micro_batch.min(config.context.batch),
         outputs: 0,
@@ -55,32 +89,161 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         full_window_cache: config.context.full_window,
         ..ModelOptions::default()
     };
-    let mut model = load::load(&opened.file, &backend, &options, &console)?;
-    measure(&mut model, &plan, sequences, &config, threads, &console)
+    let extras = load::extras(config)?;
+    let model = load::load_with(&opened.file, &backend, &options, console, &extras, &|_| Vec::new())?;
+    Ok((model, threads))
+}
+
+/// Tasks with several answers from the file of `-f`.
+fn tasks(invocation: &Invocation, config: &Config, console: &Console, kind: Tasks) -> Result<(), Failure> {
+    let path = config.prompt.binary_file.as_ref().or(config.prompt.file.as_ref());
+    let path = path.ok_or_else(|| invocation.usage("the tasks come from a file: give -f FILE"))?;
+    let found = match kind {
+        Tasks::HellaSwag => choices::hellaswag(&files::read_text(path, files::PROMPT)?)?,
+        Tasks::WinoGrande => choices::winogrande(&files::read_text(path, files::PROMPT)?)?,
+        Tasks::MultipleChoice => choices::multiple_choice(&files::read(path, files::PROMPT)?)?,
+    };
+    let flags = &config.perplexity;
+    let count = match kind {
+        Tasks::HellaSwag => flags.hellaswag_tasks,
+        Tasks::WinoGrande => flags.winogrande_tasks,
+        Tasks::MultipleChoice => flags.multiple_choice_tasks,
+    };
+    let chosen = choices::choose(found, count as usize);
+    interrupt::install();
+    let opened = load::open(invocation, config, console, true)?;
+    let tokenizer = tokenizer(&opened.file.metadata, console)?;
+    let length = match config.context.size {
+        0 => trained_context(&opened.file.metadata)?,
+        size => size,
+    };
+    let (mut model, threads) = model(&opened, config, length, 1, console)?;
+    choices::run(&mut model, &tokenizer, &chosen, threads, console)
+}
+
+/// Measures and records all predictions that count.
+fn record(
+    model: &mut Model,
+    plan: &Plan,
+    sequences: u32,
+    config: &Config,
+    threads: usize,
+    console: &Console,
+    path: &Path,
+) -> Result<(), Failure> {
+    let all = plan.chunks * plan.length as usize;
+    let head = base::Head {
+        length: plan.length,
+        vocabulary: model.information().vocabulary,
+        chunks: plan.chunks as u32,
+        tokens: plan.tokens.get(..all).unwrap_or(&[]).to_vec(),
+    };
+    let mut failure = None;
+    let written = files::replace(path, |file| {
+        head.write(file)?;
+        let mut bytes = Vec::new();
+        let mut write = |logits: &[f32]| {
+            bytes.clear();
+            let width = head.vocabulary.max(1) as usize;
+            logits.chunks(width).for_each(|row| base::encode(row, &mut bytes));
+            Ok(file.write_all(&bytes)?)
+        };
+        measure(model, plan, sequences, config, threads, console, &mut write).map_err(|error| {
+            let text = format!("{error:?}");
+            failure = Some(error);
+            std::io::Error::other(text)
+        })
+    });
+    // The model's own error says more than that the file could not be written.
+    failure.map_or(written, Err)
+}
+
+/// Compares with recorded predictions.
+fn divergence(invocation: &Invocation, config: &Config, console: &Console) -> Result<(), Failure> {
+    let path = config.perplexity.base.as_ref();
+    let path = path.ok_or_else(|| invocation.usage("--kl-divergence needs --kl-divergence-base FILE"))?;
+    let named = |error: std::io::Error| Failure::Failed(format!("{}: {error}", path.display()));
+    let mut file = std::fs::File::open(path).map_err(named)?;
+    let head = base::Head::read(path, &mut file)?;
+    let mut file = std::io::BufReader::with_capacity(1 << 20, file);
+    interrupt::install();
+    let opened = load::open(invocation, config, console, true)?;
+    let tokenizer = tokenizer(&opened.file.metadata, console)?;
+    let vocabulary = tokenizer.vocabulary();
+    let first = vocabulary.bos().filter(|_| vocabulary.add_bos());
+    let (mut model, threads) = model(&opened, config, head.length, 1, console)?;
+    let found = model.information().vocabulary;
+    if found != head.vocabulary || head.tokens.iter().any(|token| *token >= found) {
+        return Err(Failure::Failed(format!(
+            "{} has a vocabulary of {}, the model one of {found}",
+            path.display(),
+            head.vocabulary
+        )));
+    }
+    let plan = Plan::chunks_of(head.length, head.tokens, first, config.perplexity.chunks)?;
+    pages::print(divergence::HEADING.as_bytes())?;
+    let mut comparison = divergence::Comparison::default();
+    let mut bytes = Vec::new();
+    for chunk in 0..plan.chunks {
+        let tokens = plan.chunk(chunk);
+        let mut next = plan.scored as usize + 1;
+        let mut compared = Vec::new();
+        evaluate(&mut model, &plan, &[chunk], false, &mut |_, outputs| {
+            let rows = outputs.logits.len() / outputs.width.max(1);
+            bytes.resize(rows * base::row_bytes(found), 0);
+            file.read_exact(&mut bytes).map_err(named)?;
+            let targets = tokens.get(next..next + rows).unwrap_or(&[]);
+            compared.extend(divergence::compare_rows(
+                &outputs.logits,
+                outputs.width,
+                &bytes,
+                targets,
+                threads,
+            ));
+            next += rows;
+            Ok(())
+        })?;
+        comparison.tokens.extend(compared);
+        if comparison.tokens.iter().any(|token| token.surprise.is_nan()) {
+            return Err(Failure::Failed(format!("the model gave no numbers in chunk {}", chunk + 1)));
+        }
+        pages::print(comparison.line(chunk + 1).as_bytes())?;
+    }
+    pages::print(comparison.report().as_bytes())
 }
 
 /// The text to predict. A last line feed of a file does not belong to it.
-fn text(invocation: &Invocation, config: &Config) -> Result<String, Failure> {
+pub fn text(invocation: &Invocation, config: &Config) -> Result<String, Failure> {
     prompt::given(config)?.ok_or_else(|| invocation.usage("no text: give -f FILE or -p TEXT"))
 }
 
-/// The tokens of a text, and the one that each chunk shall begin with, if the model wants one.
-fn tokens(metadata: &Metadata, text: &str, console: &Console) -> Result<(Vec<u32>, Option<u32>), Failure> {
+fn tokenizer(metadata: &Metadata, console: &Console) -> Result<Tokenizer, Failure> {
     let tokenizer = Tokenizer::from_metadata(metadata)?
         .ok_or_else(|| Failure::Failed("the model has no tokenizer".to_owned()))?;
     tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
-    let tokens = tokenizer.encode(text, true, false);
+    Ok(tokenizer)
+}
+
+/// The tokens of a text, and the one that each chunk shall begin with, if the model wants one.
+pub fn tokens(
+    metadata: &Metadata,
+    text: &str,
+    parse_special: bool,
+    console: &Console,
+) -> Result<(Vec<u32>, Option<u32>), Failure> {
+    let tokenizer = tokenizer(metadata, console)?;
+    let tokens = tokenizer.encode(text, true, parse_special);
     let vocabulary = tokenizer.vocabulary();
     Ok((tokens, vocabulary.bos().filter(|_| vocabulary.add_bos())))
 }
 
-fn trained_context(metadata: &Metadata) -> Result<u32, Failure> {
+pub fn trained_context(metadata: &Metadata) -> Result<u32, Failure> {
     let architecture = metadata.str("general.architecture")?;
     Ok(metadata.u32(&format!("{architecture}.context_length"))?)
 }
 
 /// Which tokens are evaluated and which of them count.
-struct Plan {
+pub struct Plan {
     tokens: Vec<u32>,
     /// Replaces the first token of each chunk.
     first: Option<u32>,
@@ -90,10 +253,23 @@ struct Plan {
     step: u32,
     /// First row of a chunk whose prediction counts; it has seen this many tokens before it.
     scored: u32,
-    chunks: usize,
+    pub chunks: usize,
 }
 
 impl Plan {
+    /// Chunks of this length that do not overlap, as many as are whole, at most `most` unless that is negative.
+    pub fn chunks_of(length: u32, tokens: Vec<u32>, first: Option<u32>, most: i32) -> Result<Self, Failure> {
+        let chunks = tokens.len() / length.max(1) as usize;
+        if length < 2 || chunks == 0 {
+            return Err(Failure::Failed(format!(
+                "the text has {} tokens, which is no whole chunk of {length} (-c)",
+                tokens.len()
+            )));
+        }
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        Ok(Self { tokens, first, length, step: length, scored: length / 2, chunks: chunks.min(most) })
+    }
+
     fn new(config: &Config, length: u32, tokens: Vec<u32>, first: Option<u32>) -> Result<Self, Failure> {
         let failed = |text: String| Err(Failure::Failed(text));
         let stride = config.perplexity.stride;
@@ -121,7 +297,7 @@ impl Plan {
     }
 
     /// Chunks that are evaluated side by side.
-    fn sequences(&self, batch: u32) -> u32 {
+    pub fn sequences(&self, batch: u32) -> u32 {
         (batch / self.length).clamp(1, u32::try_from(self.chunks.max(1)).unwrap_or(u32::MAX))
     }
 
@@ -131,7 +307,7 @@ impl Plan {
     }
 
     /// The tokens of a chunk as they are given to the model.
-    fn chunk(&self, chunk: usize) -> Vec<u32> {
+    pub fn chunk(&self, chunk: usize) -> Vec<u32> {
         let start = self.start(chunk);
         let end = (start + self.length as usize).min(self.tokens.len());
         let mut tokens = self.tokens.get(start..end).unwrap_or(&[]).to_vec();
@@ -144,25 +320,25 @@ impl Plan {
 
 /// Mean and spread of the negative logarithms of probabilities.
 #[derive(Default)]
-struct Estimate {
+pub struct Estimate {
     count: u64,
     sum: f64,
     squares: f64,
 }
 
 impl Estimate {
-    fn add(&mut self, surprise: f64) {
+    pub fn add(&mut self, surprise: f64) {
         self.count += 1;
         self.sum += surprise;
         self.squares += surprise * surprise;
     }
 
-    fn perplexity(&self) -> f64 {
+    pub fn perplexity(&self) -> f64 {
         (self.sum / self.count as f64).exp()
     }
 
     /// Standard error of the perplexity; none of fewer than two tokens, or of equals.
-    fn error(&self) -> Option<f64> {
+    pub fn error(&self) -> Option<f64> {
         let count = self.count as f64;
         let mean = self.sum / count;
         let variance = self.squares / count - mean * mean;
@@ -177,6 +353,7 @@ fn measure(
     config: &Config,
     threads: usize,
     console: &Console,
+    write: &mut dyn FnMut(&[f32]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     console.info(&format!(
         "perplexity: calculating perplexity over {} chunks, n_ctx={}, batch_size={}, n_seq={sequences}",
@@ -186,7 +363,7 @@ fn measure(
     let all: Vec<usize> = (0..plan.chunks).collect();
     for group in all.chunks(sequences as usize) {
         let begun = Instant::now();
-        let surprises = evaluate(model, plan, group, threads)?;
+        let surprises = surprises(model, plan, group, threads, false, write)?;
         if group.first() == Some(&0) {
             let seconds = begun.elapsed().as_secs_f64();
             let passes = plan.chunks.div_ceil(sequences as usize);
@@ -211,13 +388,49 @@ fn measure(
     pages::print(format!("\nFinal estimate: PPL = {:.4}{error}\n", estimate.perplexity()).as_bytes())
 }
 
-/// Evaluates chunks side by side and returns the surprise of each token that counts, by chunk.
-fn evaluate(
+/// The surprise of each token that counts, by chunk, every row being evaluated.
+pub fn evaluate_all(
     model: &mut Model,
     plan: &Plan,
     chunks: &[usize],
     threads: usize,
 ) -> Result<Vec<Vec<f64>>, Failure> {
+    surprises(model, plan, chunks, threads, true, &mut |_| Ok(()))
+}
+
+/// The surprise of each token that counts, by chunk; `write` gets their logits.
+fn surprises(
+    model: &mut Model,
+    plan: &Plan,
+    chunks: &[usize],
+    threads: usize,
+    all: bool,
+    write: &mut dyn FnMut(&[f32]) -> Result<(), Failure>,
+) -> Result<Vec<Vec<f64>>, Failure> {
+    let tokens: Vec<Vec<u32>> = chunks.iter().map(|chunk| plan.chunk(*chunk)).collect();
+    let mut surprises = vec![Vec::new(); chunks.len()];
+    evaluate(model, plan, chunks, all, &mut |sequence, outputs| {
+        let (Some(tokens), Some(surprises)) = (tokens.get(sequence), surprises.get_mut(sequence)) else {
+            return Ok(());
+        };
+        let next = plan.scored as usize + 1 + surprises.len();
+        let rows = outputs.logits.len() / outputs.width.max(1);
+        let targets = tokens.get(next..next + rows).unwrap_or(&[]);
+        surprises.extend(surprise_of_rows(&outputs.logits, outputs.width, targets, threads));
+        write(&outputs.logits)
+    })?;
+    Ok(surprises)
+}
+
+/// Evaluates chunks side by side and hands on the logits of the rows that count, a part of a chunk at a time. With
+/// `all` no row is spared its last layer, as far as it goes on to others.
+fn evaluate(
+    model: &mut Model,
+    plan: &Plan,
+    chunks: &[usize],
+    all: bool,
+    take: &mut dyn FnMut(usize, &puna_runtime::Outputs) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let tokens: Vec<Vec<u32>> = chunks.iter().map(|chunk| plan.chunk(*chunk)).collect();
     let scored = plan.scored as usize;
     let work = |sequence: usize, tokens: &[u32], outputs| Work {
@@ -225,25 +438,31 @@ fn evaluate(
         tokens: tokens.to_vec(),
         outputs,
     };
-    let before = |(sequence, tokens): (usize, &Vec<u32>)| {
-        model_part(tokens, 0..scored).map(|tokens| work(sequence, tokens, OutputRows::None))
-    };
+    let before = if all { OutputRows::All } else { OutputRows::None };
     (0..chunks.len()).for_each(|sequence| model.clear(sequence as u32));
-    step(model, tokens.iter().enumerate().filter_map(before).collect())?;
     let rows = (LOGITS / (4 * model.information().vocabulary.max(1) as usize)).max(1);
-    let mut surprises = vec![Vec::new(); chunks.len()];
-    for (sequence, tokens) in tokens.iter().enumerate() {
-        // The last token has nothing after it to predict.
-        let counted = model_part(tokens, scored..tokens.len().saturating_sub(1)).unwrap_or(&[]);
-        let mut next = scored + 1;
-        for part in counted.chunks(rows) {
-            let outputs = step(model, vec![work(sequence, part, OutputRows::All)])?;
-            let targets = tokens.get(next..next + part.len()).unwrap_or(&[]);
-            surprises[sequence].extend(surprise_of_rows(&outputs.logits, outputs.width, targets, threads));
-            next += part.len();
+    for part in (0..scored).step_by(rows) {
+        let end = if all { scored.min(part + rows) } else { scored };
+        let begin = |(sequence, tokens): (usize, &Vec<u32>)| {
+            model_part(tokens, part..end).map(|tokens| work(sequence, tokens, before))
+        };
+        step(model, tokens.iter().enumerate().filter_map(begin).collect())?;
+        if !all {
+            break;
         }
     }
-    Ok(surprises)
+    for (sequence, tokens) in tokens.iter().enumerate() {
+        // The last token has nothing after it to predict.
+        let last = tokens.len().saturating_sub(1);
+        for part in model_part(tokens, scored..last).unwrap_or(&[]).chunks(rows) {
+            let outputs = step(model, vec![work(sequence, part, OutputRows::All)])?;
+            take(sequence, &outputs)?;
+        }
+        if all && let Some(part) = model_part(tokens, last..tokens.len()) {
+            step(model, vec![work(sequence, part, OutputRows::All)])?;
+        }
+    }
+    Ok(())
 }
 
 fn model_part(tokens: &[u32], range: std::ops::Range<usize>) -> Option<&[u32]> {

@@ -1,0 +1,124 @@
+//! DeepSeek and models with its experts.
+
+use super::qwen::POST_ATTENTION;
+use super::{Architecture, PLAIN};
+use crate::keys::Keys;
+use crate::model::Model;
+use crate::rules::{INTERLEAVED, Rule, copy, split};
+use crate::{ConvertError, Recipe};
+
+type Result<T> = std::result::Result<T, ConvertError>;
+
+pub(super) const ROWS: &[Architecture] = &[
+    Architecture {
+        name: "deepseek",
+        classes: &["DeepseekForCausalLM"],
+        keys: |keys| {
+            keys.decoder()?;
+            keys.grouped_experts()?;
+            keys.set("expert_weights_scale", 1.0f32);
+            Ok(())
+        },
+        rules: &[INTERLEAVED],
+        ..PLAIN
+    },
+    Architecture {
+        name: "deepseek2",
+        classes: &["DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "KimiVLForConditionalGeneration"],
+        keys: latent,
+        rules: &[LATENT],
+        ..PLAIN
+    },
+    Architecture {
+        name: "dots1",
+        classes: &["Dots1ForCausalLM"],
+        keys: |keys| {
+            keys.decoder()?;
+            keys.grouped_experts()?;
+            keys.gating(2);
+            Ok(())
+        },
+        ..PLAIN
+    },
+    Architecture {
+        name: "bailingmoe2",
+        classes: &["BailingMoeV2ForCausalLM"],
+        keys: |keys| {
+            keys.decoder()?;
+            keys.grouped_experts()?;
+            keys.gating(2);
+            Ok(())
+        },
+        rules: &[&[
+            copy("L.attention.query_key_value", "attn_qkv"),
+            copy("L.attention.query_layernorm", "attn_q_norm"),
+            copy("L.attention.key_layernorm", "attn_k_norm"),
+        ]],
+        ..PLAIN
+    },
+    Architecture {
+        name: "minimax-m2",
+        classes: &["MiniMaxM2ForCausalLM"],
+        keys: |keys| {
+            keys.decoder()?;
+            keys.number("expert_feed_forward_length", &["intermediate_size"])?;
+            keys.optional_number("rope.dimension_count", &["rotary_dim"])?;
+            keys.set("expert_gating_func", 2u32);
+            Ok(())
+        },
+        ..PLAIN
+    },
+    Architecture {
+        name: "hy_v3",
+        classes: &["HYV3ForCausalLM"],
+        keys: |keys| {
+            keys.decoder()?;
+            keys.grouped_experts()?;
+            keys.gating(2);
+            Ok(())
+        },
+        rules: &[POST_ATTENTION],
+        ..PLAIN
+    },
+];
+
+const LATENT: &[Rule] = &[
+    copy("L.self_attn.q_a_proj", "attn_q_a"),
+    copy("L.self_attn.q_a_layernorm", "attn_q_a_norm"),
+    copy("L.self_attn.q_b_proj", "attn_q_b"),
+    copy("L.self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"),
+    copy("L.self_attn.kv_a_layernorm", "attn_kv_a_norm"),
+    split("L.self_attn.kv_b_proj", split_latent),
+];
+
+fn latent(keys: &mut Keys<'_>) -> Result<()> {
+    keys.decoder()?;
+    keys.grouped_experts()?;
+    let config = keys.model.config;
+    let second = config.classes().contains(&"DeepseekV2ForCausalLM");
+    keys.gating(if second { 1 } else { 2 });
+    let rank = keys.number("attention.kv_lora_rank", &["kv_lora_rank"])?;
+    keys.optional_number("attention.q_lora_rank", &["q_lora_rank"])?;
+    let rotary = keys.number("rope.dimension_count", &["qk_rope_head_dim"])?;
+    let plain = config.u32(&["qk_nope_head_dim"])?;
+    // The caches hold one head of latent vectors.
+    keys.set("attention.head_count_kv", 1u32);
+    keys.set("attention.key_length", rank.saturating_add(rotary));
+    keys.set("attention.value_length", rank);
+    keys.set("attention.key_length_mla", plain.saturating_add(rotary));
+    keys.number("attention.value_length_mla", &["v_head_dim"])?;
+    let all = config.optional_f32(&["rope_scaling.mscale_all_dim", "rope_parameters.mscale_all_dim"])?;
+    if let Some(all) = all {
+        keys.set("rope.scaling.yarn_log_multiplier", 0.1 * all);
+    }
+    Ok(())
+}
+
+/// Projections of keys and values by head; that of keys is applied to queries, so it is transposed.
+fn split_latent(model: &Model<'_>, recipe: Recipe) -> Result<Vec<(&'static str, Recipe)>> {
+    let (heads, rank) = (model.heads()?, model.count(&["kv_lora_rank"])?);
+    let (plain, value) = (model.count(&["qk_nope_head_dim"])?, model.count(&["v_head_dim"])?);
+    let by_head = recipe.reshape(&[heads, plain + value, rank])?;
+    let keys = by_head.clone().take(1, 0, plain)?.transpose()?;
+    Ok(vec![("attn_k_b", keys), ("attn_v_b", by_head.take(1, plain, value)?)])
+}

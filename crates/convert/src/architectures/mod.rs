@@ -1,0 +1,92 @@
+//! The table of architectures that can be converted.
+
+mod bert;
+mod bloom;
+mod cohere;
+mod deepseek;
+mod gemma;
+mod glm;
+mod gpt;
+mod gpt_oss;
+mod granite;
+mod hybrid;
+mod llama;
+mod mamba;
+mod olmo;
+mod phi;
+mod qwen;
+mod scaled;
+
+use crate::ConvertError;
+use crate::keys::Keys;
+use crate::rules::Rule;
+
+/// How folders of one architecture are converted.
+pub struct Architecture {
+    /// Value of `general.architecture`.
+    pub name: &'static str,
+    /// Classes in `config.json` that it stands for.
+    pub classes: &'static [&'static str],
+    /// Settings that the classes have where `config.json` says nothing.
+    pub(crate) defaults: &'static [(&'static str, f64)],
+    /// Writes the keys.
+    pub(crate) keys: fn(&mut Keys<'_>) -> Result<(), ConvertError>,
+    /// Names that differ from the common ones, and changes of data.
+    pub(crate) rules: &'static [&'static [Rule]],
+}
+
+/// An architecture whose keys and names are the common ones.
+const PLAIN: Architecture =
+    Architecture { name: "", classes: &[], defaults: &[], keys: |keys| keys.decoder(), rules: &[] };
+
+/// All architectures.
+pub static ARCHITECTURES: &[&[Architecture]] = &[
+    llama::ROWS,
+    qwen::ROWS,
+    gemma::ROWS,
+    phi::ROWS,
+    gpt::ROWS,
+    bloom::ROWS,
+    gpt_oss::ROWS,
+    mamba::ROWS,
+    hybrid::ROWS,
+    cohere::ROWS,
+    olmo::ROWS,
+    granite::ROWS,
+    scaled::ROWS,
+    glm::ROWS,
+    deepseek::ROWS,
+    bert::ROWS,
+];
+
+/// All rows, in order.
+pub fn rows() -> impl Iterator<Item = &'static Architecture> {
+    ARCHITECTURES.iter().copied().flatten()
+}
+
+/// The row of the first of these classes that has one.
+pub fn find(classes: &[&str]) -> Result<&'static Architecture, ConvertError> {
+    let row = |class: &&str| rows().find(|row| row.classes.contains(class));
+    classes.iter().find_map(row).ok_or_else(|| ConvertError::UnknownClass {
+        found: classes.first().copied().unwrap_or("").chars().take(80).collect(),
+        known: rows().flat_map(|row| row.classes).copied().collect::<Vec<_>>().join(", "),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_unique_and_architectures_known_to_the_engine() {
+        let mut classes: Vec<&str> = rows().flat_map(|row| row.classes).copied().collect();
+        let count = classes.len();
+        classes.sort_unstable();
+        classes.dedup();
+        assert_eq!(classes.len(), count);
+        for row in rows() {
+            let known = puna_models::ARCHITECTURES.iter().any(|known| known.name == row.name);
+            assert!(known, "{}", row.name);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What rules know about the model they name tensors of.
+
+use crate::architectures::Architecture;
+use crate::{Config, ConvertError, Source};
+
+pub(crate) const LAYERS: &[&str] =
+    &["num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers"];
+pub(crate) const WIDTH: &[&str] = &["hidden_size", "n_embd", "d_model", "model_dim", "dim", "n_embed"];
+pub(crate) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", "num_heads"];
+pub(crate) const KV_HEADS: &[&str] =
+    &["num_key_value_heads", "num_kv_heads", "n_head_kv", "attn_config.kv_n_heads", "multi_query_group_num"];
+pub(crate) const HEAD_DIM: &[&str] = &["head_dim", "kv_channels", "attention_head_dim"];
+
+/// A folder's settings and weights, with the architecture that they were found to have.
+pub(crate) struct Model<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) source: &'a Source,
+    pub(crate) architecture: &'static Architecture,
+}
+
+impl Model<'_> {
+    /// A setting that must be at least 1.
+    pub(crate) fn count(&self, names: &[&str]) -> Result<u64, ConvertError> {
+        let found = self.config.u32(names)?;
+        at_least_one(names, found)
+    }
+
+    pub(crate) fn layers(&self) -> Result<u64, ConvertError> {
+        let layers = self.count(LAYERS)?;
+        match layers {
+            1..=512 => Ok(layers),
+            found => Err(ConvertError::KeyValue {
+                key: "num_hidden_layers".into(),
+                found: found.to_string(),
+                expected: "at most 512",
+            }),
+        }
+    }
+
+    pub(crate) fn width(&self) -> Result<u64, ConvertError> {
+        self.count(WIDTH)
+    }
+
+    pub(crate) fn heads(&self) -> Result<u64, ConvertError> {
+        self.count(HEADS)
+    }
+
+    pub(crate) fn kv_heads(&self) -> Result<u64, ConvertError> {
+        match self.config.optional_u32(KV_HEADS)? {
+            Some(found) => at_least_one(KV_HEADS, found),
+            None => self.heads(),
+        }
+    }
+
+    /// Width of a head: given, or the width shared out.
+    pub(crate) fn head_dim(&self) -> Result<u64, ConvertError> {
+        match self.config.optional_u32(HEAD_DIM)? {
+            Some(found) => at_least_one(HEAD_DIM, found),
+            None => Ok((self.width()? / self.heads()?).max(1)),
+        }
+    }
+}
+
+fn at_least_one(names: &[&str], found: u32) -> Result<u64, ConvertError> {
+    if found == 0 {
+        let key = names.first().copied().unwrap_or_default().to_owned();
+        return Err(ConvertError::KeyValue { key, found: "0".into(), expected: "at least 1" });
+    }
+    Ok(u64::from(found))
+}

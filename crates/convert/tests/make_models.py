@@ -1,0 +1,234 @@
+"""Makes the small models in tests/fixtures/convert with `transformers` and `torch`, with the logits that these compute.
+
+    pip install torch transformers safetensors
+    python crates/convert/tests/make_models.py [NAME ...]
+
+The tests read what this wrote and need neither package.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+import transformers as T
+
+FOLDER = Path(__file__).resolve().parents[3] / "tests" / "fixtures" / "convert"
+TOKENS = [5, 17, 3, 42, 8, 30, 21, 2, 11, 36, 9, 27]
+VOCABULARY = 48
+BASE = dict(
+    vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+)
+
+
+def base(**more):
+    return {**BASE, **more}
+
+
+MODELS = {
+    "llama": (T.LlamaForCausalLM, T.LlamaConfig, base(rope_theta=5000.0)),
+    "llama3-scaling": (T.LlamaForCausalLM, T.LlamaConfig, base(
+        head_dim=16, tie_word_embeddings=True, attention_bias=True, rope_theta=10000.0,
+        rope_scaling=dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                          original_max_position_embeddings=16))),
+    "mistral": (T.MistralForCausalLM, T.MistralConfig, base(head_dim=8, sliding_window=None)),
+    "mixtral": (T.MixtralForCausalLM, T.MixtralConfig, base(
+        num_local_experts=4, num_experts_per_tok=2, sliding_window=None)),
+    "qwen2": (T.Qwen2ForCausalLM, T.Qwen2Config, base(use_sliding_window=False)),
+    "qwen2moe": (T.Qwen2MoeForCausalLM, T.Qwen2MoeConfig, base(
+        num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=40)),
+    "qwen3": (T.Qwen3ForCausalLM, T.Qwen3Config, base(head_dim=16, use_sliding_window=False)),
+    "qwen3moe": (T.Qwen3MoeForCausalLM, T.Qwen3MoeConfig, base(
+        head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True,
+        decoder_sparse_step=1)),
+    "gemma": (T.GemmaForCausalLM, T.GemmaConfig, base(head_dim=16)),
+    "gemma2": (T.Gemma2ForCausalLM, T.Gemma2Config, base(
+        head_dim=8, sliding_window=4, query_pre_attn_scalar=8)),
+    "gemma3": (T.Gemma3ForCausalLM, T.Gemma3TextConfig, base(
+        head_dim=8, sliding_window=4, query_pre_attn_scalar=8, num_hidden_layers=6,
+        rope_scaling=None)),
+    "phi": (T.PhiForCausalLM, T.PhiConfig, base(num_key_value_heads=4, partial_rotary_factor=0.5)),
+    "phi3": (T.Phi3ForCausalLM, T.Phi3Config, base(sliding_window=None, original_max_position_embeddings=64)),
+    "phi3-longrope": (T.Phi3ForCausalLM, T.Phi3Config, base(
+        sliding_window=None, original_max_position_embeddings=64, max_position_embeddings=256,
+        rope_scaling=dict(type="longrope", short_factor=[1.0, 1.1, 1.2, 1.3], long_factor=[1.0, 2.0, 4.0, 8.0]))),
+    "gpt2": (T.GPT2LMHeadModel, T.GPT2Config, dict(
+        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2)),
+    "gptneox": (T.GPTNeoXForCausalLM, T.GPTNeoXConfig, base(rotary_pct=0.5)),
+    "starcoder2": (T.Starcoder2ForCausalLM, T.Starcoder2Config, base(use_bias=True, sliding_window=None)),
+    "bigcode": (T.GPTBigCodeForCausalLM, T.GPTBigCodeConfig, dict(
+        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, multi_query=True)),
+    "falcon": (T.FalconForCausalLM, T.FalconConfig, dict(
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, multi_query=True,
+        parallel_attn=True, new_decoder_architecture=False, bias=False, alibi=False, max_position_embeddings=64)),
+    "falcon-40b": (T.FalconForCausalLM, T.FalconConfig, dict(
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_kv_heads=2,
+        parallel_attn=True, new_decoder_architecture=True, bias=False, alibi=False, max_position_embeddings=64)),
+    "bloom": (T.BloomForCausalLM, T.BloomConfig, dict(
+        vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4)),
+    "mpt": (T.MptForCausalLM, T.MptConfig, dict(
+        vocab_size=VOCABULARY, d_model=32, n_layers=2, n_heads=4, max_seq_len=64, no_bias=True,
+        attn_config=dict(attn_type="multihead_attention", alibi=True))),
+    "stablelm": (T.StableLmForCausalLM, T.StableLmConfig, base(partial_rotary_factor=0.5)),
+    "mamba": (T.MambaForCausalLM, T.MambaConfig, dict(
+        vocab_size=VOCABULARY, hidden_size=32, state_size=8, num_hidden_layers=2, expand=2, conv_kernel=4,
+        time_step_rank=4)),
+    "mamba2": (T.Mamba2ForCausalLM, T.Mamba2Config, dict(
+        vocab_size=VOCABULARY, hidden_size=32, state_size=8, num_hidden_layers=2, expand=2, conv_kernel=4,
+        head_dim=16, num_heads=4, n_groups=2, chunk_size=8)),
+    "cohere": (T.CohereForCausalLM, T.CohereConfig, base(logit_scale=0.25, use_qk_norm=True)),
+    "cohere2": (T.Cohere2ForCausalLM, T.Cohere2Config, base(
+        logit_scale=0.25, head_dim=8, sliding_window=4, num_hidden_layers=4)),
+    "olmo": (T.OlmoForCausalLM, T.OlmoConfig, base(clip_qkv=0.6)),
+    "olmo2": (T.Olmo2ForCausalLM, T.Olmo2Config, base()),
+    "olmoe": (T.OlmoeForCausalLM, T.OlmoeConfig, base(num_experts=4, num_experts_per_tok=2)),
+    "granite": (T.GraniteForCausalLM, T.GraniteConfig, base(
+        embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5, attention_multiplier=0.3)),
+    "granitemoe": (T.GraniteMoeForCausalLM, T.GraniteMoeConfig, base(
+        num_local_experts=4, num_experts_per_tok=2, embedding_multiplier=3.0, logits_scaling=2.0,
+        residual_multiplier=0.5, attention_multiplier=0.3)),
+    "glm4": (T.Glm4ForCausalLM, T.Glm4Config, base(head_dim=8, partial_rotary_factor=0.5, attention_bias=True)),
+    "glm": (T.GlmForCausalLM, T.GlmConfig, base(head_dim=8, partial_rotary_factor=0.5, attention_bias=True)),
+    "nemotron": (T.NemotronForCausalLM, T.NemotronConfig, base(head_dim=8, partial_rotary_factor=0.5)),
+    "smollm3": (T.SmolLM3ForCausalLM, T.SmolLM3Config, base(num_hidden_layers=4, use_sliding_window=False)),
+    "exaone4": (T.Exaone4ForCausalLM, T.Exaone4Config, base(
+        head_dim=8, sliding_window=4, sliding_window_pattern=4,
+        layer_types=["full_attention", "full_attention"])),
+    "ernie4_5": (T.Ernie4_5ForCausalLM, T.Ernie4_5Config, base(head_dim=8, use_bias=False)),
+    "arcee": (T.ArceeForCausalLM, T.ArceeConfig, base(head_dim=8)),
+    "seed_oss": (T.SeedOssForCausalLM, T.SeedOssConfig, base(head_dim=8, attention_bias=True)),
+    "hunyuan": (T.HunYuanDenseV1ForCausalLM, T.HunYuanDenseV1Config, base(head_dim=8)),
+    "deepseek2": (T.DeepseekV3ForCausalLM, T.DeepseekV3Config, base(
+        num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8,
+        n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=24,
+        first_k_dense_replace=1, n_group=2, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5)),
+    "lfm2": (T.Lfm2ForCausalLM, T.Lfm2Config, base(
+        layer_types=["conv", "full_attention"], conv_L_cache=3, block_auto_adjust_ff_dim=False)),
+    "gpt-oss": (T.GptOssForCausalLM, T.GptOssConfig, base(
+        head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=4,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                          original_max_position_embeddings=16))),
+    "jamba": (T.JambaForCausalLM, T.JambaConfig, base(
+        num_hidden_layers=4, attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1,
+        num_experts=4, num_experts_per_tok=2, mamba_d_state=8, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=4,
+        use_mamba_kernels=False)),
+    "apertus": (T.ApertusForCausalLM, T.ApertusConfig, base(rope_scaling=None)),
+    "qwen3next": (T.Qwen3NextForCausalLM, T.Qwen3NextConfig, base(
+        num_hidden_layers=4, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+        linear_value_head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+        shared_expert_intermediate_size=24, partial_rotary_factor=0.25)),
+    "glm4moe": (T.Glm4MoeForCausalLM, T.Glm4MoeConfig, base(
+        head_dim=8, partial_rotary_factor=0.5, use_qk_norm=True, attention_bias=True, n_routed_experts=4,
+        num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=24, first_k_dense_replace=1, n_group=1,
+        topk_group=1, routed_scaling_factor=1.5)),
+    "falcon_h1": (T.FalconH1ForCausalLM, T.FalconH1Config, base(
+        head_dim=8, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=8,
+        mamba_d_conv=4, mamba_chunk_size=8, mamba_rms_norm=False, embedding_multiplier=2.0, lm_head_multiplier=0.5,
+        key_multiplier=0.5, attention_out_multiplier=0.7, ssm_in_multiplier=1.25, ssm_out_multiplier=0.8,
+        mlp_multipliers=[0.9, 0.6], ssm_multipliers=[0.9, 0.8, 0.7, 1.1, 1.2])),
+}
+
+MODELS.update({
+    "lfm2moe": (T.Lfm2MoeForCausalLM, T.Lfm2MoeConfig, base(
+        layer_types=["conv", "full_attention"], conv_L_cache=3, num_dense_layers=1, num_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=24)),
+    "granitehybrid": (T.GraniteMoeHybridForCausalLM, T.GraniteMoeHybridConfig, base(
+        layer_types=["mamba", "attention"], num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=40,
+        mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=8, mamba_d_conv=4, mamba_expand=2,
+        mamba_chunk_size=8, position_embedding_type="nope", embedding_multiplier=3.0, logits_scaling=2.0,
+        residual_multiplier=0.5, attention_multiplier=0.3)),
+    "granitehybrid-dense": (T.GraniteMoeHybridForCausalLM, T.GraniteMoeHybridConfig, base(
+        layer_types=["mamba", "attention"], num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=40,
+        mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=8, mamba_d_conv=4, mamba_expand=2,
+        mamba_chunk_size=8, position_embedding_type="rope")),
+    "ernie4_5-moe": (T.Ernie4_5_MoeForCausalLM, T.Ernie4_5_MoeConfig, base(
+        moe_num_experts=4, moe_k=2, moe_intermediate_size=24, moe_num_shared_experts=1, moe_layer_start_index=1,
+        moe_layer_interval=1, use_bias=False)),
+    "dots1": (T.Dots1ForCausalLM, T.Dots1Config, base(
+        head_dim=8, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=24,
+        first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5,
+        sliding_window=None)),
+    "deepseek-v2": (T.DeepseekV2ForCausalLM, T.DeepseekV2Config, base(
+        num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8,
+        n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=24,
+        first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=False, routed_scaling_factor=1.0,
+        topk_method="greedy")),
+    "olmo3": (T.Olmo3ForCausalLM, T.Olmo3Config, base(
+        num_hidden_layers=4, sliding_window=4,
+        layer_types=["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"])),
+    "bitnet": (T.BitNetForCausalLM, T.BitNetConfig, base(hidden_act="silu", tie_word_embeddings=True)),
+    "llama4": (T.Llama4ForCausalLM, T.Llama4TextConfig, base(
+        num_hidden_layers=4, head_dim=8, intermediate_size=24, intermediate_size_mlp=48, num_local_experts=4,
+        num_experts_per_tok=1, interleave_moe_layer_step=2, use_qk_norm=True, attention_chunk_size=8192,
+        no_rope_layers=[1, 1, 1, 0], attn_temperature_tuning=False)),
+    "hunyuan-moe": (T.HunYuanMoEV1ForCausalLM, T.HunYuanMoEV1Config, base(
+        head_dim=8, num_experts=4, moe_topk=[2, 2], moe_intermediate_size=[24, 24], num_shared_expert=[1, 1])),
+    "qwen35": (T.Qwen3_5ForCausalLM, T.Qwen3_5TextConfig, base(
+        num_hidden_layers=4, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+        linear_value_head_dim=8, partial_rotary_factor=0.25)),
+    "minimax-m2": (T.MiniMaxM2ForCausalLM, T.MiniMaxM2Config, base(
+        head_dim=8, num_local_experts=4, num_experts_per_tok=2, use_qk_norm=True, rotary_dim=4)),
+    "nemotron_h": (T.NemotronHForCausalLM, T.NemotronHConfig, base(
+        num_hidden_layers=3, head_dim=8, mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=8, n_groups=2,
+        conv_kernel=4, chunk_size=8, layers_block_type=["mamba", "attention", "mlp"], mlp_hidden_act="relu2")),
+    "phimoe": (T.PhimoeForCausalLM, T.PhimoeConfig, base(
+        num_local_experts=4, num_experts_per_tok=2, sliding_window=None, attention_bias=True, lm_head_bias=True)),
+})
+
+# Saved in another number format than f32.
+FORMATS = {"mistral": torch.bfloat16, "qwen2": torch.float16}
+# Saved in several files.
+SHARDED = {"qwen3": "40KB"}
+
+
+def randomise(model, seed):
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "A_log" in name or name.endswith(("dt_bias", ".D")):
+                parameter.add_(0.1 * noise)
+            elif "norm" in name.lower() and parameter.dim() == 1 or "ln_" in name and parameter.dim() == 1:
+                parameter.add_(0.1 * noise)
+            elif "alpha_" in name or "beta" in name:
+                parameter.add_(0.05 * noise)
+            else:
+                parameter.copy_(0.15 * noise)
+
+
+def make(name, seed):
+    model_class, config_class, settings = MODELS[name]
+    config = config_class(**settings)
+    config._attn_implementation = "eager"
+    model = model_class(config)
+    randomise(model, seed)
+    dtype = FORMATS.get(name)
+    if dtype is not None:
+        model.to(dtype)
+        saved = {key: value.clone() for key, value in model.state_dict().items()}
+    folder = FOLDER / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder, max_shard_size=SHARDED.get(name, "1GB"))
+    model.float().eval()
+    del dtype
+    with torch.no_grad():
+        logits = model(torch.tensor([TOKENS]), use_cache=False).logits[0].float()
+    (folder / "logits.f32").write_bytes(logits.contiguous().numpy().astype("<f4").tobytes())
+    print(f"{name}: {sum(f.stat().st_size for f in folder.iterdir())} bytes, logits {logits.std():.3f}")
+
+
+def main():
+    names = sys.argv[1:] or list(MODELS)
+    for name in names:
+        try:
+            make(name, 7 + list(MODELS).index(name))
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {error}")
+    (FOLDER / "tokens.json").write_text(json.dumps(TOKENS) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+//! `llama convert`: a model folder of the Hugging Face hub as a GGUF file.
+
+use crate::console::{self, Console};
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::quantize::convert::Job;
+use crate::quantize::file_type::{self, Row};
+use crate::quantize::plan::Plan;
+use crate::shards::{self, Output};
+use crate::{interrupt, pages};
+use puna_convert::{Conversion, ConvertError, LoraConversion, Options, Recipe, architectures, stored_format};
+use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
+use puna_gguf::{TensorInfo, TensorSpec, Tensors, Value};
+use puna_quant::{DType, QuantError};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Flags of `convert`.
+pub const SPEC: Spec<Config> = Spec {
+    name: "convert",
+    tool: ToolSet::CONVERT,
+    about: "Write a model folder of the Hugging Face hub (config.json, safetensors, tokenizer) as a GGUF file",
+    groups: FLAGS,
+    positional: Some(Positional {
+        placeholder: "DIR",
+        help: "Model folder",
+        set: |config, value| config.positional.push(value.to_owned()),
+    }),
+};
+
+/// Flags of `convert-lora`.
+pub const LORA: Spec<Config> = Spec {
+    name: "convert-lora",
+    tool: ToolSet::CONVERT_LORA,
+    about: "Write a LoRA adapter of the PEFT library (adapter_config.json, adapter_model.safetensors) as a GGUF file",
+    groups: FLAGS,
+    positional: Some(Positional {
+        placeholder: "DIR",
+        help: "Adapter folder",
+        set: |config, value| config.positional.push(value.to_owned()),
+    }),
+};
+
+impl From<ConvertError> for Failure {
+    fn from(error: ConvertError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// What the matrices of the file shall be.
+#[derive(Clone, Copy)]
+enum OutputType {
+    /// One of the float formats.
+    Float(&'static Row),
+    /// A file type with its mixture.
+    Quantized(&'static Row),
+}
+
+/// `llama convert`.
+pub fn run(invocation: &Invocation) -> Result<(), Failure> {
+    let Some((config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
+    let flags = &config.convert;
+    if flags.list {
+        return list();
+    }
+    let [folder] = config.positional.as_slice() else { return Err(invocation.usage("expected DIR")) };
+    let folder = PathBuf::from(folder);
+    let options = Options {
+        name: flags.name.clone(),
+        skip_unknown: flags.skip_unknown,
+        pre_tokenizer: flags.pre_tokenizer.clone(),
+        vocabulary_only: flags.vocabulary_only,
+    };
+    let conversion = Conversion::open(&folder, &options)?;
+    conversion.warnings.iter().for_each(|warning| console.warn(warning));
+    let kind = output_type(invocation, flags.output_type.as_deref(), &conversion)?;
+    let plan = formats(invocation, &config, &conversion, kind)?;
+    let row = match kind {
+        OutputType::Float(row) | OutputType::Quantized(row) => row,
+    };
+    let output = flags.output.clone().unwrap_or_else(|| default_output(&folder, row.names[0]));
+    if flags.dry_run {
+        return pages::print(table(&plan, &output).as_bytes());
+    }
+    interrupt::install();
+    let begun = Instant::now();
+    let mut metadata = conversion.metadata.clone();
+    if !flags.vocabulary_only {
+        metadata.set("general.file_type", Value::U32(row.id));
+        metadata.set("general.quantization_version", Value::U32(2));
+    }
+    let specs: Vec<TensorSpec> = plan.iter().map(|(spec, _)| spec.clone()).collect();
+    let groups = crate::gguf_split::groups_of(specs, &config.gguf_split);
+    let mut output = Output::new(shards::plan(&output, &metadata, groups)?)?;
+    let bar = console.progress(Some(plan.iter().map(|(spec, _)| spec.byte_len().unwrap_or(0)).sum()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    for (spec, recipe) in &plan {
+        let data = conversion.data(recipe)?;
+        write_tensor(spec, recipe, &data, threads, &mut output)?;
+        output.end_tensor()?;
+        bar.inc(spec.byte_len().unwrap_or(0));
+        conversion.release(recipe);
+    }
+    bar.finish_and_clear();
+    let paths = output.finish()?;
+    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    console.info(&format!("wrote {} in {:.1} s", names.join(", "), begun.elapsed().as_secs_f64()));
+    Ok(())
+}
+
+/// The classes that are known.
+fn list() -> Result<(), Failure> {
+    let mut text = String::new();
+    for row in architectures::rows() {
+        for class in row.classes {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{class:44} {}", row.name);
+        }
+    }
+    pages::print(text.as_bytes())
+}
+
+fn output_type(
+    invocation: &Invocation,
+    name: Option<&str>,
+    conversion: &Conversion,
+) -> Result<OutputType, Failure> {
+    let name = match name {
+        None | Some("auto") => {
+            if conversion.prefers_bfloat() {
+                "bf16"
+            } else {
+                "f16"
+            }
+        }
+        Some(name) => name,
+    };
+    let row = file_type::find(name).ok_or_else(|| {
+        invocation.usage(format!("{name:?} is no type of file: give auto or one of quantize's"))
+    })?;
+    Ok(match row.dtype {
+        DType::F32 | DType::F16 | DType::BF16 => OutputType::Float(row),
+        _ => OutputType::Quantized(row),
+    })
+}
+
+/// What is written of each tensor.
+fn formats<'c>(
+    invocation: &Invocation,
+    config: &Config,
+    conversion: &'c Conversion,
+    kind: OutputType,
+) -> Result<Vec<(TensorSpec, &'c Recipe)>, Failure> {
+    let pairs = conversion.specs().into_iter().zip(conversion.tensors());
+    match kind {
+        OutputType::Float(row) => Ok(pairs
+            .map(|(spec, (name, recipe))| {
+                let dtype = stored_format(name, recipe, row.dtype);
+                (TensorSpec { dtype, ..spec }, recipe)
+            })
+            .collect()),
+        OutputType::Quantized(row) => {
+            let directory = Tensors::from_specs(&conversion.specs())?;
+            let plan = Plan::new(invocation, config, &conversion.metadata, &directory, Some(row), None)?;
+            if let Some(refusal) = plan.refusal() {
+                return Err(Failure::Failed(refusal));
+            }
+            let half = if conversion.prefers_bfloat() { DType::BF16 } else { DType::F16 };
+            let mut chosen = Vec::new();
+            for planned in &plan.tensors {
+                let found = conversion.tensors().iter().find(|(name, _)| *name == planned.name);
+                let Some((name, recipe)) = found else { continue };
+                // What the mixture leaves alone is stored as in a float file.
+                let dtype = match planned.dtype == recipe.dtype {
+                    true => stored_format(name, recipe, half),
+                    false => planned.dtype,
+                };
+                chosen.push((TensorSpec { name: name.clone(), dtype, shape: recipe.shape.clone() }, recipe));
+            }
+            Ok(chosen)
+        }
+    }
+}
+
+fn default_output(folder: &Path, kind: &str) -> PathBuf {
+    let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let name = whole.file_name().map(|name| name.to_string_lossy().into_owned());
+    folder.join(format!("{}-{kind}.gguf", name.unwrap_or_else(|| "model".into())))
+}
+
+fn table(plan: &[(TensorSpec, &Recipe)], output: &Path) -> String {
+    let mut text = String::new();
+    let mut bytes = 0;
+    for (spec, recipe) in plan {
+        let size = spec.byte_len().unwrap_or(0);
+        bytes += size;
+        let from = console::printable(recipe.name(), 80);
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{:36} {:>8} {:?} from {from}", spec.name, spec.dtype.name(), spec.shape);
+    }
+    let _ = writeln!(text, "{} tensors, {}, to {}", plan.len(), console::size(bytes), output.display());
+    text
+}
+
+/// Bytes written at once.
+const PART: usize = 1 << 24;
+
+/// Writes a tensor in the format of its entry.
+fn write_tensor(
+    spec: &TensorSpec,
+    recipe: &Recipe,
+    data: &[u8],
+    threads: usize,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let mut put = |bytes: &[u8]| {
+        if interrupt::take() {
+            return Err(Stop::Other(Failure::Interrupted));
+        }
+        output.write(bytes).map_err(Stop::Other)
+    };
+    let written = if spec.dtype == recipe.dtype {
+        data.chunks(PART).try_for_each(&mut put)
+    } else {
+        let directory = Tensors::from_specs(&[TensorSpec { dtype: recipe.dtype, ..spec.clone() }])?;
+        let tensor: Option<&TensorInfo> = directory.iter().next();
+        let Some(tensor) = tensor else { return Ok(()) };
+        Job { tensor, data, dtype: spec.dtype, importance: None }.run(threads, &mut put)
+    };
+    written.map_err(|stop| match stop {
+        Stop::Other(failure) => failure,
+        Stop::Row(row, error) => {
+            Failure::Failed(format!("tensor {}, row {row}, as {}: {error}", spec.name, spec.dtype))
+        }
+    })
+}
+
+/// Why writing stops.
+enum Stop {
+    Row(usize, QuantError),
+    Other(Failure),
+}
+
+impl From<(usize, QuantError)> for Stop {
+    fn from((row, error): (usize, QuantError)) -> Self {
+        Self::Row(row, error)
+    }
+}
+
+/// `llama convert-lora`.
+pub fn run_lora(invocation: &Invocation) -> Result<(), Failure> {
+    let Some((config, console)) = invocation.parse(&LORA)? else { return Ok(()) };
+    let [folder] = config.positional.as_slice() else { return Err(invocation.usage("expected DIR")) };
+    let Some(base) = &config.convert.base else {
+        return Err(invocation.usage("--base DIR, the folder of the model, is needed for its config.json"));
+    };
+    let folder = PathBuf::from(folder);
+    let adapter = LoraConversion::open(&folder, base)?;
+    let name = config.convert.output_type.as_deref().unwrap_or("f32");
+    let dtype = DType::from_name(name).filter(|dtype| dtype.format().quantize.is_some());
+    let dtype = dtype.ok_or_else(|| invocation.usage(format!("{name:?} is no number format for weights")))?;
+    let specs: Vec<TensorSpec> =
+        adapter.specs().into_iter().map(|spec| TensorSpec { dtype, ..spec }).collect();
+    let output = config.convert.output.clone();
+    let output = output.unwrap_or_else(|| default_output(&folder, &name.to_uppercase()));
+    interrupt::install();
+    write_adapter(&adapter, &specs, &output)?;
+    console.info(&format!("wrote {} tensors to {}", specs.len(), output.display()));
+    Ok(())
+}
+
+fn write_adapter(adapter: &LoraConversion, specs: &[TensorSpec], path: &Path) -> Result<(), Failure> {
+    let mut output = Output::new(shards::plan(path, &adapter.metadata, vec![specs.to_vec()])?)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    for (spec, (_, recipe)) in specs.iter().zip(adapter.tensors()) {
+        write_tensor(spec, recipe, &adapter.data(recipe)?, threads, &mut output)?;
+        output.end_tensor()?;
+    }
+    output.finish()?;
+    Ok(())
+}
+
+/// The console's warnings, and a file that runs, of a model folder.
+pub fn open_folder(folder: &Path, console: &Console) -> Result<puna_gguf::File, Failure> {
+    let conversion = Conversion::open(folder, &Options::default())?;
+    conversion.warnings.iter().for_each(|warning| console.warn(warning));
+    Ok(conversion.into_file()?)
+}
