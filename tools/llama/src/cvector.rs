@@ -60,7 +60,6 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     }
     let longest = pairs.iter().map(|(one, _)| one.len()).max().unwrap_or(1);
     let processor = load::processor(&config.cpu);
-    let threads = processor.threads;
     let backend = load::backend(&processor, config.device.name.as_deref())?;
     let mut options = load::options(&config, 1, 0)?;
     if (options.context as usize) < longest && options.context != 0 {
