@@ -78,6 +78,7 @@ const TOOLS: &[(&str, ToolSet)] = &[
     ("list", ToolSet::LIST),
     ("bench", ToolSet::BENCH),
     ("serve", ToolSet::SERVE),
+    ("batched-bench", ToolSet::BATCHED_BENCH),
     ("perplexity", ToolSet::PERPLEXITY),
     ("quantize", ToolSet::QUANTIZE),
     ("gguf-split", ToolSet::GGUF_SPLIT),

@@ -52,7 +52,7 @@ fn main() {
                 if columns % dtype.block() == 0 && shapes.contains(&format!("{rows}x{columns}")) {
                     let batches: Vec<usize> =
                         BATCHES.into_iter().filter(|tokens| batches.contains(&tokens.to_string())).collect();
-                    bench(dtype, features, rows, columns, &batches, selected("cached"));
+                    bench(dtype, features, rows, columns, &batches, selected("cached"), selected("alike"));
                 }
             }
         }
@@ -80,7 +80,15 @@ fn prepare(features: Features) {
 }
 
 /// Prints GB/s (1 token) or TOP/s with 1 and 2 threads.
-fn bench(dtype: DType, features: Features, rows: usize, columns: usize, batches: &[usize], cached: bool) {
+fn bench(
+    dtype: DType,
+    features: Features,
+    rows: usize,
+    columns: usize,
+    batches: &[usize],
+    cached: bool,
+    alike: bool,
+) {
     let source = source(dtype, rows, columns);
     let start = Instant::now();
     let first = PackedMatrix::pack(dtype, rows, columns, &source).expect("a valid shape");
@@ -98,7 +106,7 @@ fn bench(dtype: DType, features: Features, rows: usize, columns: usize, batches:
     print!("{dtype:6} {shape:>9} pack {:5.2} ms", pack.as_secs_f64() * 1e3);
     for &tokens in batches {
         let rate = |threads| {
-            let seconds = measure(&matrices, features, tokens, threads).as_secs_f64();
+            let seconds = measure(&matrices, features, tokens, threads, alike).as_secs_f64();
             let operations = 2.0 * (rows * columns * tokens * matrices.len()) as f64;
             if tokens == 1 { bytes as f64 / seconds / 1e9 } else { operations / seconds / 1e12 }
         };
@@ -130,9 +138,15 @@ fn source(dtype: DType, rows: usize, columns: usize) -> Vec<u8> {
 }
 
 /// Shortest processor time of one pass over all matrices (of the slower thread).
-fn measure(matrices: &[&PackedMatrix], features: Features, tokens: usize, threads: usize) -> Duration {
+fn measure(
+    matrices: &[&PackedMatrix],
+    features: Features,
+    tokens: usize,
+    threads: usize,
+    alike: bool,
+) -> Duration {
     let (rows, columns) = (matrices[0].rows(), matrices[0].columns());
-    let format: ActivationFormat = matrices[0].activation(features, tokens);
+    let format: ActivationFormat = matrices[0].activation(features, if alike { 1 } else { tokens });
     let memory = |bytes| AlignedBuffer::new(bytes).expect("memory");
     let mut buffers = Buffers {
         activation: memory(format.bytes(tokens, columns)),
@@ -165,7 +179,14 @@ fn measure(matrices: &[&PackedMatrix], features: Features, tokens: usize, thread
                             let rows = bound(thread)..bound(thread + 1);
                             // SAFETY: the output has room for all results; threads write different rows.
                             unsafe {
-                                matrix.multiply(features, activation, rows, out, scratch.as_mut_slice())
+                                matrix.multiply(
+                                    features,
+                                    activation,
+                                    rows,
+                                    out,
+                                    std::ptr::null(),
+                                    scratch.as_mut_slice(),
+                                )
                             };
                         }
                         processor_time() - start

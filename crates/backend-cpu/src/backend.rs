@@ -16,7 +16,7 @@ use crate::lower::{Program, lower, rotation};
 use crate::memory::AlignedBuffer;
 use crate::pool::{Pool, PoolError, Stage};
 use crate::states::Caches;
-use crate::tasks::{Bound, read_slot, write_slot};
+use crate::tasks::{Bound, Task, read_slot, write_slot};
 use crate::weights::Weights;
 
 /// How the processor is used.
@@ -26,17 +26,21 @@ pub struct CpuOptions {
     pub threads: usize,
     /// Instruction sets to use.
     pub features: Features,
+    /// Choose only kernels whose results for a row do not depend on how many rows share the step.
+    pub deterministic: bool,
+    /// Keep the pages of the file resident whose weights were repacked.
+    pub keep_source: bool,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { threads: 0, features: Features::detect() }
+        Self { threads: 0, features: Features::detect(), deterministic: false, keep_source: false }
     }
 }
 
 /// The processor as a device.
 pub struct Cpu {
-    features: Features,
+    options: CpuOptions,
     pool: Arc<Pool>,
 }
 
@@ -48,7 +52,7 @@ impl Cpu {
             threads => threads,
         };
         let pool = Arc::new(Pool::new(threads).map_err(pool_error)?);
-        Ok(Self { features: options.features, pool })
+        Ok(Self { options, pool })
     }
 
     /// Number of worker threads.
@@ -71,7 +75,7 @@ impl Backend for Cpu {
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {
-        let names = self.features.names();
+        let names = self.options.features.names();
         let sets = if names.is_empty() { "no vector instructions".to_string() } else { names.join(", ") };
         vec![DeviceInfo {
             name: "CPU".into(),
@@ -109,7 +113,8 @@ impl Backend for Cpu {
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Box<dyn Partition>, BackendError> {
         let graph = segment.graph.clone();
-        let weights = Weights::load(graph.clone(), segment.nodes.clone(), weights, &self.pool, progress)?;
+        let weights =
+            Weights::load(graph.clone(), segment.nodes.clone(), weights, &self.pool, self.options, progress)?;
         let rotations = key_rotations(&graph, segment.nodes.clone())
             .into_iter()
             .map(|(state, keys)| {
@@ -127,10 +132,10 @@ impl Backend for Cpu {
             })
             .collect();
         let cells = caches.cells.clone();
-        let caches = Caches::new(&graph, segment.nodes.clone(), rotations, caches, self.features)?;
+        let caches = Caches::new(&graph, segment.nodes.clone(), rotations, caches, self.options.features)?;
         Ok(Box::new(CpuPartition {
             segment,
-            features: self.features,
+            features: self.options.features,
             pool: self.pool.clone(),
             weights,
             caches,
@@ -231,7 +236,7 @@ impl Partition for CpuPartition {
         if let Some(index) = self.programs.iter().position(|compiled| compiled.bounds == bounds) {
             return Ok(ProgramId(index));
         }
-        let program = lower(&self.segment, &self.weights, self.features, bounds);
+        let program = lower(&self.segment, &self.weights, bounds);
         let bytes = program.arena.bytes();
         let memory = AlignedBuffer::new(bytes).ok_or(BackendError::OutOfMemory {
             device: "CPU".into(),
@@ -276,12 +281,19 @@ impl Partition for CpuPartition {
         // SAFETY: the buffer lives as long as the run, and stages of one layer follow each other.
         let partials = unsafe { Partials::new(partials.as_mut_ptr(), partials.len()) };
         let plans = &compiled.plans[..];
-        let bound: Vec<Bound<'_>> = compiled
-            .program
-            .tasks
-            .iter()
-            .map(|task| Bound { task, frame: &frame, graph, plans, partials })
-            .collect();
+        let mut next = None;
+        let mut bound: Vec<Bound<'_>> = Vec::with_capacity(compiled.program.tasks.len());
+        for task in compiled.program.tasks.iter().rev() {
+            let cut = task.cut(&frame);
+            bound.push(Bound { task, cut, next, frame: &frame, graph, plans, partials });
+            // A step without output rows does not reach the last matrices.
+            if let Task::MatMul(task) = task
+                && cut.chunks > 0
+            {
+                next = Some((task, cut));
+            }
+        }
+        bound.reverse();
         let stages: Vec<&dyn Stage> = bound.iter().map(|task| task as &dyn Stage).collect();
         self.pool.run(&stages).map_err(pool_error)?;
         for (value, slot) in &compiled.program.outputs {

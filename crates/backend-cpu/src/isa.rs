@@ -1,5 +1,40 @@
 //! What the processor can do, and which of it is used.
 
+/// How far kernels may go, by name: each level has what the ones before it have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Isa {
+    /// Whatever the processor has.
+    #[default]
+    Auto,
+    /// No vector instructions beyond the baseline of the target.
+    Scalar,
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// AVX-VNNI as well.
+    AvxVnni,
+    /// AVX-512 with VNNI and BF16 as well.
+    Avx512,
+    /// AMX as well.
+    Amx,
+}
+
+impl Isa {
+    /// All levels with their names.
+    pub const ALL: [(&'static str, Isa); 6] = [
+        ("auto", Isa::Auto),
+        ("scalar", Isa::Scalar),
+        ("avx2", Isa::Avx2),
+        ("avxvnni", Isa::AvxVnni),
+        ("avx512", Isa::Avx512),
+        ("amx", Isa::Amx),
+    ];
+
+    /// The level of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(other, _)| *other == name).map(|(_, level)| *level)
+    }
+}
+
 /// The instruction sets a kernel table is built for. A value of this type proves that the processor has
 /// them: other crates get one only from [`Features::detect`] and from methods that take features away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -55,6 +90,17 @@ impl Features {
     #[cfg(not(target_arch = "x86_64"))]
     pub fn detect() -> Self {
         Self::SCALAR
+    }
+
+    /// These without what lies above a level.
+    pub fn limited(self, level: Isa) -> Self {
+        match level {
+            Isa::Auto | Isa::Amx => self,
+            Isa::Avx512 => Self { amx: false, ..self },
+            Isa::AvxVnni => Self { avx2: self.avx2, avx_vnni: self.avx_vnni, ..Self::SCALAR },
+            Isa::Avx2 => Self { avx2: self.avx2, ..Self::SCALAR },
+            Isa::Scalar => Self::SCALAR,
+        }
     }
 
     /// Every level at or below `self`, weakest first; kernel tests run each of them.

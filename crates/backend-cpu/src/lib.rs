@@ -5,11 +5,13 @@
 
 mod arena;
 mod backend;
+pub mod bandwidth;
 mod frame;
 pub mod isa;
 pub mod kernels;
 mod lower;
 pub mod memory;
+mod pace;
 pub mod pool;
 mod recurrent;
 mod recurrent_tasks;

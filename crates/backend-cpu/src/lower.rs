@@ -10,7 +10,6 @@ use puna_graph::ops::{self, Function, GateBound, alibi_slope};
 use puna_graph::{Dim, Graph, Input, Node, Op, Operand, StateDecl, Symbol, Type, ValueId, WeightId};
 
 use crate::arena::{Arena, SlotId};
-use crate::isa::Features;
 use crate::kernels::activation::{Binary, Unary};
 use crate::kernels::attention::Heads;
 use crate::kernels::matmul::ActivationFormat;
@@ -47,7 +46,7 @@ pub fn rotation(graph: &Graph, node: &Node, rope: &ops::Rope, weights: &Weights)
 }
 
 /// Lowers a segment for steps within `bounds`.
-pub fn lower(segment: &Segment, weights: &Weights, features: Features, bounds: Bounds) -> Program {
+pub fn lower(segment: &Segment, weights: &Weights, bounds: Bounds) -> Program {
     let program = Program {
         tasks: Vec::new(),
         arena: Arena::default(),
@@ -59,7 +58,6 @@ pub fn lower(segment: &Segment, weights: &Weights, features: Features, bounds: B
     let mut lowering = Lowering {
         graph,
         weights,
-        features,
         bounds,
         program,
         slots: HashMap::new(),
@@ -89,7 +87,6 @@ type RopeTable = (Rope, Vec<f64>, f32, ops::RopePlace, SlotId);
 struct Lowering<'a> {
     graph: Arc<Graph>,
     weights: &'a Weights,
-    features: Features,
     bounds: Bounds,
     program: Program,
     slots: HashMap<ValueId, SlotId>,
@@ -390,11 +387,10 @@ impl Lowering<'_> {
 
     /// Formats that a matrix asks for between one row and the bound, with their bytes.
     fn forms(&self, reader: WeightId, symbol: Symbol, width: usize) -> Vec<(ActivationFormat, usize)> {
-        let matrix = &self.weights.matrices(reader)[0];
         let rows = self.bound(symbol).max(1);
         let mut forms: Vec<(ActivationFormat, usize)> = Vec::new();
         for count in 1..=rows {
-            let format = matrix.activation(self.features, count);
+            let format = self.weights.activation(reader, count);
             let bytes = format.bytes(count, width);
             match forms.iter_mut().find(|(other, _)| *other == format) {
                 Some((_, most)) => *most = bytes.max(*most),

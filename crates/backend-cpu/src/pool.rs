@@ -13,8 +13,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use crate::memory::AlignedBuffer;
+use crate::pace::Pace;
 
 /// One step of a program: `chunks` independent pieces of work.
 pub trait Stage: Sync {
@@ -290,10 +292,28 @@ impl Shared {
     /// Body of a worker thread.
     fn work(&self, worker: usize) {
         let mut seen = 0;
+        let mut pace = Pace::new();
+        pace.begin();
         while !self.shutdown.load(Ordering::SeqCst) {
             let (epoch, chunks) = unpack(self.wait(worker, seen));
             self.take_part(worker, epoch, chunks);
             seen = epoch;
+            if let Some(time) = pace.pause() {
+                self.rest(time);
+                pace.begin();
+            }
+        }
+    }
+
+    /// Sleeps for `time`; the end of the pool cuts it short.
+    fn rest(&self, time: Duration) {
+        let end = Instant::now() + time;
+        while !self.shutdown.load(Ordering::SeqCst) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::park_timeout(left);
         }
     }
 

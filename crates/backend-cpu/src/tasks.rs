@@ -108,6 +108,10 @@ pub struct EvaluateTask {
 pub struct Bound<'a> {
     /// The task.
     pub task: &'a Task,
+    /// Rows of one chunk of the task, and its chunks, where these follow from the extents alone.
+    pub cut: Cut,
+    /// The next task that multiplies by matrices of which each chunk reads its own part.
+    pub next: Option<(&'a MatMulTask, Cut)>,
     /// The step.
     pub frame: &'a Frame<'a>,
     /// The graph, for operations that are evaluated.
@@ -118,17 +122,36 @@ pub struct Bound<'a> {
     pub partials: Partials,
 }
 
+/// Rows of a chunk, and how many chunks there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cut {
+    /// Rows.
+    pub size: usize,
+    /// Chunks.
+    pub chunks: usize,
+}
+
+impl Task {
+    /// How the task is cut for this step; tasks that ask others for it have none.
+    pub fn cut(&self, frame: &Frame<'_>) -> Cut {
+        match self {
+            Task::Rows { symbol, .. } => row_chunks(frame.extent(*symbol), frame.threads),
+            Task::MatMul(task) => task.cut(frame),
+            _ => Cut::default(),
+        }
+    }
+}
+
 /// Rows of a chunk, and how many chunks: enough for all threads to share, few enough to be worth claiming.
-fn row_chunks(rows: usize, threads: usize) -> (usize, usize) {
+fn row_chunks(rows: usize, threads: usize) -> Cut {
     let size = rows.div_ceil(4 * threads).max(1);
-    (size, rows.div_ceil(size))
+    Cut { size, chunks: rows.div_ceil(size) }
 }
 
 impl Stage for Bound<'_> {
     fn chunks(&self) -> usize {
         match self.task {
-            Task::Rows { symbol, .. } => row_chunks(self.frame.extent(*symbol), self.frame.threads).1,
-            Task::MatMul(task) => task.chunks(self.frame),
+            Task::Rows { .. } | Task::MatMul(_) => self.cut.chunks,
             Task::Attention(task) => self.plans[task.plan].chunks(),
             Task::AttentionMerge(task) => self.plans[task.plan].merge_chunks(),
             Task::Experts(task) => self.frame.weights.matrices(task.weight).len() * task.block(self.frame).1,
@@ -142,11 +165,11 @@ impl Stage for Bound<'_> {
         match self.task {
             Task::Rows { symbol, ops } => {
                 let rows = self.frame.extent(*symbol);
-                let (size, _) = row_chunks(rows, self.frame.threads);
+                let size = self.cut.size;
                 let range = chunk * size..((chunk + 1) * size).min(rows);
                 ops.iter().for_each(|op| op.run(self.frame, range.clone()));
             }
-            Task::MatMul(task) => task.run(self.frame, chunk, scratch),
+            Task::MatMul(task) => task.run(self, chunk, scratch),
             Task::Attention(task) => task.run(self, chunk, scratch, false),
             Task::AttentionMerge(task) => task.run(self, chunk, scratch, true),
             Task::Experts(task) => task.run(self.frame, chunk, scratch),
@@ -172,8 +195,8 @@ impl MatMulTask {
     /// Rows of one chunk, a multiple of what the kernels share: as much work as is worth claiming, and not so
     /// much that the other threads wait long for the last chunk.
     fn chunk_rows(&self, frame: &Frame<'_>) -> usize {
-        /// Panels of many-token kernels are two row groups high.
-        const PANEL: usize = 2 * MatrixPlan::ROW_GRANULARITY;
+        /// Kernels for one token read four row groups at once, panels of many-token kernels are two groups high.
+        const PANEL: usize = 4 * MatrixPlan::ROW_GRANULARITY;
         /// Weight bytes that a thread reads in a few microseconds.
         const BYTES: usize = 96 << 10;
         /// Products that a thread computes in about twenty microseconds.
@@ -187,48 +210,67 @@ impl MatMulTask {
         worth.min(total / (8 * frame.threads)).next_multiple_of(PANEL).max(PANEL)
     }
 
-    fn chunks(&self, frame: &Frame<'_>) -> usize {
+    fn cut(&self, frame: &Frame<'_>) -> Cut {
         if frame.extent(frame.arena.slot(self.x).symbol) == 0 {
-            return 0;
+            return Cut::default();
         }
         let size = self.chunk_rows(frame);
-        self.prepared.readers.iter().map(|weight| frame.weights.rows(*weight).div_ceil(size)).sum()
+        let rows = self.prepared.readers.iter().map(|weight| frame.weights.rows(*weight));
+        Cut { size, chunks: rows.map(|rows| rows.div_ceil(size)).sum() }
+    }
+
+    /// Which matrix a chunk belongs to, and its first row.
+    fn chunk_place(&self, frame: &Frame<'_>, cut: Cut, mut chunk: usize) -> Option<(usize, usize)> {
+        for (index, weight) in self.prepared.readers.iter().enumerate() {
+            let chunks = frame.weights.rows(*weight).div_ceil(cut.size);
+            if chunk < chunks {
+                return Some((index, chunk * cut.size));
+            }
+            chunk -= chunks;
+        }
+        None
+    }
+
+    /// Where the weights of a chunk lie; null if there is no such chunk.
+    fn weights_of(&self, frame: &Frame<'_>, cut: Cut, chunk: usize) -> *const u8 {
+        let Some((index, row)) = self.chunk_place(frame, cut, chunk) else { return std::ptr::null() };
+        frame.weights.matrices(self.prepared.readers[index])[0].place(row)
     }
 
     fn scratch_bytes(&self, frame: &Frame<'_>) -> usize {
         let rows = frame.extent(frame.arena.slot(self.x).symbol);
         let bytes = self.prepared.readers.iter().map(|reader| {
             let matrix = &frame.weights.matrices(*reader)[0];
-            matrix.scratch_bytes(matrix.activation(frame.features, rows))
+            matrix.scratch_bytes(frame.weights.activation(*reader, rows))
         });
         bytes.max().unwrap_or(0)
     }
 
-    fn run(&self, frame: &Frame<'_>, chunk: usize, scratch: &mut Scratch<'_>) {
-        let size = self.chunk_rows(frame);
+    fn run(&self, bound: &Bound<'_>, chunk: usize, scratch: &mut Scratch<'_>) {
+        let (frame, cut) = (bound.frame, bound.cut);
         let slot = frame.arena.slot(self.x);
         let (tokens, columns) = (frame.extent(slot.symbol), slot.width);
-        let mut chunk = chunk;
-        for (weight, out) in self.prepared.readers.iter().zip(&self.outs) {
-            let rows = frame.weights.rows(*weight);
-            let chunks = rows.div_ceil(size);
-            if chunk >= chunks {
-                chunk -= chunks;
-                continue;
-            }
-            let range = chunk * size..((chunk + 1) * size).min(rows);
-            let (format, place) = self.prepared.form(frame, *weight, tokens);
-            // SAFETY: the activation was prepared by an earlier task; the slot has room for it.
-            let bytes =
-                unsafe { std::slice::from_raw_parts(frame.pointer(place), format.bytes(tokens, columns)) };
-            let activation = Activation { format, tokens, columns, bytes };
-            let view = OutputView { pointer: frame.pointer(*out).cast(), stride: rows };
-            // SAFETY: the slot has a number for each result, and other chunks write other rows of the matrix.
-            unsafe {
-                let matrix = &frame.weights.matrices(*weight)[0];
-                matrix.multiply(frame.features, &activation, range, view, scratch.bytes);
-            }
-            return;
+        let Some((index, row)) = self.chunk_place(frame, cut, chunk) else { return };
+        let weight = self.prepared.readers[index];
+        let rows = frame.weights.rows(weight);
+        let (format, place) = self.prepared.form(frame, weight, tokens);
+        // SAFETY: the activation was prepared by an earlier task; the slot has room for it.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(frame.pointer(place), format.bytes(tokens, columns)) };
+        let activation = Activation { format, tokens, columns, bytes };
+        let view = OutputView { pointer: frame.pointer(self.outs[index]).cast(), stride: rows };
+        // The worker most likely goes on with the next chunk of its share, then with its share of the next task.
+        let share = |cut: Cut, worker: usize| worker * cut.chunks / frame.threads;
+        let next = match bound.next {
+            _ if chunk + 1 < share(cut, scratch.worker + 1) => self.weights_of(frame, cut, chunk + 1),
+            Some((task, cut)) => task.weights_of(frame, cut, share(cut, scratch.worker)),
+            None => std::ptr::null(),
+        };
+        // SAFETY: the slot has a number for each result, and other chunks write other rows of the matrix.
+        unsafe {
+            let matrix = &frame.weights.matrices(weight)[0];
+            let range = row..(row + cut.size).min(rows);
+            matrix.multiply(frame.features, &activation, range, view, next, scratch.bytes);
         }
     }
 }
@@ -320,7 +362,9 @@ impl ExpertsTask {
             let activation = Activation { format, tokens: slots.len(), columns, bytes };
             let view = OutputView { pointer: results.as_mut_ptr().cast(), stride: rows };
             // SAFETY: `results` has room for BATCH rows and is this worker's own.
-            unsafe { matrix.multiply(frame.features, &activation, range.clone(), view, kernel) };
+            unsafe {
+                matrix.multiply(frame.features, &activation, range.clone(), view, std::ptr::null(), kernel)
+            };
             for (row, slot) in slots.iter().enumerate() {
                 // SAFETY: the result has a row for each slot; no other expert has this slot, and no other chunk
                 // of the expert this range.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use puna_backend::{BackendError, WeightSource};
 use puna_graph::{Graph, Op, Operand, WeightId};
 
-use crate::kernels::matmul::{MatrixError, PackedMatrix, Plan};
+use crate::backend::CpuOptions;
+use crate::isa::Features;
+use crate::kernels::matmul::{ActivationFormat, MatrixError, PackedMatrix, Plan};
 use crate::memory::AlignedBuffer;
 use crate::pool::Pool;
 
@@ -40,6 +42,8 @@ pub struct Weights {
     source: Arc<dyn WeightSource>,
     /// One entry per weight of the graph; `None` for those of other segments.
     loaded: Vec<Option<Weight>>,
+    features: Features,
+    deterministic: bool,
 }
 
 impl Weights {
@@ -50,6 +54,7 @@ impl Weights {
         nodes: Range<usize>,
         source: Arc<dyn WeightSource>,
         pool: &Pool,
+        options: CpuOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Self, BackendError> {
         let uses = uses(&graph, nodes);
@@ -58,13 +63,20 @@ impl Weights {
         let mut loaded: Vec<Option<Weight>> = graph.weights.iter().map(|_| None).collect();
         for (weight, usage) in uses {
             let bytes = source.bytes(weight).len();
-            loaded[weight.index()] = Some(load_one(&graph, weight, usage, source.as_ref(), pool)?);
+            let release = || {
+                if usage != Use::Table && !options.keep_source {
+                    source.release(weight);
+                }
+            };
+            let one = load_one(&graph, weight, usage, source.as_ref(), pool, &release)?;
+            release();
+            loaded[weight.index()] = Some(one);
             done += bytes;
             if !progress(done as f32 / total.max(1) as f32) {
                 return Err(device_error("loading was stopped"));
             }
         }
-        Ok(Self { graph, source, loaded })
+        Ok(Self { graph, source, loaded, features: options.features, deterministic: options.deterministic })
     }
 
     /// The graph whose weights these are.
@@ -88,6 +100,12 @@ impl Weights {
             Some(Weight::Matrices(matrices)) => matrices,
             _ => &[],
         }
+    }
+
+    /// The form in which the matrices of a weight read `rows` rows of an activation.
+    pub fn activation(&self, weight: WeightId, rows: usize) -> ActivationFormat {
+        // Asked as for one row, a matrix never takes a form that only many rows are worth.
+        self.matrices(weight)[0].activation(self.features, if self.deterministic { 1 } else { rows })
     }
 
     /// A decoded tensor.
@@ -145,6 +163,7 @@ fn load_one(
     usage: Use,
     source: &dyn WeightSource,
     pool: &Pool,
+    release: &dyn Fn(),
 ) -> Result<Weight, BackendError> {
     let declared = &graph.weights[weight.index()];
     let extents: Vec<usize> = declared.shape.iter().map(|extent| *extent as usize).collect();
@@ -160,31 +179,49 @@ fn load_one(
             let (rows, columns) = (extents[rank - 2], extents[rank - 1]);
             let plan = Plan::new(declared.dtype, rows, columns).map_err(device_error)?;
             let matrix_bytes = plan.source(0..rows).len();
-            let matrices: Result<Vec<_>, _> =
-                bytes.chunks_exact(matrix_bytes).map(|bytes| pack(plan, rows, bytes, pool)).collect();
+            let matrices: Result<Vec<_>, _> = bytes
+                .chunks_exact(matrix_bytes)
+                .map(|bytes| pack(plan, rows, bytes, pool, release))
+                .collect();
             Weight::Matrices(matrices.map_err(device_error)?)
         }
     };
-    source.release(weight);
     Ok(loaded)
 }
 
-/// Packs one matrix with all threads.
-fn pack(plan: Plan, rows: usize, source: &[u8], pool: &Pool) -> Result<PackedMatrix, MatrixError> {
+/// Packs one matrix with all threads; `release` is called from time to time, to give back what was read so far.
+fn pack(
+    plan: Plan,
+    rows: usize,
+    source: &[u8],
+    pool: &Pool,
+    release: &dyn Fn(),
+) -> Result<PackedMatrix, MatrixError> {
+    /// Bytes of the file that may be resident beside their packed form.
+    const PART: usize = 32 << 20;
     let buffer = AlignedBuffer::large(plan.bytes()).ok_or(MatrixError::Memory { bytes: plan.bytes() })?;
-    let unit =
-        (rows / (4 * pool.threads())).next_multiple_of(Plan::ROW_GRANULARITY).max(Plan::ROW_GRANULARITY);
+    let unit = (rows / (4 * pool.threads())).clamp(Plan::ROW_GRANULARITY, 256);
+    let unit = unit.next_multiple_of(Plan::ROW_GRANULARITY);
     struct Destination(*mut u8);
     // SAFETY: each chunk writes a range of its own.
     unsafe impl Sync for Destination {}
     let destination = Destination(buffer.as_pointer());
     let destination = &destination;
-    pool.parallel_for(rows.div_ceil(unit), |chunk| {
-        let range = chunk * unit..((chunk + 1) * unit).min(rows);
-        let place = plan.destination(range.clone());
-        // SAFETY: the places of different row ranges do not overlap and lie within the buffer.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(destination.0.add(place.start), place.len()) };
-        plan.pack_rows(&source[plan.source(range.clone())], range, bytes);
-    });
+    let row_bytes = (source.len() / rows.max(1)).max(1);
+    let part = (PART / row_bytes / unit).max(1) * unit;
+    for start in (0..rows).step_by(part) {
+        let end = (start + part).min(rows);
+        pool.parallel_for((end - start).div_ceil(unit), |chunk| {
+            let range = start + chunk * unit..(start + (chunk + 1) * unit).min(end);
+            let place = plan.destination(range.clone());
+            // SAFETY: the places of different row ranges do not overlap and lie within the buffer.
+            let bytes =
+                unsafe { std::slice::from_raw_parts_mut(destination.0.add(place.start), place.len()) };
+            plan.pack_rows(&source[plan.source(range.clone())], range, bytes);
+        });
+        if end < rows {
+            release();
+        }
+    }
     PackedMatrix::new(plan, buffer)
 }

@@ -43,7 +43,11 @@ fn embeddings_and_logits_equal_the_recorded_ones() {
         .levels()
         .into_iter()
         .map(|(level, features)| {
-            (level.to_string(), Cpu::new(CpuOptions { threads: 2, features }).expect("threads start"))
+            (
+                level.to_string(),
+                Cpu::new(CpuOptions { threads: 2, features, ..CpuOptions::default() })
+                    .expect("threads start"),
+            )
         })
         .collect();
     for model in zoo::embedding_models() {

@@ -157,7 +157,7 @@ impl Case {
             let mut scratch = vec![0x7f; self.matrix.scratch_bytes(format)];
             let rows = bound(thread)..bound(thread + 1);
             // SAFETY: the output has room for every token and row.
-            unsafe { self.matrix.multiply(features, &activation, rows, out, &mut scratch) };
+            unsafe { self.matrix.multiply(features, &activation, rows, out, std::ptr::null(), &mut scratch) };
         }
         let mut results = Vec::with_capacity(tokens * self.rows);
         for row in output.chunks_exact(stride) {

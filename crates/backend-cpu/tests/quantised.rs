@@ -1,45 +1,16 @@
 //! Zoo models with weights in many formats at once, against the evaluator on the same file: the paths that models of
 //! plain f32 never take (integer kernels, matrix tiles, matrices of different formats that share an activation).
 
-use std::sync::Arc;
+mod support;
 
 use puna_backend::reference::Reference;
 use puna_backend_cpu::isa::Features;
 use puna_backend_cpu::{Cpu, CpuOptions};
 use puna_conformance::run::SingleSequence;
 use puna_conformance::{normalised_squared_error, zoo};
-use puna_gguf::{File, TensorSpec};
 use puna_models::{BuildOptions, build};
 use puna_quant::DType;
-
-/// The model with its matrices in these formats, in turn.
-fn quantised(model: &zoo::ZooModel, formats: &[DType]) -> Arc<File> {
-    let file = model.open();
-    let mut turn = formats.iter().cycle();
-    let tensors: Vec<(TensorSpec, Vec<u8>)> = file
-        .tensors
-        .iter()
-        .map(|tensor| {
-            let bytes = file.bytes(tensor);
-            let columns = *tensor.shape.last().expect("a tensor has an axis");
-            let is_matrix = tensor.shape.len() >= 2 && !tensor.name.contains("ffn_gate_inp");
-            let wanted = if is_matrix { *turn.next().expect("a cycle has no end") } else { DType::F32 };
-            let dtype = if wanted.bytes_for(columns).is_some() { wanted } else { DType::F32 };
-            let floats: Vec<f32> =
-                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-            let size = dtype.bytes_for(floats.len() as u64).expect("whole blocks") as usize;
-            let mut encoded = vec![0; size];
-            puna_quant::encode_row(dtype, &floats, &mut encoded).expect("the format has an encoder");
-            (TensorSpec { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() }, encoded)
-        })
-        .collect();
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("model.gguf");
-    let parts: Vec<(TensorSpec, &[u8])> =
-        tensors.iter().map(|(spec, bytes)| (spec.clone(), bytes.as_slice())).collect();
-    puna_gguf::write(&path, &file.metadata, &parts).expect("the model is written");
-    Arc::new(File::from_bytes(std::fs::read(&path).expect("the model is there")).expect("the model is good"))
-}
+use support::quantised;
 
 #[test]
 fn mixed_formats_agree_with_the_evaluator() {
@@ -59,7 +30,8 @@ fn mixed_formats_agree_with_the_evaluator() {
         let right = load(&Reference).push(&tokens);
         let vocabulary = right.len() / tokens.len();
         for (level, features) in Features::detect().levels() {
-            let cpu = Cpu::new(CpuOptions { threads: 2, features }).expect("threads start");
+            let cpu = Cpu::new(CpuOptions { threads: 2, features, ..CpuOptions::default() })
+                .expect("threads start");
             for step in [1, 7, 8, 23, 24, 40] {
                 let mut sequence = load(&cpu);
                 let found: Vec<f32> = tokens.chunks(step).flat_map(|part| sequence.push(part)).collect();

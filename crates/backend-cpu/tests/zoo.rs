@@ -44,7 +44,8 @@ fn logits_equal_the_recorded_ones() {
     let mut cpus = Vec::new();
     for (level, features) in levels {
         for threads in if level == best { vec![1, 2, 3] } else { vec![2] } {
-            let cpu = Cpu::new(CpuOptions { threads, features }).expect("threads start");
+            let cpu =
+                Cpu::new(CpuOptions { threads, features, ..CpuOptions::default() }).expect("threads start");
             let steps = level == best && threads < 3;
             cpus.push((format!("{level}, {threads} threads"), steps, cpu));
         }

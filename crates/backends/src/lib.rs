@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use puna_backend::reference::Reference;
 use puna_backend::{Backend, BackendError};
-pub use puna_backend_cpu::isa::Features;
+pub use puna_backend_cpu::bandwidth::{Bandwidth, read_bandwidth};
+pub use puna_backend_cpu::isa::{Features, Isa};
 use puna_backend_cpu::{Cpu, CpuOptions};
 use puna_backend_openvino::OpenVino;
 pub use threads::default_threads;
@@ -24,11 +25,22 @@ pub struct Options {
     pub variable: fn(&str) -> Option<String>,
     /// Takes a line for the user. Default: nobody reads it.
     pub log: fn(&str),
+    /// Results of a row may not depend on the other rows of a step, even where that costs speed.
+    pub deterministic: bool,
+    /// Keep the file's own copy of repacked weights resident.
+    pub repack_keep: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { threads: default_threads(), features: Features::detect(), variable: |_| None, log: |_| {} }
+        Self {
+            threads: default_threads(),
+            features: Features::detect(),
+            deterministic: false,
+            repack_keep: false,
+            variable: |_| None,
+            log: |_| {},
+        }
     }
 }
 
@@ -51,7 +63,8 @@ pub const REGISTRY: &[Entry] = &[
         description: "this machine's processor",
         automatic: true,
         start: |options| {
-            Ok(Arc::new(Cpu::new(CpuOptions { threads: options.threads, features: options.features })?))
+            let Options { threads, features, deterministic, repack_keep, .. } = *options;
+            Ok(Arc::new(Cpu::new(CpuOptions { threads, features, deterministic, keep_source: repack_keep })?))
         },
     },
     Entry {

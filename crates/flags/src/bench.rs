@@ -1,5 +1,6 @@
 //! Flags of `bench`: every setting is a list, and a test is one combination of them.
 
+use crate::config::ISA_LEVELS;
 use crate::flag::{Action, Flag, Group, ToolSet};
 use crate::table::{CACHE_TYPES, MOST_THREADS, device};
 use crate::values::{Toggle, at_least, boolean, choice, filled, integer, integers, number, toggle};
@@ -40,6 +41,14 @@ pub struct Bench {
     pub progress: bool,
     /// Measure without a run before.
     pub no_warmup: bool,
+    /// How far kernels may go: one of [`ISA_LEVELS`].
+    pub isa: &'static str,
+    /// Results of a row may not depend on the other rows of a step.
+    pub deterministic: bool,
+    /// Keep the file's own copy of repacked weights resident.
+    pub repack_keep: bool,
+    /// Measure how fast memory can be read, and compare generation with it.
+    pub bandwidth: bool,
 }
 
 impl Default for Bench {
@@ -60,6 +69,10 @@ impl Default for Bench {
             verbose: false,
             progress: false,
             no_warmup: false,
+            isa: ISA_LEVELS[0],
+            deterministic: false,
+            repack_keep: false,
+            bandwidth: false,
         }
     }
 }
@@ -365,6 +378,31 @@ static GENERAL: &[Flag<Bench>] = &[
     Flag::switch("-v --verbose", "Print all messages", |b: &mut Bench, on| b.verbose = on),
     Flag::switch("--progress", "Say which test is running", |b: &mut Bench, on| b.progress = on),
     Flag::switch("--no-warmup", "Measure without a run before", |b: &mut Bench, on| b.no_warmup = on),
+    Flag::value(
+        "--isa",
+        "auto|scalar|avx2|avxvnni|avx512|amx",
+        "Instruction sets that kernels may use, up to this level",
+        |b: &mut Bench, v| {
+            b.isa = choice(v, ISA_LEVELS)?;
+            Ok(())
+        },
+    )
+    .default("auto"),
+    Flag::switch(
+        "--deterministic",
+        "Results of a sequence do not depend on what else shares the step",
+        |b: &mut Bench, on| b.deterministic = on,
+    ),
+    Flag::switch(
+        "--repack-keep",
+        "Keep the file's own copy of repacked weights in memory",
+        |b: &mut Bench, on| b.repack_keep = on,
+    ),
+    Flag::switch(
+        "--bandwidth",
+        "Measure how fast memory can be read, and which share of it generation reaches",
+        |b: &mut Bench, on| b.bandwidth = on,
+    ),
     Flag::value("--prio", "-1..3", "Priority of the threads", |_, v| {
         choice(v, &["-1", "0", "1", "2", "3"]).map(drop)
     })

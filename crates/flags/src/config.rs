@@ -4,7 +4,8 @@ use crate::diffusion::Diffusion;
 use crate::embedding::Embedding;
 use crate::values::Toggle;
 use crate::workshop::{
-    Convert, ConvertLegacy, Cvector, ExportLora, Gguf, GgufHash, GgufSplit, Imatrix, Perplexity, Quantize,
+    BatchedBench, Convert, ConvertLegacy, Cvector, ExportLora, Gguf, GgufHash, GgufSplit, Imatrix,
+    Perplexity, Quantize,
 };
 use puna_gguf::Value;
 use std::path::PathBuf;
@@ -38,6 +39,8 @@ pub struct Config {
     pub logits: Logits,
     /// How `diffusion` makes a text.
     pub diffusion: Diffusion,
+    /// What `batched-bench` measures.
+    pub batched_bench: BatchedBench,
     /// How texts become embeddings.
     pub embedding: Embedding,
     /// What `perplexity` computes.
@@ -150,10 +153,25 @@ impl Default for Model {
 }
 
 /// Threads.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Cpu {
     /// Threads for single tokens; `None` means one per physical core.
     pub threads: Option<usize>,
+    /// How far kernels may go: one of [`ISA_LEVELS`].
+    pub isa: &'static str,
+    /// Results of a row may not depend on the other rows of a step.
+    pub deterministic: bool,
+    /// Keep the file's own copy of repacked weights resident.
+    pub repack_keep: bool,
+}
+
+/// Levels of instruction sets of the processor, each with what the ones before it have; `auto` has no limit.
+pub const ISA_LEVELS: &[&str] = &["auto", "scalar", "avx2", "avxvnni", "avx512", "amx"];
+
+impl Default for Cpu {
+    fn default() -> Self {
+        Self { threads: None, isa: ISA_LEVELS[0], deterministic: false, repack_keep: false }
+    }
 }
 
 /// Devices and placement.

@@ -192,6 +192,7 @@ impl ToolSet {
     pub const BENCH: Self = Self(1 << 10);
     pub const SERVE: Self = Self(1 << 11);
     pub const GRAMMAR: Self = Self(1 << 12);
+    pub const BATCHED_BENCH: Self = Self(1 << 15);
     pub const PERPLEXITY: Self = Self(1 << 16);
     pub const QUANTIZE: Self = Self(1 << 17);
     pub const GGUF_SPLIT: Self = Self(1 << 18);
@@ -218,6 +219,7 @@ impl ToolSet {
     pub const ENGINE: Self = Self::GENERATE
         .or(Self::LOGITS)
         .or(Self::PERPLEXITY)
+        .or(Self::BATCHED_BENCH)
         .or(Self::EMBED)
         .or(Self::DIFFUSION)
         .or(Self::IMATRIX)

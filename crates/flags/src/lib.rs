@@ -22,7 +22,7 @@ mod workshop;
 
 pub use clap::Command;
 pub use config::{
-    Chat, Config, Context, Cpu, Device, GrammarSource, LoadMode, Log, Logits, Model, Prompt, Rope, Sampling,
+    Chat, Config, Context, Cpu, Device, GrammarSource, ISA_LEVELS, LoadMode, Log, Logits, Model, Prompt, Rope, Sampling,
     Server, Tokenize,
 };
 pub use diffusion::Diffusion;
@@ -36,6 +36,6 @@ pub use suggest::closest;
 pub use table::FLAGS;
 pub use values::Toggle;
 pub use workshop::{
-    Convert, ConvertLegacy, Cvector, Edit, ExportLora, Gguf, GgufHash, GgufSplit, Imatrix, Perplexity,
-    Quantize, Tasks,
+    BatchedBench, Convert, ConvertLegacy, Cvector, Edit, ExportLora, Gguf, GgufHash, GgufSplit, Imatrix,
+    Perplexity, Quantize, Tasks,
 };

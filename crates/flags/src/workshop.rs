@@ -3,6 +3,23 @@
 use puna_gguf::Value;
 use std::path::PathBuf;
 
+/// What `batched-bench` measures: every combination of the three lists.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BatchedBench {
+    /// Prompt lengths.
+    pub prompts: Vec<u32>,
+    /// Generation lengths.
+    pub answers: Vec<u32>,
+    /// Numbers of sequences.
+    pub sequences: Vec<u32>,
+    /// All sequences have the same prompt, evaluated once.
+    pub shared_prompt: bool,
+    /// Each sequence generates alone, one after the other.
+    pub separate: bool,
+    /// One JSON object a line instead of a table.
+    pub jsonl: bool,
+}
+
 /// What `perplexity` computes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Perplexity {

@@ -5,8 +5,8 @@ use crate::console::{Console, INFORMATION};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::measure::Measuring;
-use crate::{console, devices, measure, source};
-use puna_flags::bench::{Bench, SPEC, Settings, Test};
+use crate::{bench_output, console, devices, load, measure, source};
+use puna_flags::bench::{Bench, OutputFormat, SPEC, Settings, Test};
 use puna_flags::{Log, Model};
 use puna_runtime::RuntimeError;
 use std::io::Write;
@@ -43,10 +43,55 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         build_commit: option_env!("PUNA_BUILD_COMMIT").unwrap_or("unknown").to_owned(),
         build_number: option_env!("PUNA_BUILD_NUMBER").and_then(|number| number.parse().ok()).unwrap_or(0),
     };
-    let mut measuring = Measuring::new(&tests, bench.repetitions, !bench.no_warmup, &console);
+    let mut measuring = Measuring::new(&tests, &bench, &console);
     let mut measure = |test: &Test, say: &dyn Fn(&str)| measuring.measure(test, say);
     let (out, err) = (&mut std::io::stdout(), &mut std::io::stderr());
-    run_tests(&bench, &defaults, &machine, &tests, out, err, &mut measure)
+    let speeds = run_tests(&bench, &defaults, &machine, &tests, out, err, &mut measure)?;
+    if bench.bandwidth {
+        // Scripts read the other formats, so there people are told on the side.
+        let text = bandwidth(&bench, &speeds)?;
+        match bench.output {
+            OutputFormat::Markdown => out.write_all(text.as_bytes())?,
+            _ => err.write_all(text.as_bytes())?,
+        }
+    }
+    Ok(())
+}
+
+/// One generating test: its name, threads, and bytes of weights that it read in a second.
+struct Reading {
+    name: String,
+    threads: u32,
+    bytes_per_second: f64,
+}
+
+/// What was measured of the memory for each number of threads, and what share of it generation reached.
+fn bandwidth(bench: &Bench, readings: &[Reading]) -> Result<String, Failure> {
+    /// More than the caches of most processors.
+    const BYTES: usize = 768 << 20;
+    let mut text = String::from("\n");
+    let mut threads: Vec<u32> = readings.iter().map(|reading| reading.threads).collect();
+    threads.dedup();
+    for threads in threads {
+        let features = load::features(bench.isa);
+        let time = Duration::from_secs(2);
+        let found = puna_backends::read_bandwidth(features, threads as usize, BYTES, time)
+            .ok_or_else(|| Failure::Failed(format!("no memory for {BYTES} bytes to read")))?;
+        text += &format!(
+            "read bandwidth of {threads} threads: {:.1} GB/s ({} streams each)\n",
+            found.bytes_per_second / 1e9,
+            found.streams
+        );
+        for reading in readings.iter().filter(|reading| reading.threads == threads) {
+            text += &format!(
+                "{}: {:.1} GB/s of weights, {:.0} % of it\n",
+                reading.name,
+                reading.bytes_per_second / 1e9,
+                100.0 * reading.bytes_per_second / found.bytes_per_second
+            );
+        }
+    }
+    Ok(text)
 }
 
 /// Names of the back ends that the tests need, which must all exist.
@@ -92,7 +137,8 @@ fn run_tests(
     out: &mut dyn Write,
     err: &mut dyn Write,
     measure: Measure<'_>,
-) -> Result<(), Failure> {
+) -> Result<Vec<Reading>, Failure> {
+    let mut readings = Vec::new();
     let printer = |format| Printer::new(format, bench, defaults, machine);
     let mut main = printer(bench.output);
     let mut second = bench.output_err.map(printer);
@@ -121,6 +167,13 @@ fn run_tests(
             test_time,
             samples_ns: samples.nanoseconds,
         };
+        if row.test.n_prompt == 0 {
+            readings.push(Reading {
+                name: format!("{} {}", row.model.description, row.test_name()),
+                threads: row.test.settings.n_threads,
+                bytes_per_second: row.model.token_bytes as f64 * bench_output::mean(&row.tokens_per_second()),
+            });
+        }
         out.write_all(main.row(&row).as_bytes())?;
         out.flush()?;
         if let Some(second) = &mut second {
@@ -131,7 +184,7 @@ fn run_tests(
     if let Some(second) = &second {
         err.write_all(second.footer().as_bytes())?;
     }
-    Ok(())
+    Ok(readings)
 }
 
 /// A time in UTC as `2026-01-31T12:00:00Z`.
@@ -159,7 +212,6 @@ fn utc(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use puna_flags::bench::OutputFormat;
 
     #[test]
     fn dates() {

@@ -26,6 +26,8 @@ pub struct ModelFacts {
     pub size: u64,
     /// Elements of all tensors.
     pub n_params: u64,
+    /// Bytes of the tensors that one token reads whole.
+    pub token_bytes: u64,
 }
 
 /// One measured test.
@@ -173,7 +175,8 @@ fn nanoseconds(row: &Row) -> Vec<f64> {
     row.samples_ns.iter().map(|time| *time as f64).collect()
 }
 
-fn mean(values: &[f64]) -> f64 {
+/// Arithmetic mean; 0 for no values.
+pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
@@ -386,6 +389,7 @@ mod tests {
                 description: "llama 1B Q4_0".into(),
                 size: 700 << 20,
                 n_params: 1_230_000_000,
+                token_bytes: 700 << 20,
             },
             test: Test { settings, n_prompt: 512, n_gen: 0 },
             test_time: "2026-01-02T03:04:05Z".into(),

@@ -59,8 +59,8 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         pairs.push((one, other));
     }
     let longest = pairs.iter().map(|(one, _)| one.len()).max().unwrap_or(1);
-    let threads = config.cpu.threads.unwrap_or_else(puna_backends::default_threads);
-    let backend = load::backend(threads, config.device.name.as_deref())?;
+    let processor = load::processor(&config.cpu);
+    let backend = load::backend(&processor, config.device.name.as_deref())?;
     let mut options = load::options(&config, 1, 0)?;
     if (options.context as usize) < longest && options.context != 0 {
         return Err(Failure::Failed(format!(

@@ -31,14 +31,14 @@ struct Device {
 /// `llama devices`.
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     match invocation.parse(&SPEC)? {
-        Some((config, _)) => print(config.json),
+        Some((config, _)) => print(config.json, config.cpu.isa),
         None => Ok(()),
     }
 }
 
-/// Prints all devices.
-pub fn print(json: bool) -> Result<(), Failure> {
-    let devices = found();
+/// Prints all devices; the processor with its instruction sets up to a level.
+pub fn print(json: bool, isa: &str) -> Result<(), Failure> {
+    let devices = found(isa);
     if json {
         let rows: Vec<_> = devices
             .iter()
@@ -60,12 +60,13 @@ pub fn print(json: bool) -> Result<(), Failure> {
 }
 
 /// The devices of all back ends of this build.
-fn found() -> Vec<Device> {
+fn found(isa: &str) -> Vec<Device> {
+    let options = Options { features: load::features(isa), ..load::backend_options() };
     let automatic = puna_backends::find(None).map_or("", |entry| entry.name);
     let mut all = Vec::new();
     for entry in REGISTRY {
         let used = entry.name == automatic;
-        let backend = match (entry.start)(&load::backend_options(default_threads())) {
+        let backend = match (entry.start)(&options) {
             Ok(backend) => backend,
             Err(error) => {
                 let description = format!("not usable: {error}");

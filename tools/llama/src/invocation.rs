@@ -51,7 +51,7 @@ impl Invocation {
             Outcome::Action(Action::CompletionBash) => {
                 pages::bash(&self.program, spec.command(&self.program))?
             }
-            Outcome::Action(Action::ListDevices) => devices::print(false)?,
+            Outcome::Action(Action::ListDevices) => devices::print(false, "auto")?,
             Outcome::Action(Action::ListModels) => pull::print_cached(&Config::default())?,
         }
         Ok(None)

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::source;
 use puna_backend::{Backend, BackendError};
+use puna_backends::{Features, Isa, Options as Processor};
 use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, OpenOptions};
 use puna_quant::DType;
@@ -119,8 +120,7 @@ pub fn model_with(
     console: &Console,
     options: &ModelOptions,
 ) -> Result<Model, Failure> {
-    let threads = config.cpu.threads.unwrap_or_else(puna_backends::default_threads);
-    let backend = backend(threads, config.device.name.as_deref())?;
+    let backend = backend(&processor(&config.cpu), config.device.name.as_deref())?;
     let model = load_with(&opened.file, &backend, options, console, &extras(config)?, &|_| Vec::new())?;
     let unused = puna_models::unused_tensors(model.graph(), &opened.file.tensors);
     if !unused.is_empty() {
@@ -190,7 +190,7 @@ pub fn load_with(
     // What the chosen back end cannot run, the processor does.
     let mut backends = vec![backend.clone()];
     if backend.name() != PROCESSOR {
-        backends.push(self::backend(puna_backends::default_threads(), Some(PROCESSOR))?);
+        backends.push(self::backend(&backend_options(), Some(PROCESSOR))?);
     }
     let model = Model::load_with(
         file.clone(),
@@ -228,18 +228,33 @@ fn with_remedy(error: RuntimeError, file: &File, asked: u32) -> Failure {
     }
 }
 
-/// The back end with this name; the automatic one without a name.
-pub fn backend(threads: usize, name: Option<&str>) -> Result<Arc<dyn Backend>, Failure> {
-    Ok(puna_backends::start(name, &backend_options(threads)).map_err(RuntimeError::from)?)
+/// How the flags say that the processor is used.
+pub fn processor(cpu: &puna_flags::Cpu) -> Processor {
+    Processor {
+        threads: cpu.threads.unwrap_or_else(puna_backends::default_threads),
+        features: features(cpu.isa),
+        deterministic: cpu.deterministic,
+        repack_keep: cpu.repack_keep,
+        ..backend_options()
+    }
 }
 
-/// What back ends are started with here.
-pub fn backend_options(threads: usize) -> puna_backends::Options {
-    puna_backends::Options {
-        threads,
+/// What the processor has up to a level of [`puna_flags::ISA_LEVELS`].
+pub fn features(isa: &str) -> Features {
+    Features::detect().limited(Isa::from_name(isa).unwrap_or_default())
+}
+
+/// The back end with this name; the automatic one without a name.
+pub fn backend(processor: &Processor, name: Option<&str>) -> Result<Arc<dyn Backend>, Failure> {
+    Ok(puna_backends::start(name, processor).map_err(RuntimeError::from)?)
+}
+
+/// What back ends are started with here if no flag says otherwise.
+pub fn backend_options() -> Processor {
+    Processor {
         variable: |name| std::env::var(name).ok(),
         log: |line| drop(writeln!(std::io::stderr(), "{line}")),
-        ..puna_backends::Options::default()
+        ..Processor::default()
     }
 }
 
@@ -313,6 +328,12 @@ mod tests {
     }
 
     #[test]
+    fn every_level_of_instruction_sets_that_a_flag_names_exists() {
+        let names = Isa::ALL.map(|(name, _)| name);
+        assert_eq!(puna_flags::ISA_LEVELS, names);
+    }
+
+    #[test]
     fn a_factor_keeps_the_files_kind_of_scaling() {
         let file = small();
         let mut metadata = file.metadata.clone();
@@ -383,7 +404,7 @@ mod tests {
         file.metadata.set("llama.context_length", 0_u32);
         let file = Arc::new(file);
         let console = Console::new(&puna_flags::Log { disable: true, ..Default::default() }, 0).expect("one");
-        let backend = backend(1, Some("reference")).expect("it starts");
+        let backend = backend(&Processor::default(), Some("reference")).expect("it starts");
         for (context, part) in [(0, "llama.context_length; -c sets another one"), (u32::MAX, "(-c)")] {
             let options = ModelOptions { context, ..ModelOptions::default() };
             match load(&file, &backend, &options, &console) {

@@ -3,6 +3,7 @@
 //! `llama TOOL ...` and a link called `llama-TOOL` do the same. Each tool is a row of [`tools::TOOLS`] and a file.
 #![forbid(unsafe_code)]
 
+mod batched_bench;
 mod bench;
 mod bench_output;
 mod chat;

@@ -5,7 +5,8 @@ use crate::bench_output::ModelFacts;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::{file_types, interrupt, load};
-use puna_flags::bench::{Settings, Test};
+use puna_backends::Options;
+use puna_flags::bench::{Bench, Settings, Test};
 use puna_gguf::{File, OpenOptions};
 use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Work};
 use puna_sampling::Random;
@@ -16,8 +17,7 @@ use std::time::Instant;
 /// Measures tests one after another; the model stays loaded while only the lengths change.
 pub struct Measuring<'a> {
     tests: &'a [Test],
-    repetitions: u32,
-    warmup: bool,
+    bench: &'a Bench,
     console: &'a Console,
     loaded: Option<Loaded>,
 }
@@ -33,9 +33,9 @@ struct Loaded {
 
 impl<'a> Measuring<'a> {
     /// For these tests.
-    pub fn new(tests: &'a [Test], repetitions: u32, warmup: bool, console: &'a Console) -> Self {
+    pub fn new(tests: &'a [Test], bench: &'a Bench, console: &'a Console) -> Self {
         interrupt::install();
-        Self { tests, repetitions, warmup, console, loaded: None }
+        Self { tests, bench, console, loaded: None }
     }
 
     /// Runs one test; `say` hears what is going on.
@@ -48,13 +48,13 @@ impl<'a> Measuring<'a> {
         }
         let Some(loaded) = &mut self.loaded else { return Err(Failure::Failed("no model".into())) };
         let mut run = Run { loaded, test, random: Random::new(0, 0) };
-        if self.warmup {
+        if !self.bench.no_warmup {
             say("warmup");
             run.warm_up()?;
         }
         let mut nanoseconds = Vec::new();
-        for repetition in 1..=self.repetitions {
-            say(&format!("run {repetition}/{}", self.repetitions));
+        for repetition in 1..=self.bench.repetitions {
+            say(&format!("run {repetition}/{}", self.bench.repetitions));
             run.fill_to_depth()?;
             let start = Instant::now();
             run.prompt(test.n_prompt)?;
@@ -72,7 +72,13 @@ impl<'a> Measuring<'a> {
             ..OpenOptions::default()
         };
         let file = Arc::new(File::open(Path::new(&settings.model), &options)?);
-        let backend = load::backend(settings.n_threads as usize, device(&settings))?;
+        let processor = Options {
+            threads: settings.n_threads as usize,
+            features: load::features(self.bench.isa),
+            deterministic: self.bench.deterministic,
+            repack_keep: self.bench.repack_keep,
+        };
+        let backend = load::backend(&processor, device(&settings))?;
         let options = ModelOptions {
             context: self.context(&settings),
             sequences: 1,
@@ -87,6 +93,7 @@ impl<'a> Measuring<'a> {
             description: file_types::description(&file),
             size: model.information().file_bytes,
             n_params: model.information().parameters,
+            token_bytes: token_bytes(&file),
         };
         let vocabulary = model.information().vocabulary;
         Ok(Loaded { settings, backend: backend.name(), model, facts, vocabulary })
@@ -105,6 +112,18 @@ impl<'a> Measuring<'a> {
 /// The name of the device that a test names, if it does.
 pub fn device(settings: &Settings) -> Option<&str> {
     Some(settings.devices.as_str()).filter(|name| *name != "auto")
+}
+
+/// Bytes of the tensors that one token reads whole: all but tables of which it reads a row, and experts.
+fn token_bytes(file: &File) -> u64 {
+    let untied = file.tensors.get("output.weight").is_some();
+    let is_table = |name: &str| match name {
+        "token_embd.weight" => untied,
+        _ => {
+            name.contains("_exps.") || matches!(name, "position_embd.weight" | "per_layer_token_embd.weight")
+        }
+    };
+    file.tensors.iter().filter(|tensor| !is_table(&tensor.name)).map(|tensor| tensor.byte_len()).sum()
 }
 
 fn without_lengths(settings: &Settings) -> Settings {

@@ -3,9 +3,9 @@
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::{
-    bench, cli, completion, convert, convert_legacy, cvector, devices, diffusion, embedding, export_lora, gguf_edit,
-    gguf_hash, gguf_split, grammar, imatrix, info, logits, pages, perplexity, pull, quantize, rerank, run, serve,
-    simple, tokenize,
+    batched_bench, bench, cli, completion, convert, convert_legacy, cvector, devices, diffusion, embedding,
+    export_lora, gguf_edit, gguf_hash, gguf_split, grammar, imatrix, info, logits, pages, perplexity, pull,
+    quantize, rerank, run, serve, simple, tokenize,
 };
 use puna_flags::{Command, closest};
 
@@ -73,6 +73,13 @@ pub static TOOLS: &[Tool] = &[
         summary: "Measure speed",
         command: |program| puna_flags::bench::SPEC.command(program),
         run: bench::run,
+    },
+    Tool {
+        name: "batched-bench",
+        aliases: &[],
+        summary: "Measure the speed of several sequences together",
+        command: |program| batched_bench::SPEC.command(program),
+        run: batched_bench::run,
     },
     Tool {
         name: "logits",

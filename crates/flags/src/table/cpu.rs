@@ -1,6 +1,6 @@
 //! Threads and where they run.
 
-use crate::config::Config;
+use crate::config::{Config, ISA_LEVELS};
 use crate::flag::{Flag, ToolSet};
 use crate::values::{boolean, choice, integer};
 
@@ -64,6 +64,29 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     )
     .env("LLAMA_ARG_THREADS")
     .default("-1")
+    .tools(ToolSet::ENGINE),
+    Flag::value(
+        "--isa",
+        "auto|scalar|avx2|avxvnni|avx512|amx",
+        "Instruction sets that kernels may use, up to this level",
+        |c: &mut Config, v| {
+            c.cpu.isa = choice(v, ISA_LEVELS)?;
+            Ok(())
+        },
+    )
+    .default("auto")
+    .tools(ToolSet::ENGINE.or(ToolSet::DEVICES)),
+    Flag::switch(
+        "--deterministic",
+        "Results of a sequence do not depend on what else shares the step, even where that costs speed",
+        |c: &mut Config, on| c.cpu.deterministic = on,
+    )
+    .tools(ToolSet::ENGINE),
+    Flag::switch(
+        "--repack-keep",
+        "Keep the file's own copy of repacked weights in memory",
+        |c: &mut Config, on| c.cpu.repack_keep = on,
+    )
     .tools(ToolSet::ENGINE),
     Flag::value("-tb --threads-batch", "N", "Threads for prompts", |_, v| threads(v).map(drop))
         .inert("there is one pool, of --threads")

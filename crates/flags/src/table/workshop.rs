@@ -5,6 +5,7 @@ use crate::flag::{Flag, ToolSet};
 use crate::values::{at_least, choice, comma_list, filled, integers, path};
 use crate::workshop::Tasks;
 
+const BATCHED_BENCH: ToolSet = ToolSet::BATCHED_BENCH;
 const PERPLEXITY: ToolSet = ToolSet::PERPLEXITY;
 const IMATRIX: ToolSet = ToolSet::IMATRIX;
 const QUANTIZE: ToolSet = ToolSet::QUANTIZE;
@@ -31,7 +32,41 @@ fn size(value: &str) -> Result<u64, String> {
     if number == 0 { Err(wrong()) } else { number.checked_mul(unit).ok_or_else(wrong) }
 }
 
+/// Numbers from `least` on, separated by commas.
+fn numbers(value: &str, least: u32) -> Result<Vec<u32>, String> {
+    value.split(',').map(|number| at_least(number, least)).collect()
+}
+
 pub(super) static FLAGS: &[Flag<Config>] = &[
+    Flag::value("-npp", "N,...", "Prompt lengths", |c: &mut Config, v| {
+        c.batched_bench.prompts.append(&mut numbers(v, 0)?);
+        Ok(())
+    })
+    .tools(BATCHED_BENCH),
+    Flag::value("-ntg", "N,...", "Generation lengths", |c: &mut Config, v| {
+        c.batched_bench.answers.append(&mut numbers(v, 0)?);
+        Ok(())
+    })
+    .tools(BATCHED_BENCH),
+    Flag::value("-npl", "N,...", "Numbers of sequences", |c: &mut Config, v| {
+        c.batched_bench.sequences.append(&mut numbers(v, 1)?);
+        Ok(())
+    })
+    .tools(BATCHED_BENCH),
+    Flag::switch("-pps", "The prompt is shared by all sequences", |c: &mut Config, on| {
+        c.batched_bench.shared_prompt = on
+    })
+    .tools(BATCHED_BENCH),
+    Flag::switch("-tgs", "Sequences generate one after the other, not together", |c: &mut Config, on| {
+        c.batched_bench.separate = on
+    })
+    .tools(BATCHED_BENCH),
+    Flag::value("--output-format", "md|jsonl", "Format of the results", |c: &mut Config, v| {
+        c.batched_bench.jsonl = choice(v, &["md", "jsonl"])? == "jsonl";
+        Ok(())
+    })
+    .default("md")
+    .tools(BATCHED_BENCH),
     Flag::value("--chunks", "N", "Most chunks to evaluate; -1 means all", |c: &mut Config, v| {
         c.perplexity.chunks = at_least(v, -1)?;
         Ok(())

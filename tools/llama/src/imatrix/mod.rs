@@ -91,8 +91,9 @@ fn measure(invocation: &Invocation, config: &Config, console: &Console, before: 
     let skipped = flags.from_chunk as usize * length as usize;
     let tokens = tokens.get(skipped..).unwrap_or(&[]).to_vec();
     let plan = Plan::chunks_of(length, tokens, first, config.perplexity.chunks)?;
-    let threads = config.cpu.threads.unwrap_or_else(puna_backends::default_threads);
-    let backend = load::backend(threads, config.device.name.as_deref())?;
+    let processor = load::processor(&config.cpu);
+    let threads = processor.threads;
+    let backend = load::backend(&processor, config.device.name.as_deref())?;
     let sequences = plan.sequences(config.context.batch);
     let options = ModelOptions {
         context: length.saturating_mul(sequences),

@@ -76,8 +76,9 @@ fn model(
     sequences: u32,
     console: &Console,
 ) -> Result<(Model, usize), Failure> {
-    let threads = config.cpu.threads.unwrap_or_else(puna_backends::default_threads);
-    let backend = load::backend(threads, config.device.name.as_deref())?;
+    let processor = load::processor(&config.cpu);
+    let threads = processor.threads;
+    let backend = load::backend(&processor, config.device.name.as_deref())?;
     let options = ModelOptions {
         context: length.saturating_mul(sequences),
         sequences,

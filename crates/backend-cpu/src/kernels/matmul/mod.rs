@@ -29,6 +29,8 @@ use layout::{GROUP, Geometry, Layout};
 use puna_quant::DType;
 use std::ops::Range;
 
+/// From this number of tokens on the matrix unit is faster than the byte dot products, with the same results.
+const AMX_TILE: usize = 16;
 /// From this number of tokens on, decoding integer codes to BF16 for the matrix unit is faster than integer dot
 /// products.
 const AMX_INTEGER: usize = 24;
@@ -205,6 +207,11 @@ impl PackedMatrix {
         self.bytes.len()
     }
 
+    /// Where the packed form of the rows from `row` on lies.
+    pub fn place(&self, row: usize) -> *const u8 {
+        self.bytes.as_pointer().wrapping_add(row / GROUP * self.geometry.group_bytes)
+    }
+
     /// Row ranges given to [`PackedMatrix::multiply`] start at multiples of this. With
     /// [`ActivationFormat::Bf16`], multiples of twice as many rows use the matrix unit best.
     pub fn row_granularity(&self) -> usize {
@@ -234,13 +241,17 @@ impl PackedMatrix {
             ActivationFormat::Bf16 | ActivationFormat::Bf16Split => 0,
             // One decoded group, and one decoded row.
             ActivationFormat::F32 => (self.geometry.padded_columns() * (GROUP + 1)) * 4 + 64,
+            #[cfg(target_arch = "x86_64")]
+            ActivationFormat::Q8 => amx::integer_scratch_bytes(&self.geometry),
+            #[cfg(not(target_arch = "x86_64"))]
             ActivationFormat::Q8 => 0,
         }
     }
 
     /// Multiplies `rows` by all tokens of `activation`, whose format [`PackedMatrix::activation`] gave for some
     /// number of tokens. Rows start at a multiple of [`PackedMatrix::row_granularity`] and end at one or at the last
-    /// row. Threads may multiply different rows at the same time.
+    /// row. Threads may multiply different rows at the same time. Few tokens wait for memory, so while the last rows are
+    /// multiplied the kernel asks for what the caller reads next: packed weights at `next`, which may be null.
     ///
     /// # Safety
     /// `out` must be valid for writes of the results `rows` of every token, and no one else may access these.
@@ -253,6 +264,7 @@ impl PackedMatrix {
         activation: &Activation<'_>,
         rows: Range<usize>,
         out: OutputView,
+        next: *const u8,
         scratch: &mut [u8],
     ) {
         let geometry = &self.geometry;
@@ -272,10 +284,11 @@ impl PackedMatrix {
             token_bytes: format.token_bytes(activation.columns),
             tokens: activation.tokens,
             out,
+            next,
         };
         let groups = rows.start / GROUP..rows.end.div_ceil(GROUP);
         match (geometry.layout, format) {
-            (Layout::Integer(_), ActivationFormat::Q8) => integer(features, &operands, groups),
+            (Layout::Integer(_), ActivationFormat::Q8) => integer(features, &operands, groups, scratch),
             (_, ActivationFormat::F32) => float(features, &operands, groups, scratch),
             #[cfg(target_arch = "x86_64")]
             (Layout::Half, ActivationFormat::Bf16Split)
@@ -311,12 +324,33 @@ struct Operands<'a> {
     token_bytes: usize,
     tokens: usize,
     out: OutputView,
+    /// What is read after this call, or null.
+    next: *const u8,
 }
 
 impl Operands<'_> {
     /// The packed bytes of a group.
     fn group(&self, group: usize) -> &[u8] {
         &self.matrix[group * self.geometry.group_bytes..][..self.geometry.group_bytes]
+    }
+
+    /// How many bytes after a place in the groups from `group` on, of which `count` are read at once, the same place
+    /// of the next ones lies; `end` is the last group of the call.
+    fn ahead(&self, group: usize, count: usize, end: usize) -> isize {
+        /// What is asked for has to stay in the second-level cache until it is read.
+        const FAR: usize = 384 << 10;
+        /// Within groups so large.
+        const NEAR: isize = 4096;
+        let step = count * self.geometry.group_bytes;
+        if step > FAR {
+            NEAR
+        } else if group + count < end {
+            step as isize
+        } else if self.next.is_null() {
+            0
+        } else {
+            self.next.addr().wrapping_sub(self.group(group).as_ptr().addr()) as isize
+        }
     }
 
     /// The prepared bytes of a token (formats without tiles).
@@ -344,11 +378,13 @@ impl Operands<'_> {
 }
 
 /// Integer layouts by Q8 activations with the best kernel.
-fn integer(features: Features, operands: &Operands<'_>, groups: Range<usize>) {
+fn integer(features: Features, operands: &Operands<'_>, groups: Range<usize>, scratch: &mut [u8]) {
     // SAFETY: `features` proves that the processor has the instructions.
     #[cfg(target_arch = "x86_64")]
     unsafe {
-        if features.avx512_vnni {
+        if features.avx512_vnni && features.amx && operands.tokens >= AMX_TILE {
+            return amx::integer(operands, groups, scratch);
+        } else if features.avx512_vnni {
             return avx512::integer(operands, groups);
         } else if features.avx_vnni {
             return avx2::integer_vnni(operands, groups);
@@ -356,7 +392,7 @@ fn integer(features: Features, operands: &Operands<'_>, groups: Range<usize>) {
             return avx2::integer(operands, groups);
         }
     }
-    let _ = features;
+    let _ = (features, scratch);
     reference::integer(operands, groups);
 }
 

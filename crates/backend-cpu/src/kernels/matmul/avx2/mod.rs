@@ -51,22 +51,24 @@ fn integer_groups_vnni<const F: usize>(operands: &Operands<'_>, groups: Range<us
 /// With `V`, the processor has AVX-VNNI.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn integer_tokens<const F: usize, const V: bool>(operands: &Operands<'_>, groups: Range<usize>) {
+    let end = groups.end;
     for group in groups {
         let mut token = 0;
         while token < operands.tokens {
+            let ahead = if token == 0 { Some(operands.ahead(group, 1, end)) } else { None };
             // SAFETY: forwarded from the caller.
             token += unsafe {
                 match operands.tokens - token {
-                    4.. => integer_block::<F, 4, V>(operands, group, token),
-                    2..4 => integer_block::<F, 2, V>(operands, group, token),
-                    _ => integer_block::<F, 1, V>(operands, group, token),
+                    4.. => integer_block::<F, 4, V>(operands, group, token, ahead),
+                    2..4 => integer_block::<F, 2, V>(operands, group, token, ahead),
+                    _ => integer_block::<F, 1, V>(operands, group, token, ahead),
                 }
             };
         }
     }
 }
 
-/// One group by the tokens `token..token + T`. Returns `T`.
+/// One group by the tokens `token..token + T`; asks for what lies `ahead` bytes from it. Returns `T`.
 ///
 /// # Safety
 /// With `V`, the processor has AVX-VNNI.
@@ -75,6 +77,7 @@ unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
     operands: &Operands<'_>,
     group: usize,
     token: usize,
+    ahead: Option<isize>,
 ) -> usize {
     let geometry = &operands.geometry;
     let code_bytes = const { INTEGERS[F].code_bytes() };
@@ -85,6 +88,18 @@ unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
     let mut sums = [[_mm256_setzero_ps(); 2]; T];
     for block in 0..geometry.blocks() {
         let (record, part) = (block / per_record, block % per_record);
+        if let Some(ahead) = ahead {
+            let plane = codes.as_ptr().wrapping_add(block * code_bytes).wrapping_offset(ahead);
+            for line in 0..code_bytes.div_ceil(64) {
+                _mm_prefetch::<_MM_HINT_T0>(plane.wrapping_add(line * 64).cast());
+            }
+            if part == 0 {
+                let record = records.as_ptr().wrapping_add(record * record_bytes).wrapping_offset(ahead);
+                for line in 0..record_bytes.div_ceil(64) {
+                    _mm_prefetch::<_MM_HINT_T0>(record.wrapping_add(line * 64).cast());
+                }
+            }
+        }
         for side in 0..2 {
             // SAFETY: a group has `blocks()` blocks and one record for every `per_record` of them, an activation row
             // as many blocks of `Q8_BYTES`.

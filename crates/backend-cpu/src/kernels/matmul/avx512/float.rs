@@ -2,7 +2,7 @@
 
 use super::super::Operands;
 use super::super::layout::Layout;
-use super::store;
+use super::{FEW, store};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -22,6 +22,7 @@ const BRAIN: u8 = 2;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
+    let few = operands.tokens <= FEW;
     let mut group = groups.start;
     while group < groups.end {
         let wide = if operands.tokens == 1 { 4 } else { 2 };
@@ -29,27 +30,31 @@ fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
         let mut token = 0;
         while token < operands.tokens {
             let left = operands.tokens - token;
+            let ahead = if few && token == 0 { Some(operands.ahead(group, count, groups.end)) } else { None };
             token += match (count, left) {
-                (4, _) => float_block::<L, 4, 1>(operands, group, token),
-                (2, 8..) => float_block::<L, 2, 8>(operands, group, token),
-                (2, 4..8) => float_block::<L, 2, 4>(operands, group, token),
-                (2, 2..4) => float_block::<L, 2, 2>(operands, group, token),
-                (2, _) => float_block::<L, 2, 1>(operands, group, token),
-                (_, 4..) => float_block::<L, 1, 4>(operands, group, token),
-                _ => float_block::<L, 1, 1>(operands, group, token),
+                (4, _) => float_block::<L, 4, 1>(operands, group, token, ahead),
+                (2, 8..) => float_block::<L, 2, 8>(operands, group, token, ahead),
+                (2, 4..8) => float_block::<L, 2, 4>(operands, group, token, ahead),
+                (2, 2..4) => float_block::<L, 2, 2>(operands, group, token, ahead),
+                (2, _) => float_block::<L, 2, 1>(operands, group, token, ahead),
+                (_, 4..) => float_block::<L, 1, 4>(operands, group, token, ahead),
+                _ => float_block::<L, 1, 1>(operands, group, token, ahead),
             };
         }
         group += count;
     }
 }
 
-/// The groups `group..group + R` by the tokens `token..token + T`. Returns `T`.
+/// The groups `group..group + R` by the tokens `token..token + T`; asks for what lies `ahead` bytes from them. Returns
+/// `T`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn float_block<const L: u8, const R: usize, const T: usize>(
     operands: &Operands<'_>,
     group: usize,
     token: usize,
+    ahead: Option<isize>,
 ) -> usize {
+    let pair_bytes = const { if L == SINGLE { 128 } else { 64 } };
     let weights: [&[u8]; R] = std::array::from_fn(|r| operands.group(group + r));
     let x: [&[f32]; T] = std::array::from_fn(|t| operands.activation_floats(token + t));
     let mut sums = [[_mm512_setzero_ps(); T]; R];
@@ -58,6 +63,12 @@ fn float_block<const L: u8, const R: usize, const T: usize>(
         for r in 0..R {
             // SAFETY: a group has `padded_columns` columns of 16 numbers.
             let columns = unsafe { float_pair::<L>(weights[r].as_ptr(), pair) };
+            if let Some(ahead) = ahead {
+                for line in 0..pair_bytes / 64 {
+                    let place = weights[r].as_ptr().wrapping_add(pair * pair_bytes + line * 64);
+                    _mm_prefetch::<_MM_HINT_T1>(place.wrapping_offset(ahead).cast());
+                }
+            }
             for (column, weight) in columns.into_iter().enumerate() {
                 for t in 0..T {
                     // SAFETY: a row of the activation has `padded_columns` numbers.

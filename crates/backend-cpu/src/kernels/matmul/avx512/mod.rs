@@ -15,9 +15,8 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 use unpack::{block_scales, quad_codes, super_scales};
 
-/// How many bytes ahead codes are fetched when each is used once: the processor's own prefetching, which stops at
-/// every page and looks after several streams here, gives 10 to 25 % less.
-const AHEAD: usize = 2048;
+/// Most tokens for which weights are asked for ahead; more take long enough for the processor's own prefetching.
+const FEW: usize = 8;
 
 /// Integer formats by [`super::ActivationFormat::Q8`] activations (AVX-512 VNNI).
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
@@ -34,36 +33,45 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
         2..=4 => 2,
         _ => 1,
     };
+    let few = operands.tokens <= FEW;
     // Two sums for each token: eight tokens would not fit the registers.
     let halves = const { INTEGERS[F].scales.halves() };
     let mut group = groups.start;
     while group < groups.end {
-        let count = if groups.end - group >= wide { wide } else { 1 };
+        let count = match groups.end - group {
+            left if left >= wide => wide,
+            2.. if wide > 1 => 2,
+            _ => 1,
+        };
         let mut token = 0;
         while token < operands.tokens {
             let left = operands.tokens - token;
+            // Once for each group.
+            let ahead = if few && token == 0 { Some(operands.ahead(group, count, groups.end)) } else { None };
             token += match (count, left) {
-                (4, _) => integer_block::<F, 4, 1>(operands, group, token),
-                (2, 4..) => integer_block::<F, 2, 4>(operands, group, token),
-                (2, 3) => integer_block::<F, 2, 3>(operands, group, token),
-                (2, 2) => integer_block::<F, 2, 2>(operands, group, token),
-                (2, _) => integer_block::<F, 2, 1>(operands, group, token),
-                (_, 8..) if !halves => integer_block::<F, 1, 8>(operands, group, token),
-                (_, 4..) => integer_block::<F, 1, 4>(operands, group, token),
-                (_, 2..4) => integer_block::<F, 1, 2>(operands, group, token),
-                _ => integer_block::<F, 1, 1>(operands, group, token),
+                (4, _) => integer_block::<F, 4, 1>(operands, group, token, ahead),
+                (2, 4..) => integer_block::<F, 2, 4>(operands, group, token, ahead),
+                (2, 3) => integer_block::<F, 2, 3>(operands, group, token, ahead),
+                (2, 2) => integer_block::<F, 2, 2>(operands, group, token, ahead),
+                (2, _) => integer_block::<F, 2, 1>(operands, group, token, ahead),
+                (_, 8..) if !halves => integer_block::<F, 1, 8>(operands, group, token, ahead),
+                (_, 4..) => integer_block::<F, 1, 4>(operands, group, token, ahead),
+                (_, 2..4) => integer_block::<F, 1, 2>(operands, group, token, ahead),
+                _ => integer_block::<F, 1, 1>(operands, group, token, ahead),
             };
         }
         group += count;
     }
 }
 
-/// The groups `group..group + R` by the tokens `token..token + T`. Returns `T`.
+/// The groups `group..group + R` by the tokens `token..token + T`; asks for what lies `ahead` bytes from them. Returns
+/// `T`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn integer_block<const F: usize, const R: usize, const T: usize>(
     operands: &Operands<'_>,
     group: usize,
     token: usize,
+    ahead: Option<isize>,
 ) -> usize {
     let geometry = operands.geometry;
     let code_bytes = const { INTEGERS[F].code_bytes() };
@@ -82,19 +90,25 @@ fn integer_block<const F: usize, const R: usize, const T: usize>(
     for record in 0..geometry.blocks() / per_record {
         for r in 0..R {
             // SAFETY: a group has one record for every `per_record` blocks.
-            let scales = unsafe { records[r].as_ptr().add(record * record_bytes) };
+            let record_place = unsafe { records[r].as_ptr().add(record * record_bytes) };
             // SAFETY: as above.
-            let super_scales = unsafe { super_scales::<F>(scales) };
+            let super_scales = unsafe { super_scales::<F>(record_place) };
             for part in 0..per_record {
                 let block = record * per_record + part;
                 // SAFETY: a group has `blocks()` blocks, an activation row as many of `Q8_BYTES`.
                 unsafe {
-                    let scales = block_scales::<F>(scales, super_scales, part);
+                    let scales = block_scales::<F>(record_place, super_scales, part);
                     let plane = codes[r].as_ptr().add(block * code_bytes);
-                    if T == 1 {
-                        for line in 0..code_bytes / 64 {
-                            let ahead = plane.wrapping_add(AHEAD + line * 64);
-                            _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+                    if let Some(ahead) = ahead {
+                        for line in 0..code_bytes.div_ceil(64) {
+                            let place = plane.wrapping_add(line * 64).wrapping_offset(ahead);
+                            _mm_prefetch::<_MM_HINT_T1>(place.cast());
+                        }
+                        if part == 0 {
+                            for line in 0..record_bytes.div_ceil(64) {
+                                let place = record_place.wrapping_add(line * 64).wrapping_offset(ahead);
+                                _mm_prefetch::<_MM_HINT_T1>(place.cast());
+                            }
                         }
                     }
                     let mut blocks = [std::ptr::null(); T];
@@ -131,8 +145,6 @@ unsafe fn add_block<const F: usize, const T: usize>(
     // SAFETY: offsets up to 44 lie in the activation block.
     let word =
         |t: usize, at: usize| unsafe { _mm512_set1_epi32(x[t].add(at).cast::<i32>().read_unaligned()) };
-    // SAFETY: as above.
-    let float = |t: usize, at: usize| unsafe { _mm512_set1_ps(x[t].add(at).cast::<f32>().read_unaligned()) };
     let mut dots = [[_mm512_setzero_si512(); T]; 2];
     if integer.offset != 0 {
         // The two 16-bit sums of the activation times minus the offset.
@@ -157,34 +169,59 @@ unsafe fn add_block<const F: usize, const T: usize>(
         }
     }
     for t in 0..T {
-        if integer.scales == Scales::SuperNibbles {
-            // Each half's sum fits 16 bits: 16 products of 3 by 127.
-            let (factors, minima) = unpack::nibble_pairs(scales[2]);
-            let right = _mm512_slli_epi32::<16>(dots[1][t]);
-            let both = _mm512_mask_blend_epi16(0xaaaa_aaaa, dots[0][t], right);
-            let zero = _mm512_setzero_si512();
-            let product = _mm512_cvtepi32_ps(_mm512_dpwssd_epi32(zero, factors, both));
-            let minimum = _mm512_cvtepi32_ps(_mm512_dpwssd_epi32(zero, minima, word(t, 40)));
-            let value = _mm512_fmadd_ps(product, scales[0], _mm512_mul_ps(minimum, scales[1]));
-            sums[t] = _mm512_fmadd_ps(value, float(t, 32), sums[t]);
-        } else if halves {
-            let first = _mm512_mul_ps(scales[0], _mm512_cvtepi32_ps(dots[0][t]));
-            let product = _mm512_fmadd_ps(scales[1], _mm512_cvtepi32_ps(dots[1][t]), first);
-            sums[t] = _mm512_fmadd_ps(product, float(t, 32), sums[t]);
+        if T == 1 && !halves {
+            dots[0][t] = _mm512_add_epi32(dots[0][t], dots[1][t]);
+        }
+        // SAFETY: forwarded from the caller.
+        sums[t] = unsafe { combine::<F>([dots[0][t], dots[1][t]], scales, x[t], sums[t]) };
+    }
+}
+
+/// Adds the integer sums of one block, apart for its halves or all in the first, to the sum of 16 rows.
+///
+/// # Safety
+/// `x` points to a block of a Q8 activation.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+#[inline]
+pub(super) unsafe fn combine<const F: usize>(
+    dots: [__m512i; 2],
+    scales: [__m512; 3],
+    x: *const u8,
+    sum: __m512,
+) -> __m512 {
+    let integer = const { INTEGERS[F] };
+    // SAFETY: offsets up to 44 lie in the activation block.
+    let word = |at: usize| unsafe { _mm512_set1_epi32(x.add(at).cast::<i32>().read_unaligned()) };
+    // SAFETY: as above.
+    let float = |at: usize| unsafe { _mm512_set1_ps(x.add(at).cast::<f32>().read_unaligned()) };
+    if integer.scales == Scales::SuperNibbles {
+        // Each half's sum fits 16 bits: 16 products of 3 by 127.
+        let (factors, minima) = unpack::nibble_pairs(scales[2]);
+        let right = _mm512_slli_epi32::<16>(dots[1]);
+        let both = _mm512_mask_blend_epi16(0xaaaa_aaaa, dots[0], right);
+        let zero = _mm512_setzero_si512();
+        let product = _mm512_cvtepi32_ps(_mm512_dpwssd_epi32(zero, factors, both));
+        let minimum = _mm512_cvtepi32_ps(_mm512_dpwssd_epi32(zero, minima, word(40)));
+        let value = _mm512_fmadd_ps(product, scales[0], _mm512_mul_ps(minimum, scales[1]));
+        _mm512_fmadd_ps(value, float(32), sum)
+    } else if integer.scales.halves() {
+        let first = _mm512_mul_ps(scales[0], _mm512_cvtepi32_ps(dots[0]));
+        let product = _mm512_fmadd_ps(scales[1], _mm512_cvtepi32_ps(dots[1]), first);
+        _mm512_fmadd_ps(product, float(32), sum)
+    } else {
+        let product = _mm512_mul_ps(_mm512_cvtepi32_ps(dots[0]), float(32));
+        let sum = _mm512_fmadd_ps(product, scales[0], sum);
+        if matches!(integer.scales, Scales::Affine | Scales::SuperAffine) {
+            _mm512_fmadd_ps(scales[1], float(36), sum)
         } else {
-            let dot = if T == 1 { _mm512_add_epi32(dots[0][t], dots[1][t]) } else { dots[0][t] };
-            let product = _mm512_mul_ps(_mm512_cvtepi32_ps(dot), float(t, 32));
-            sums[t] = _mm512_fmadd_ps(product, scales[0], sums[t]);
-            if matches!(integer.scales, Scales::Affine | Scales::SuperAffine) {
-                sums[t] = _mm512_fmadd_ps(scales[1], float(t, 36), sums[t]);
-            }
+            sum
         }
     }
 }
 
 /// Writes the results of one group for one token.
 #[target_feature(enable = "avx512f")]
-fn store(operands: &Operands<'_>, token: usize, group: usize, values: __m512) {
+pub(super) fn store(operands: &Operands<'_>, token: usize, group: usize, values: __m512) {
     let rows = operands.geometry.rows - group * GROUP;
     let mask = if rows >= GROUP { u16::MAX } else { (1 << rows) - 1 };
     // SAFETY: the caller of `multiply` vouches for the results of its rows; the mask keeps to them.

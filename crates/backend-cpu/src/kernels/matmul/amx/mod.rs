@@ -1,7 +1,12 @@
-//! AMX kernels: rows are decoded to BF16 tiles, a panel at a time, and every token is multiplied by the panel.
+//! AMX kernels. With BF16: rows are decoded to BF16 tiles, a panel at a time, and every token is multiplied by the panel.
+//! With integers ([`integers`]): the arithmetic of the byte dot products, only faster.
 //!
 //! One tile of weights is 32 columns (as 16 pairs) of one group of rows, one tile of activations 16 tokens by 32
 //! columns. Four tiles of sums (32 tokens by 32 rows) are in flight, so each tile loaded is used twice.
+
+mod integers;
+
+pub(super) use integers::{integer, integer_scratch_bytes};
 
 use super::Operands;
 use super::activation::{SPLIT_TILES, TILE_BYTES, TILE_TOKENS};
@@ -51,7 +56,7 @@ pub(super) fn multiply(operands: &Operands<'_>, groups: Range<usize>, scratch: &
     let skip = scratch.as_ptr().align_offset(64);
     let (sums, scratch) = scratch[skip..].split_at_mut(panel_groups(geometry) / 2 * SUM_BYTES);
     let (panel, decoded) = scratch.split_at_mut(panel_groups(geometry) * group_bytes);
-    let _tiles = Tiles::configure();
+    let _tiles = Tiles::configure([(16, 64); 8]);
     let mut first = groups.start;
     while first < groups.end {
         let count = panel_groups(geometry).min(groups.end - first);
@@ -131,12 +136,13 @@ unsafe fn copy_edge(operands: &Operands<'_>, token: usize, group: usize, pair: u
     }
 }
 
-/// The tile registers, configured as eight full tiles of 16 rows by 64 bytes, until dropped.
+/// The tile registers, configured until dropped.
 struct Tiles;
 
 impl Tiles {
-    /// Needs AMX and the system's permission, which a caller with [`crate::isa::Features::amx`] has.
-    fn configure() -> Self {
+    /// Gives each register its rows and the bytes of a row. Needs AMX and the system's permission, which a caller with
+    /// [`crate::isa::Features::amx`] has.
+    fn configure(shapes: [(u8, u16); 8]) -> Self {
         #[repr(C, align(64))]
         struct Configuration {
             palette: u8,
@@ -147,8 +153,9 @@ impl Tiles {
         }
         let mut configuration =
             Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        configuration.row_bytes[..8].fill(64);
-        configuration.rows[..8].fill(16);
+        for (index, (rows, bytes)) in shapes.into_iter().enumerate() {
+            (configuration.rows[index], configuration.row_bytes[index]) = (rows, bytes);
+        }
         // SAFETY: the 64 bytes describe tiles that the architecture has.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly, preserves_flags));

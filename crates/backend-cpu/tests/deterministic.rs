@@ -1,0 +1,145 @@
+//! With `deterministic`, a sequence's logits are the same to the bit whatever else shares its steps: other sequences,
+//! more threads, or its own prompt in larger or smaller pieces.
+
+mod support;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use puna_backend::partition::partition;
+use puna_backend::{Backend, Boundary, Bounds, CacheOptions, DeviceId, Partition, ProgramId, WeightSource};
+use puna_backend_cpu::isa::Features;
+use puna_backend_cpu::{Cpu, CpuOptions};
+use puna_conformance::zoo;
+use puna_gguf::File;
+use puna_graph::{Graph, GroupStep, Output, Span, Step, WeightId};
+use puna_models::{BuildOptions, build};
+use puna_quant::DType;
+use support::quantised;
+
+/// Cells that each sequence has for itself.
+const CELLS: u32 = 64;
+
+struct FileWeights {
+    file: Arc<File>,
+    graph: Arc<Graph>,
+}
+
+impl WeightSource for FileWeights {
+    fn bytes(&self, weight: WeightId) -> &[u8] {
+        let tensor = self.file.tensors.get(&self.graph.weights[weight.index()].name);
+        self.file.bytes(tensor.expect("the file has the tensor"))
+    }
+
+    fn release(&self, _: WeightId) {}
+}
+
+/// A number of sequences with the same tokens, on one partition.
+struct Sequences {
+    graph: Arc<Graph>,
+    partition: Box<dyn Partition>,
+    program: ProgramId,
+    count: u32,
+    length: u32,
+}
+
+impl Sequences {
+    fn load(cpu: &Cpu, file: &Arc<File>, graph: &Arc<Graph>, count: u32) -> Self {
+        let weights = Arc::new(FileWeights { file: file.clone(), graph: graph.clone() });
+        let caches = CacheOptions {
+            keys: DType::F16,
+            values: DType::F16,
+            cells: vec![CELLS * count; graph.groups().len()],
+        };
+        let (_, segment) = partition(graph, |_| 0).remove(0);
+        let mut partition =
+            cpu.load(DeviceId(0), segment, weights, &caches, &mut |_| true).expect("the segment loads");
+        let bounds = Bounds { tokens: CELLS * count, outputs: count };
+        let program = partition.compile(bounds).expect("the segment compiles");
+        Self { graph: graph.clone(), partition, program, count, length: 0 }
+    }
+
+    /// Appends the same tokens to every sequence in one step; returns each one's last logits.
+    fn push(&mut self, tokens: &[u32]) -> Vec<Vec<f32>> {
+        let rows = tokens.len() as u32;
+        let (first, end) = (self.length, self.length + rows);
+        self.length = end;
+        let each = || (0..self.count);
+        let cells =
+            |sequence: u32, range: Range<u32>| range.start + sequence * CELLS..range.end + sequence * CELLS;
+        let group = || GroupStep {
+            write_cells: each().flat_map(|sequence| cells(sequence, first..end)).collect(),
+            cell_positions: (0..CELLS * self.count).map(|cell| (cell % CELLS) as i32).collect(),
+            spans: each()
+                .map(|sequence| Span {
+                    tokens: sequence * rows..(sequence + 1) * rows,
+                    cells: std::iter::once(cells(sequence, 0..end)).collect(),
+                })
+                .collect(),
+        };
+        let step = Step {
+            tokens: each().flat_map(|_| tokens.iter().copied()).collect(),
+            positions: each().flat_map(|_| first as i32..end as i32).collect(),
+            output_rows: each().map(|sequence| (sequence + 1) * rows - 1).collect(),
+            groups: self.graph.groups().iter().map(|_| group()).collect(),
+        };
+        let mut boundary = Boundary::default();
+        self.partition.run(self.program, &step, &mut boundary).expect("the step runs");
+        let logits = self.graph.output(Output::Logits).expect("the model has logits");
+        let logits = boundary.values.remove(&logits).expect("logits leave the model").into_floats();
+        logits.chunks(logits.len() / self.count as usize).map(<[f32]>::to_vec).collect()
+    }
+}
+
+/// Logits of every sequence after the prompt, cut in pieces, and after each of some single tokens.
+fn run(cpu: &Cpu, file: &Arc<File>, graph: &Arc<Graph>, count: u32, piece: usize) -> Vec<Vec<Vec<f32>>> {
+    let mut sequences = Sequences::load(cpu, file, graph, count);
+    let tokens: Vec<u32> = (0..40).map(|index| (index * 7 + 3) % 50).collect();
+    let (prompt, answer) = tokens.split_at(36);
+    let mut rows: Vec<_> = prompt.chunks(piece).map(|part| sequences.push(part)).collect();
+    rows.drain(..rows.len() - 1);
+    rows.extend(answer.iter().map(|token| sequences.push(&[*token])));
+    rows
+}
+
+#[test]
+fn sequences_do_not_depend_on_what_shares_their_steps() {
+    use DType::*;
+    let formats: [&[DType]; 6] =
+        [&[Q4_0, Q8_0, Q4_1], &[Q5_0, Q5_1, IQ4_NL], &[F16], &[BF16], &[F32], &[Q8_0, F16, Q4_1, BF16, Q5_0]];
+    let model = zoo::models().into_iter().find(|model| model.name == "llama-dense").expect("a zoo model");
+    for formats in formats {
+        let file = quantised(&model, formats);
+        let options = BuildOptions { context: 256 };
+        let graph = Arc::new(build(&file.metadata, &file.tensors, &options).expect("it builds"));
+        let cpu = |threads| {
+            let features = Features::detect();
+            Cpu::new(CpuOptions { threads, features, deterministic: true, ..CpuOptions::default() })
+                .expect("threads start")
+        };
+        let alone = run(&cpu(1), &file, &graph, 1, 1);
+        let bits = |rows: &[Vec<Vec<f32>>], sequence: usize| -> Vec<u32> {
+            rows.iter().flat_map(|row| row[sequence].iter().map(|logit| logit.to_bits())).collect()
+        };
+        let right = bits(&alone, 0);
+        for (threads, count, piece) in [
+            (1, 1, 36),
+            (1, 1, 5),
+            (2, 1, 36),
+            (3, 1, 17),
+            (1, 2, 36),
+            (2, 8, 36),
+            (3, 8, 12),
+            (2, 32, 36),
+            (3, 32, 1),
+        ] {
+            let rows = run(&cpu(threads), &file, &graph, count, piece);
+            for sequence in 0..count as usize {
+                assert!(
+                    bits(&rows, sequence) == right,
+                    "{formats:?}: sequence {sequence} of {count}, {threads} threads, {piece} tokens at a time"
+                );
+            }
+        }
+    }
+}
