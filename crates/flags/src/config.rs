@@ -420,6 +420,12 @@ pub struct Server {
     pub cache_prompt: bool,
     /// Continue a conversation's last message if it is the assistant's.
     pub prefill: bool,
+    /// Answer with a web page at `/`.
+    pub page: bool,
+    /// Private key for TLS.
+    pub tls_key: Option<PathBuf>,
+    /// Certificate chain for TLS.
+    pub tls_certificate: Option<PathBuf>,
 }
 
 impl Default for Server {
@@ -444,6 +450,9 @@ impl Default for Server {
             ping: 30,
             cache_prompt: true,
             prefill: true,
+            page: true,
+            tls_key: None,
+            tls_certificate: None,
         }
     }
 }

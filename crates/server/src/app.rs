@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::error::{ApiError, ApiResult, Kind};
 use crate::metrics::Metrics;
 use crate::options::{Options, Served};
+use crate::speech::Speech;
 
 /// What all requests share.
 pub struct App {
@@ -20,6 +21,8 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// The last request of each slot.
     pub slots: Arc<Slots>,
+    /// How the model writes reasoning and calls.
+    pub speech: Speech,
     /// Start of the server in seconds since 1970.
     pub started: u64,
     open: Arc<AtomicUsize>,
@@ -29,7 +32,9 @@ impl App {
     /// Nothing has been asked yet.
     pub fn new(served: Served, options: Options) -> Self {
         let slots = Slots::new(served.engine.sequences() as usize);
+        let speech = Speech::new(&served.template);
         Self {
+            speech,
             served,
             options,
             metrics: Arc::default(),

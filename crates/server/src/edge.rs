@@ -68,7 +68,6 @@ fn fault() -> ApiError {
 pub async fn serve(app: Arc<App>, route: &'static Route, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let origin = allowed_origin(&app.options.origins, &parts.headers);
-    let anthropic = parts.uri.path().contains("/messages");
     let answered = unwinding(async {
         if route.key {
             check_key(&app.options.api_keys, &parts.headers)?;
@@ -89,7 +88,7 @@ pub async fn serve(app: Arc<App>, route: &'static Route, request: Request) -> Re
         (route.handler)(app.clone(), Call { body, query, parameters }).await
     });
     let mut response = answered.await.unwrap_or_else(|error| {
-        let body = if anthropic { error.anthropic() } else { error.body() };
+        let body = (route.error)(&error);
         error.response(&body)
     });
     finish(response.headers_mut(), origin);

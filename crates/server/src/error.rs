@@ -27,6 +27,14 @@ pub enum ServerError {
         /// Host asked for.
         host: String,
     },
+    /// The key or the certificate cannot be used.
+    #[error("TLS: {}: {reason}", file.display())]
+    Tls {
+        /// The file.
+        file: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The system gives no threads or no event queue.
     #[error("cannot start the server's threads: {reason}")]
     Runtime {
@@ -152,6 +160,11 @@ impl ApiError {
             members.insert("type".into(), json!("error"));
         }
         body
+    }
+
+    /// The body as Ollama's clients expect it.
+    pub fn plain(&self) -> Value {
+        json!({ "error": self.message })
     }
 
     /// The answer with this body.

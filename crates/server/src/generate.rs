@@ -144,7 +144,7 @@ impl Generation {
             );
             all.choices.push(Choice {
                 id,
-                decoder: Decoder::new(&app.served.tokenizer, plan.special),
+                decoder: Decoder::new(&app.served.tokenizer, plan.special).showing(plan.shown.clone()),
                 stops: Stops::new(&plan.stops),
                 piece: Piece::default(),
                 text: String::new(),

@@ -22,10 +22,12 @@ mod prompt;
 mod routes;
 mod sampling;
 mod server;
+mod speech;
 mod stream;
+mod tls;
 
 pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};
 pub use metrics::{METRICS, MetricRow, Metrics};
-pub use options::{Defaults, Facts, Options, Served};
+pub use options::{Defaults, Facts, Options, Served, Tls};
 pub use routes::{ROUTES, Route};
 pub use server::Server;

@@ -82,6 +82,15 @@ impl Default for Defaults {
     }
 }
 
+/// Private key and certificate chain, both PEM.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tls {
+    /// File of the private key.
+    pub key: PathBuf,
+    /// File of the certificate chain, the server's own first.
+    pub certificate: PathBuf,
+}
+
 /// How it is served.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
@@ -103,6 +112,10 @@ pub struct Options {
     pub slots: bool,
     /// Answer `POST /props`.
     pub properties: bool,
+    /// Answer with the web page at `/`.
+    pub page: bool,
+    /// Speak TLS.
+    pub tls: Option<Tls>,
     /// Folder for saved slots; without one they cannot be saved.
     pub slot_folder: Option<PathBuf>,
     /// Requests that may wait for a slot; more are told to come back.
@@ -129,6 +142,8 @@ impl Default for Options {
             metrics: false,
             slots: true,
             properties: false,
+            page: true,
+            tls: None,
             slot_folder: None,
             queue: 512,
             body_bytes: 16 << 20,

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
+use axum::serve::{Listener, ListenerExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -13,6 +13,7 @@ use crate::app::App;
 use crate::error::ServerError;
 use crate::options::{Options, Served};
 use crate::routes::router;
+use crate::tls;
 
 /// Threads that serve connections; the work is done elsewhere.
 const CONNECTION_THREADS: usize = 2;
@@ -50,13 +51,27 @@ impl Server {
             .build()
             .map_err(|reason| ServerError::Runtime { reason })?;
         let grace = options.grace;
+        let acceptor = options.tls.as_ref().map(tls::acceptor).transpose()?;
         let app = Arc::new(App::new(served, options));
         let (stop, stopped) = watch::channel(false);
         let listener = {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(listener).map_err(bind)?
         };
-        let task = runtime.spawn(run(listener, app, stopped, grace));
+        let task = match acceptor {
+            None => {
+                // Small parts of streams leave at once. A connection that refuses is served all the same.
+                let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
+                runtime.spawn(run(listener, app, stopped, grace))
+            }
+            Some(acceptor) => {
+                let listener = {
+                    let _inside = runtime.enter();
+                    tls::TlsListener::new(listener, acceptor).map_err(bind)?
+                };
+                runtime.spawn(run(listener, app, stopped, grace))
+            }
+        };
         Ok(Self { address, stop, task: Some(task), runtime: Some(runtime) })
     }
 
@@ -113,14 +128,12 @@ fn flatten(result: Result<Result<(), ServerError>, tokio::task::JoinError>) -> R
     result.unwrap_or_else(|error| Err(ServerError::Stopped { reason: error.to_string() }))
 }
 
-async fn run(
-    listener: tokio::net::TcpListener,
+async fn run<L: Listener<Addr = SocketAddr>>(
+    listener: L,
     app: Arc<App>,
     stopped: watch::Receiver<bool>,
     grace: Duration,
 ) -> Result<(), ServerError> {
-    // Small parts of streams leave at once. A connection that refuses is served all the same.
-    let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
     let (asked, patient) = (asked(stopped.clone()), asked(stopped));
     let serving = axum::serve(listener, router(&app)).with_graceful_shutdown(asked);
     tokio::select! {

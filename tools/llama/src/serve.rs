@@ -7,7 +7,7 @@ use crate::invocation::Invocation;
 use crate::{file_types, files, interrupt, load, pages, recommended, session};
 use puna_engine::{Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
-use puna_server::{Defaults, Facts, Options, Served, Server, ServerError};
+use puna_server::{Defaults, Facts, Options, Served, Server, ServerError, Tls};
 use puna_tokenizer::Tokenizer;
 use std::time::Duration;
 
@@ -31,8 +31,9 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let served = served(invocation, &config, &console)?;
     // From here on the server hears the signals itself.
     let _busy = interrupt::busy();
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
     let server = Server::start(served, options)?;
-    pages::print(format!("listening on http://{}\n", server.address()).as_bytes())?;
+    pages::print(format!("listening on {scheme}://{}\n", server.address()).as_bytes())?;
     Ok(server.serve_until_signal()?)
 }
 
@@ -98,6 +99,12 @@ fn options(config: &Config) -> Result<Options, Failure> {
     {
         return Err(Failure::Failed(format!("--slot-save-path: {} is no folder", folder.display())));
     }
+    let tls = match (&server.tls_key, &server.tls_certificate) {
+        (None, None) => None,
+        (Some(key), Some(certificate)) => Some(Tls { key: key.clone(), certificate: certificate.clone() }),
+        (Some(_), None) => return Err(Failure::Failed("--ssl-key-file needs --ssl-cert-file".into())),
+        (None, Some(_)) => return Err(Failure::Failed("--ssl-cert-file needs --ssl-key-file".into())),
+    };
     Ok(Options {
         host: server.host.clone(),
         port: server.port,
@@ -108,6 +115,8 @@ fn options(config: &Config) -> Result<Options, Failure> {
         metrics: server.metrics,
         slots: server.slots,
         properties: server.properties,
+        page: server.page,
+        tls,
         slot_folder: server.slot_folder.clone(),
         queue: server.queue,
         body_bytes: (server.body_mebibytes as usize).saturating_mul(1 << 20),

@@ -8,6 +8,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["<|tools_prefix|>"],
     frame: &[],
     opened: None,
+    always: false,
     bare: false,
     read: |body| json_calls::read(body, &["<|tools_suffix|>"]),
 };

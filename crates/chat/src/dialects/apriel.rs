@@ -8,6 +8,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["<tool_calls>", "<tool_call>"],
     frame: &[],
     opened: None,
+    always: false,
     bare: true,
     read: |body| json_calls::read(body, &["</tool_calls>", "</tool_call>"]),
 };

@@ -16,6 +16,7 @@ pub(super) const DIALECT: Dialect = Dialect {
         "<|END_THINKING|>",
     ],
     opened: None,
+    always: false,
     bare: false,
     read: |body| json_calls::read(body, &["<|END_ACTION|>"]),
 };
@@ -26,6 +27,7 @@ pub(super) const PLUS: Dialect = Dialect {
     begin: &["Action:"],
     frame: &[],
     opened: None,
+    always: false,
     bare: false,
     read: |body| json_calls::read(body, &[]),
 };

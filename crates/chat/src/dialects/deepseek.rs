@@ -18,6 +18,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["<｜tool▁call▁begin｜>"],
     frame: &["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>"],
     opened: None,
+    always: false,
     bare: true,
     read,
 };

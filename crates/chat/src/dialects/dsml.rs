@@ -24,6 +24,7 @@ pub(super) const DIALECT: Dialect = Dialect {
         "</｜DSML｜tool_calls>",
     ],
     opened: None,
+    always: false,
     bare: false,
     read: |body| CALL.read(body),
 };

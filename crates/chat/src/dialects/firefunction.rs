@@ -8,6 +8,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["functools"],
     frame: &[],
     opened: None,
+    always: false,
     bare: false,
     read: |body| json_calls::read(body, &[]),
 };

@@ -11,6 +11,7 @@ pub(super) const TAGS: Dialect = Dialect {
     begin: &["<function="],
     frame: &[],
     opened: None,
+    always: false,
     bare: false,
     read: |body| TAG.read(body),
 };
@@ -23,6 +24,7 @@ pub(super) const RECIPIENTS: Dialect = Dialect {
     begin: &[">>>"],
     frame: &[],
     opened: Some(">>>"),
+    always: true,
     bare: false,
     read,
 };

@@ -11,6 +11,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["<|tool_call>call:"],
     frame: &["<tool_call|>"],
     opened: None,
+    always: false,
     bare: false,
     read,
 };

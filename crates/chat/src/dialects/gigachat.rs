@@ -8,6 +8,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["function call<|role_sep|>", "<|function_call|>"],
     frame: &["<|message_sep|>"],
     opened: None,
+    always: false,
     bare: false,
     read: |body| json_calls::read(body, &["<|message_sep|>"]),
 };

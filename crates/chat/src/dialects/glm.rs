@@ -20,6 +20,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["<tool_call>"],
     frame: &[],
     opened: None,
+    always: false,
     bare: false,
     read: |body| match body.text.trim_start().starts_with('{') {
         true => json_calls::read(body, &["</tool_call>"]),

@@ -19,6 +19,7 @@ pub(super) const DIALECT: Dialect = Dialect {
         "<|call|>",
     ],
     opened: None,
+    always: true,
     bare: false,
     read: |body| CALL.read(body),
 };

@@ -19,6 +19,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["<tool_call:opensource>"],
     frame: &["<tool_calls:opensource>", "</tool_calls:opensource>"],
     opened: None,
+    always: false,
     bare: false,
     read: |body| CALL.read(body),
 };

@@ -17,6 +17,7 @@ pub(super) const K2: Dialect = Dialect {
     begin: &["<|tool_call_begin|>"],
     frame: &["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
     opened: None,
+    always: false,
     bare: false,
     read: |body| K2_CALL.read(body),
 };
@@ -43,6 +44,7 @@ pub(super) const K3: Dialect = Dialect {
         "<|close|>message<|sep|>",
     ],
     opened: None,
+    always: true,
     bare: false,
     read: |body| {
         // The number of the call stands between its name and its arguments.

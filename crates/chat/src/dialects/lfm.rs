@@ -10,6 +10,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["<|tool_call_start|>"],
     frame: &[],
     opened: None,
+    always: false,
     bare: false,
     read,
 };

@@ -19,6 +19,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["<function name=\""],
     frame: &[],
     opened: None,
+    always: false,
     bare: false,
     read: |body| CALL.read(body),
 };

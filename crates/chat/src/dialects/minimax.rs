@@ -20,6 +20,7 @@ pub(super) const M2: Dialect = Dialect {
     begin: &["<invoke name=\""],
     frame: &["<minimax:tool_call>", "</minimax:tool_call>"],
     opened: None,
+    always: false,
     bare: false,
     read: |body| M2_CALL.read(body),
 };
@@ -40,6 +41,7 @@ pub(super) const M3: Dialect = Dialect {
     begin: &["]<]minimax[>[<invoke name=\""],
     frame: &["]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>"],
     opened: None,
+    always: false,
     bare: false,
     read: |body| M3_CALL.read(body),
 };

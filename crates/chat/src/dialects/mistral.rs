@@ -12,6 +12,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["[TOOL_CALLS]"],
     frame: &[],
     opened: None,
+    always: false,
     bare: true,
     read: |body| match body.text.trim_start().as_bytes().first() {
         Some(b'[' | b'{' | b'`') => json_calls::read(body, &["</s>"]),

@@ -53,6 +53,8 @@ pub struct Dialect {
     pub frame: &'static [&'static str],
     /// What the prompt may end with so that the answer begins inside of a call's beginning, which it then leaves out.
     pub opened: Option<&'static str>,
+    /// Whether the marks frame answers too, so that they count also without functions.
+    pub always: bool,
     /// Whether an answer that begins with a JSON object, without any mark, can be a call of a declared function.
     pub bare: bool,
     /// Reads what follows a beginning.

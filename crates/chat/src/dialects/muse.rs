@@ -19,6 +19,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["<atem:invoke name=\"", " to="],
     frame: &["<atem:function_calls>", "</atem:function_calls>", "<|start|>assistant", "<|eom|>"],
     opened: None,
+    always: true,
     bare: false,
     read,
 };

@@ -45,7 +45,7 @@ impl OutputParser {
         tools: Tools,
     ) -> Self {
         let marks = REASONING.iter().find(|marks| reasoning && marks.known_to(template));
-        let dialect = dialect.filter(|_| !tools.0.is_empty());
+        let dialect = dialect.filter(|dialect| dialect.always || !tools.0.is_empty());
         let prompt = prompt.trim_end();
         let opened = marks.is_some_and(|marks| prompt.ends_with(marks.begin.trim_end()));
         let inside = dialect.and_then(|dialect| dialect.opened).filter(|mark| prompt.ends_with(mark));

@@ -20,6 +20,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["<function="],
     frame: &["<tool_call>", "</tool_call>", "<seed:tool_call>", "</seed:tool_call>"],
     opened: None,
+    always: false,
     bare: false,
     read: |body| CALL.read(body),
 };

@@ -16,6 +16,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     begin: &["<|tool_call:begin|>"],
     frame: &["<|tool_calls|>", "<|calls|>", "<|content|>", "<|begin|>assistant", "<|end|>"],
     opened: None,
+    always: true,
     bare: false,
     read: |body| CALL.read(body),
 };

@@ -5,7 +5,6 @@ use crate::flag::{Flag, ToolSet};
 use crate::values::{at_least, filled, integer, path};
 
 const SERVE: ToolSet = ToolSet::SERVE;
-const NO_PAGE: &str = "there is no web page yet";
 
 /// Texts separated by commas.
 fn list(value: &str) -> Result<Vec<String>, String> {
@@ -171,10 +170,10 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         .env("LLAMA_ARG_THREADS_HTTP")
         .inert("two serve any number")
         .tools(SERVE),
-    Flag::switch("--ui --webui", "Answer with a web page", |_, _| ())
+    Flag::switch("--ui --webui", "Answer with a web page at /", |c: &mut Config, on| c.server.page = on)
         .negative("--no-ui --no-webui")
         .env("LLAMA_ARG_UI")
-        .inert(NO_PAGE)
+        .default("on")
         .tools(SERVE),
     Flag::value("-sps --slot-prompt-similarity", "N", "How alike prompts of a slot must be", |_, v| {
         crate::values::number_in(v, 0.0, 1.0).map(drop)
@@ -183,8 +182,18 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .tools(SERVE),
     Flag::not_yet("--embedding --embeddings", "", "Answer with embeddings").tools(SERVE),
     Flag::not_yet("--rerank --reranking", "", "Answer with ranks").tools(SERVE),
-    Flag::not_yet("--ssl-key-file", "FILE", "Key for TLS").tools(SERVE),
-    Flag::not_yet("--ssl-cert-file", "FILE", "Certificate for TLS").tools(SERVE),
+    Flag::value("--ssl-key-file", "FILE", "Private key for TLS, PEM", |c: &mut Config, v| {
+        c.server.tls_key = Some(path(v)?);
+        Ok(())
+    })
+    .env("LLAMA_ARG_SSL_KEY_FILE")
+    .tools(SERVE),
+    Flag::value("--ssl-cert-file", "FILE", "Certificate chain for TLS, PEM", |c: &mut Config, v| {
+        c.server.tls_certificate = Some(path(v)?);
+        Ok(())
+    })
+    .env("LLAMA_ARG_SSL_CERT_FILE")
+    .tools(SERVE),
     Flag::not_yet("--models-dir", "DIR", "Serve all models of a folder").tools(SERVE),
     Flag::not_yet("--models-preset", "FILE", "Serve the models of a list").tools(SERVE),
     Flag::not_yet("--cache-reuse", "N", "Move later parts of a prompt").tools(SERVE),

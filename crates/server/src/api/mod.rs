@@ -3,6 +3,7 @@
 pub mod anthropic;
 pub mod information;
 pub mod native;
+pub mod ollama;
 pub mod openai;
 pub mod responses;
 pub mod slots;
