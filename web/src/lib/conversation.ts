@@ -27,6 +27,8 @@ export interface Message {
   attachments?: Attachment[];
   /** Why there is no (whole) answer. */
   error?: string;
+  /** What else is to be said of the answer. */
+  note?: string;
   /** Tokens a second, tokens, and tokens of the prompt. */
   speed?: number;
   tokens?: number;
