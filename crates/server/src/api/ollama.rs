@@ -82,7 +82,9 @@ pub async fn version(_: Arc<App>, _: Call) -> ApiResult<Response> {
 }
 
 /// `POST /api/show`.
-pub async fn show(app: Arc<App>, _: Call) -> ApiResult<Response> {
+pub async fn show(app: Arc<App>, call: Call) -> ApiResult<Response> {
+    // There is one model, whatever the name; the body is checked all the same.
+    call.prepare(&app, |_, fields| fields.text(&["model", "name"]).map(drop)).await?;
     let facts = &app.served.facts;
     let architecture = &facts.architecture;
     let information = json!({

@@ -102,6 +102,13 @@ impl Reply {
         self.json()
     }
 
+    /// The message of an error of any protocol; Ollama's is a plain text.
+    #[track_caller]
+    pub fn message(&self) -> String {
+        let error = &self.json()["error"];
+        error.as_str().or(error["message"].as_str()).unwrap().to_owned()
+    }
+
     /// The message if it is an error with this status and type.
     #[track_caller]
     pub fn error(self, status: u16, kind: &str) -> String {
