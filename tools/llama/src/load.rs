@@ -3,7 +3,7 @@
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{interrupt, source};
+use crate::source;
 use puna_backend::{Backend, BackendError};
 use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, OpenOptions};
@@ -50,13 +50,9 @@ pub fn open(
     Ok(Opened { path, file: Arc::new(file) })
 }
 
-/// Refuses a file with a tensor in which a number is infinite or none; Ctrl-C cancels.
+/// Refuses a file with a tensor in which a number is infinite or none.
 fn check_tensors(file: &File) -> Result<(), Failure> {
-    let _busy = interrupt::busy();
     for tensor in file.tensors.iter() {
-        if interrupt::take() {
-            return Err(Failure::Interrupted);
-        }
         puna_quant::validate_rows(tensor.dtype, file.bytes(tensor))
             .map_err(|error| Failure::Failed(format!("tensor {}: {error}", tensor.name)))?;
     }
@@ -114,20 +110,19 @@ pub fn model(
     Ok(model)
 }
 
-/// Loads a model with a progress bar; Ctrl-C cancels.
+/// Loads a model with a progress bar. Ctrl-C ends the program here: there is nothing to put in order.
 pub fn load(
     file: &Arc<File>,
     backend: &Arc<dyn Backend>,
     options: &ModelOptions,
     console: &Console,
 ) -> Result<Model, Failure> {
-    let _busy = interrupt::busy();
     file.prefetch();
     let bytes: u64 = file.tensors.iter().map(|tensor| tensor.byte_len()).sum();
     let bar = console.progress(Some(bytes));
     let mut progress = |share: f32| {
         bar.set_position((share as f64 * bytes as f64) as u64);
-        !interrupt::take()
+        true
     };
     let model = Model::load(
         file.clone(),
