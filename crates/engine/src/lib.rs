@@ -16,6 +16,7 @@ mod job;
 mod request;
 mod runner;
 mod schedule;
+mod store;
 mod worker;
 
 pub use engine::{Engine, EngineOptions, EventSender};

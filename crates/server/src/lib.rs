@@ -8,14 +8,19 @@
 
 mod api;
 mod app;
+mod audit;
+mod caller;
 mod chat;
+mod clock;
 mod edge;
 mod error;
 mod fields;
 mod generate;
+mod keys;
 mod metrics;
 mod options;
 mod parts;
+mod patience;
 mod plan;
 mod probabilities;
 mod prompt;
@@ -28,6 +33,6 @@ mod tls;
 
 pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};
 pub use metrics::{METRICS, MetricRow, Metrics};
-pub use options::{Defaults, Facts, Options, Served, Tls};
+pub use options::{AuditOptions, Defaults, Facts, Options, Served, Tls, Warnings};
 pub use routes::{ROUTES, Route};
 pub use server::Server;

@@ -10,7 +10,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use serde_json::Value;
 
-use crate::api::{anthropic, information, native, ollama, openai, responses, slots, text};
+use crate::api::{anthropic, infill, information, native, ollama, openai, responses, slots, text};
 use crate::app::App;
 use crate::edge::{self, Call};
 use crate::error::{ApiError, ApiResult};
@@ -52,10 +52,7 @@ const fn ollama(route: Route) -> Route {
 
 /// Every endpoint.
 pub static ROUTES: &[Route] = &[
-    Route {
-        key: false,
-        ..get(&["/"], "the web page", |app, call| Box::pin(information::page(app, call)))
-    },
+    Route { key: false, ..get(&["/"], "the web page", |app, call| Box::pin(information::page(app, call))) },
     Route {
         key: false,
         ..get(&["/health", "/v1/health"], "whether the server answers", |app, call| {
@@ -115,9 +112,7 @@ pub static ROUTES: &[Route] = &[
     })),
     ollama(get(&["/api/ps"], "the model that is loaded", |app, call| Box::pin(ollama::running(app, call)))),
     ollama(post(&["/api/show"], "what the model is", |app, call| Box::pin(ollama::show(app, call)))),
-    ollama(get(&["/api/version"], "the program's version", |app, call| {
-        Box::pin(ollama::version(app, call))
-    })),
+    ollama(get(&["/api/version"], "the program's version", |app, call| Box::pin(ollama::version(app, call)))),
     ollama(post(&["/api/embed", "/api/embeddings"], "not supported yet: answers 501", |app, call| {
         Box::pin(text::embeddings(app, call))
     })),
@@ -134,7 +129,7 @@ pub static ROUTES: &[Route] = &[
         "not supported yet: answers 501",
         |app, call| Box::pin(text::embeddings(app, call)),
     ),
-    post(&["/infill"], "not supported yet: answers 501", |app, call| Box::pin(text::infill(app, call))),
+    post(&["/infill"], "fills a gap in a text", |app, call| Box::pin(infill::infill(app, call))),
 ];
 
 /// The router of the table.

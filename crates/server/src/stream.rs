@@ -11,6 +11,7 @@ use futures_util::stream;
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::caller::Caller;
 use crate::error::{ApiError, ApiResult};
 use crate::generate::{Ending, Generation, Output};
 use crate::plan::Plan;
@@ -65,9 +66,15 @@ impl Frame {
 }
 
 /// Runs a plan and answers in the endpoint's way.
-pub async fn answer(app: &Arc<App>, plan: Plan, mut protocol: impl Protocol) -> ApiResult<Response> {
+pub async fn answer(
+    app: &Arc<App>,
+    caller: &Arc<Caller>,
+    plan: Plan,
+    mut protocol: impl Protocol,
+) -> ApiResult<Response> {
     let plan = Arc::new(plan);
-    let mut generation = Generation::start(app, &plan)?;
+    caller.note(app, &plan).await;
+    let mut generation = Generation::start(app, caller, &plan)?;
     if !plan.stream {
         let endings = generation.complete().await?;
         return Ok(json_response(&protocol.whole(endings)));

@@ -61,6 +61,35 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     })
     .env("LLAMA_ARG_API_KEY_FILE")
     .tools(SERVE),
+    Flag::value(
+        "--api-keys",
+        "FILE",
+        "JSON file of keys with names, models, ends and limits; read again when it changes",
+        |c: &mut Config, v| {
+            c.server.key_file = Some(path(v)?);
+            Ok(())
+        },
+    )
+    .tools(SERVE),
+    Flag::value("--audit-log", "FILE", "File for a line of JSON about each request", |c: &mut Config, v| {
+        c.server.audit_log = Some(path(v)?);
+        Ok(())
+    })
+    .tools(SERVE),
+    Flag::value(
+        "--audit-rules",
+        "FILE",
+        "JSON file of rules for the log's risk level",
+        |c: &mut Config, v| {
+            c.server.audit_rules = Some(path(v)?);
+            Ok(())
+        },
+    )
+    .tools(SERVE),
+    Flag::switch("--audit-prompts", "Write prompts into the audit log, too", |c: &mut Config, on| {
+        c.server.audit_prompts = on;
+    })
+    .tools(SERVE),
     Flag::switch("--allow-unauthenticated", "Serve other machines without a key", |c: &mut Config, on| {
         c.server.allow_unauthenticated = on;
     })
@@ -124,7 +153,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::value(
         "-to --timeout",
         "SECONDS",
-        "How long a client may take to send a body",
+        "How long a client may take to send a body, or leave an answer untaken",
         |c: &mut Config, v| {
             c.server.timeout = at_least(v, 1)?;
             Ok(())
@@ -151,6 +180,22 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .negative("--no-cache-prompt")
     .env("LLAMA_ARG_CACHE_PROMPT")
     .default("on")
+    .tools(SERVE),
+    Flag::value(
+        "-cram --cache-ram",
+        "MIB",
+        "Memory for what slots held before; 0 means none, -1 no limit",
+        |c: &mut Config, v| {
+            c.server.cache_mebibytes = i64::from(at_least::<i32>(v, -1)?);
+            Ok(())
+        },
+    )
+    .env("LLAMA_ARG_CACHE_RAM")
+    .default("2048")
+    .tools(SERVE),
+    Flag::switch("--spm-infill", "The text after a gap comes first", |c: &mut Config, on| {
+        c.server.suffix_first = on;
+    })
     .tools(SERVE),
     Flag::switch(
         "--prefill-assistant",

@@ -35,7 +35,7 @@ pub async fn messages(app: Arc<App>, call: Call) -> ApiResult<Response> {
             Ok((plan, protocol))
         })
         .await?;
-    answer(&app, plan, protocol).await
+    answer(&app, &call.caller, plan, protocol).await
 }
 
 /// The request as one of OpenAI's.
@@ -146,7 +146,10 @@ impl Anthropic {
                 }
                 Delta::Call(name) => {
                     let id = identifier("toolu_");
-                    self.start(json!({ "type": "tool_use", "id": id, "name": name, "input": {} }), &mut frames);
+                    self.start(
+                        json!({ "type": "tool_use", "id": id, "name": name, "input": {} }),
+                        &mut frames,
+                    );
                     self.input.clear();
                 }
                 Delta::Arguments(text) => {

@@ -31,7 +31,7 @@ pub async fn completions(app: Arc<App>, call: Call) -> ApiResult<Response> {
             Ok((plan, protocol))
         })
         .await?;
-    answer(&app, plan, protocol).await
+    answer(&app, &call.caller, plan, protocol).await
 }
 
 /// `POST /v1/chat/completions`.
@@ -44,7 +44,7 @@ pub async fn chat_completions(app: Arc<App>, call: Call) -> ApiResult<Response> 
             Ok((plan, protocol))
         })
         .await?;
-    answer(&app, plan, protocol).await
+    answer(&app, &call.caller, plan, protocol).await
 }
 
 /// The plan of a request with `messages`, and what tells the parts of each answer apart.

@@ -88,9 +88,3 @@ pub async fn embeddings(_: Arc<App>, _: Call) -> ApiResult<Response> {
         "this server runs a model that generates text; embeddings and reranking are not supported yet";
     Err(ApiError::new(crate::error::Kind::NotSupported, message))
 }
-
-/// `POST /infill`.
-pub async fn infill(_: Arc<App>, _: Call) -> ApiResult<Response> {
-    let message = "filling in is not supported yet";
-    Err(ApiError::new(crate::error::Kind::NotSupported, message))
-}
