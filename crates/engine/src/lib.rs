@@ -9,6 +9,7 @@
 //! caused them, and the others go on.
 #![forbid(unsafe_code)]
 
+mod embedding;
 mod engine;
 mod error;
 mod event;
@@ -19,6 +20,7 @@ mod schedule;
 mod store;
 mod worker;
 
+pub use embedding::{EmbeddingSender, normalize};
 pub use engine::{Engine, EngineOptions, EventSender};
 pub use error::EngineError;
 pub use event::{Event, FinishReason, Timings};

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use puna_runtime::{Batch, OutputRows, Outputs, Work};
 
+use crate::embedding::{EmbeddingSender, Embeddings};
 use crate::job::{Job, Next, Slot};
 use crate::store::Store;
 use crate::{
@@ -18,6 +19,7 @@ type Reply<T> = Sender<Result<T, EngineError>>;
 pub(crate) enum Command {
     Submit(RequestId, Box<Request>, EventSender),
     Cancel(RequestId),
+    Embed(Vec<Vec<u32>>, EmbeddingSender),
     Save(u32, Reply<Vec<u8>>),
     Restore(u32, Vec<u8>, Reply<Vec<u32>>),
     Clear(u32, Reply<()>),
@@ -37,6 +39,7 @@ pub(crate) struct Worker {
     slots: Vec<Slot>,
     store: Store,
     queue: VecDeque<Queued>,
+    embeddings: Embeddings,
     /// Counts steps and assignments.
     clock: u64,
 }
@@ -56,14 +59,21 @@ fn guarded<T, E: Into<EngineError>>(f: impl FnOnce() -> Result<T, E>) -> Result<
 impl Worker {
     pub(crate) fn new(model: Box<dyn Runner>, options: EngineOptions) -> Self {
         let slots = (0..model.sequences()).map(|_| Slot::default()).collect();
-        let store = Store::new(options.store_bytes);
-        Self { model, options, slots, store, queue: VecDeque::new(), clock: 0 }
+        Self {
+            store: Store::new(options.store_bytes),
+            model,
+            options,
+            slots,
+            queue: VecDeque::new(),
+            embeddings: Embeddings::default(),
+            clock: 0,
+        }
     }
 
     /// Serves until told to stop or until the handle is gone.
     pub(crate) fn serve(mut self, commands: &Receiver<Command>) {
         loop {
-            let idle = self.slots.iter().all(|slot| slot.job.is_none());
+            let idle = self.slots.iter().all(|slot| slot.job.is_none()) && self.embeddings.is_empty();
             let command = if idle {
                 commands.recv().map_err(|_| TryRecvError::Disconnected)
             } else {
@@ -84,6 +94,7 @@ impl Worker {
         for mut queued in self.queue {
             (queued.events)(Event::Failed(EngineError::Stopped));
         }
+        self.embeddings.stop();
     }
 
     fn obey(&mut self, command: Command) {
@@ -92,6 +103,9 @@ impl Worker {
             Command::Submit(id, request, mut events) => {
                 let (vocabulary, context) = (self.model.vocabulary(), self.model.context());
                 match request.validate(vocabulary, context, self.slots.len() as u32) {
+                    Ok(()) if self.model.embeds() => {
+                        events(Event::Failed(EngineError::Purpose { made_for: "embeddings" }));
+                    }
                     Ok(()) => self.queue.push_back(Queued { id, request, events }),
                     Err(error) => {
                         events(Event::Failed(error));
@@ -99,6 +113,7 @@ impl Worker {
                 }
             }
             Command::Cancel(id) => self.cancel(id),
+            Command::Embed(texts, sender) => self.embeddings.push(&*self.model, texts, sender),
             Command::Save(sequence, reply) => {
                 let _ = reply.send(self.save(sequence));
             }
@@ -276,6 +291,10 @@ impl Worker {
     /// One step: room, batch, run, tokens.
     fn step(&mut self) {
         self.clock += 1;
+        if !self.embeddings.is_empty() {
+            let (model, tokens) = (&mut self.model, self.options.step_tokens as usize);
+            self.embeddings.step(tokens, |texts| guarded(|| model.embed(texts)));
+        }
         for index in 0..self.slots.len() {
             if self.slots[index].job.as_ref().is_some_and(|job| job.deserted) {
                 self.finish(index, FinishReason::Cancelled);

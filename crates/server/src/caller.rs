@@ -84,23 +84,38 @@ impl Caller {
     }
 
     /// Looks at the prompts for the log, aside.
-    pub async fn note(self: &Arc<Self>, app: &Arc<App>, plan: &Arc<Plan>) {
-        if self.audit.is_none() {
-            return;
-        }
-        let (caller, app, plan) = (self.clone(), app.clone(), plan.clone());
-        let looking = tokio::task::spawn_blocking(move || {
-            let mut prompts: Vec<&[u32]> = plan.requests.iter().map(|request| &request.prompt[..]).collect();
+    pub async fn note(self: &Arc<Self>, app: &Arc<App>, plan: &Plan) {
+        if self.audit.is_some() {
+            let mut prompts: Vec<Vec<u32>> =
+                plan.requests.iter().map(|request| request.prompt.clone()).collect();
             // Several answers to one prompt.
             prompts.dedup();
-            caller.assess(&app.served.tokenizer, &prompts);
-        });
+            self.look(app, prompts).await;
+        }
+    }
+
+    /// The same for texts that become numbers. Their tokens count at once.
+    pub async fn note_texts(self: &Arc<Self>, app: &Arc<App>, texts: &[Vec<u32>]) {
+        let tokens = texts.iter().map(|text| text.len() as u64).sum();
+        self.prompt_tokens.fetch_add(tokens, Ordering::Relaxed);
+        if let Some(key) = self.key.get() {
+            key.spend(tokens);
+        }
+        if self.audit.is_some() {
+            self.look(app, texts.to_vec()).await;
+        }
+    }
+
+    async fn look(self: &Arc<Self>, app: &Arc<App>, prompts: Vec<Vec<u32>>) {
+        let (caller, app) = (self.clone(), app.clone());
+        let looking =
+            tokio::task::spawn_blocking(move || caller.assess(&app.served.tokenizer, &prompts));
         if looking.await.is_err() {
             self.failed("server_error");
         }
     }
 
-    fn assess(&self, tokenizer: &Tokenizer, prompts: &[&[u32]]) {
+    fn assess(&self, tokenizer: &Tokenizer, prompts: &[Vec<u32>]) {
         let Some(audit) = &self.audit else { return };
         let texts: Vec<Vec<u8>> = prompts.iter().map(|prompt| tokenizer.decode(prompt, true)).collect();
         // No text has a zero byte, so two lists of prompts never look alike.

@@ -33,6 +33,6 @@ mod tls;
 
 pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};
 pub use metrics::{METRICS, MetricRow, Metrics};
-pub use options::{AuditOptions, Defaults, Facts, Options, Served, Tls, Warnings};
+pub use options::{AuditOptions, Defaults, Embeds, Facts, Options, Served, Tls, Warnings};
 pub use routes::{ROUTES, Route};
 pub use server::Server;

@@ -10,7 +10,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use serde_json::Value;
 
-use crate::api::{anthropic, infill, information, native, ollama, openai, responses, slots, text};
+use crate::api::{anthropic, embeddings, infill, information, native, ollama, openai, responses, slots, text};
 use crate::app::App;
 use crate::edge::{self, Call};
 use crate::error::{ApiError, ApiResult};
@@ -121,13 +121,16 @@ pub static ROUTES: &[Route] = &[
     post(&["/apply-template"], "the prompt of a conversation", |app, call| {
         Box::pin(text::apply_template(app, call))
     }),
-    post(&["/embedding", "/embeddings", "/v1/embeddings"], "not supported yet: answers 501", |app, call| {
-        Box::pin(text::embeddings(app, call))
+    post(&["/embedding", "/embeddings"], "embeddings of texts", |app, call| {
+        Box::pin(embeddings::native(app, call))
+    }),
+    post(&["/v1/embeddings"], "embeddings of texts, OpenAI's way", |app, call| {
+        Box::pin(embeddings::openai(app, call))
     }),
     post(
         &["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"],
-        "not supported yet: answers 501",
-        |app, call| Box::pin(text::embeddings(app, call)),
+        "documents by how well they answer a query",
+        |app, call| Box::pin(embeddings::rerank(app, call)),
     ),
     post(&["/infill"], "fills a gap in a text", |app, call| Box::pin(infill::infill(app, call))),
 ];

@@ -7,7 +7,10 @@ use crate::invocation::Invocation;
 use crate::{file_types, files, interrupt, load, pages, recommended, session};
 use puna_engine::{Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
-use puna_server::{AuditOptions, Defaults, Facts, Options, Served, Server, ServerError, Tls, Warnings};
+use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
+use puna_server::{
+    AuditOptions, Defaults, Embeds, Facts, Options, Served, Server, ServerError, Tls, Warnings,
+};
 use puna_tokenizer::Tokenizer;
 use std::time::Duration;
 
@@ -51,7 +54,18 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     let renderer =
         Renderer::choose(template.as_ref().copied(), tokenizer.vocabulary(), &config.chat, console)?;
     let parallel = config.server.parallel.unwrap_or(PARALLEL);
-    let model = load::model(&opened, config, console, parallel, parallel)?;
+    let embedding = &config.embedding;
+    let model = match embedding.serve || embedding.serve_ranks {
+        true => embedder(&opened, config, console, parallel)?,
+        false => load::model(&opened, config, console, parallel, parallel)?,
+    };
+    let ranks = embedding.serve_ranks || load::pooling_of(config, metadata)? == Pooling::Rank;
+    let embeds = model.embedded_rows().map(|rows| Embeds {
+        width: model.information().width as usize,
+        per_token: rows == OutputRows::All,
+        ranks,
+        normalize: embedding.normalize,
+    });
     session::warn_of_shift(&model, config, console);
     let information = model.information().clone();
 
@@ -94,7 +108,25 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     let caches: u64 = model.memory().iter().map(|memory| memory.caches).sum();
     let slot_bytes = caches.saturating_mul(2) + 64 * u64::from(model.information().context) + (1 << 20);
     let engine = Engine::start(model, options).map_err(|error| Failure::Failed(error.to_string()))?;
-    Ok((Served { engine, tokenizer, template: renderer.template, facts, defaults }, slot_bytes))
+    Ok((Served { engine, tokenizer, template: renderer.template, facts, defaults, embeds }, slot_bytes))
+}
+
+/// Loads a model that makes embeddings or ranks. Texts that see themselves as a whole are as long as a step, so that is
+/// as long as a batch.
+fn embedder(
+    opened: &load::Opened,
+    config: &Config,
+    console: &Console,
+    parallel: u32,
+) -> Result<Model, Failure> {
+    let pooling = match config.embedding.serve_ranks {
+        true => Some(Pooling::Rank),
+        false => load::pooling(config),
+    };
+    let options = load::options(config, parallel, 0)?;
+    let micro_batch = options.micro_batch.max(config.context.batch);
+    let options = ModelOptions { purpose: Purpose::Embed(pooling), micro_batch, ..options };
+    load::model_with(opened, config, console, &options)
 }
 
 /// How to serve, as the flags say.
