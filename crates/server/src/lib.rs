@@ -18,6 +18,7 @@ mod fields;
 mod generate;
 mod keys;
 mod metrics;
+mod openapi;
 mod options;
 mod parts;
 mod patience;

@@ -59,6 +59,9 @@ pub static ROUTES: &[Route] = &[
             Box::pin(information::health(app, call))
         })
     },
+    get(&["/openapi.json"], "these endpoints, as OpenAPI describes them", |app, call| {
+        Box::pin(information::description(app, call))
+    }),
     get(&["/models", "/v1/models"], "the model that is served", |app, call| {
         Box::pin(information::models(app, call))
     }),

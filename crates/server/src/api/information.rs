@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::app::{App, View};
 use crate::edge::Call;
 use crate::error::{ApiError, ApiResult, Kind};
+use crate::openapi;
 use crate::sampling;
 use crate::stream::json_response;
 
@@ -36,6 +37,11 @@ pub async fn page(app: Arc<App>, _: Call) -> ApiResult<Response> {
 /// `GET /health`.
 pub async fn health(_: Arc<App>, _: Call) -> ApiResult<Response> {
     Ok(json_response(&json!({ "status": "ok" })))
+}
+
+/// `GET /openapi.json`.
+pub async fn description(app: Arc<App>, _: Call) -> ApiResult<Response> {
+    Ok(json_response(&openapi::description(&app.options.prefix, &app.served.facts.build)))
 }
 
 /// `GET /v1/models`.
