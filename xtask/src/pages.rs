@@ -79,6 +79,8 @@ const TOOLS: &[(&str, ToolSet)] = &[
     ("perplexity", ToolSet::PERPLEXITY),
     ("quantize", ToolSet::QUANTIZE),
     ("gguf-split", ToolSet::GGUF_SPLIT),
+    ("embedding", ToolSet::EMBEDDING),
+    ("rerank", ToolSet::RERANK),
 ];
 
 /// Rows without a line of the form `` | `name` | … `` on their page, and lines without a row.

@@ -53,8 +53,15 @@ fn measure(heads: Heads, format: DType, tokens: usize, cells: usize, features: F
     let token_positions: Vec<i32> = (0..tokens).map(|i| (cells - tokens + i) as i32).collect();
     let cell_positions: Vec<i32> = (0..cells as i32).collect();
     let scale = 1.0 / (key_dim as f32).sqrt();
-    let attention =
-        Attention { heads, scale, softcap: None, mask: MaskRule::Causal, sinks: None, alibi: None };
+    let attention = Attention {
+        heads,
+        scale,
+        softcap: None,
+        mask: MaskRule::Causal,
+        sinks: None,
+        alibi: None,
+        relative: None,
+    };
     let mut plan = Plan::new(heads);
     plan.build(&spans, tokens, cells).expect("a sound step");
     let mut partials = vec![0.0; plan.partial_floats()];

@@ -86,7 +86,7 @@ impl Backend for Cpu {
         match &node.op {
             Op::GatherRows(_) => matches!(
                 (node.inputs[0], node.inputs[1]),
-                (Operand::Weight(_), Operand::Input(Input::Tokens | Input::Positions))
+                (Operand::Weight(_), Operand::Input(Input::Tokens | Input::Positions | Input::EncoderTokens),)
                     | (Operand::Value(_), Operand::Input(Input::OutputRows))
             ),
             Op::MatMul(_) => {
@@ -174,12 +174,26 @@ impl CpuPartition {
         if step.positions.len() != rows || step.output_rows.iter().any(|row| *row as usize >= rows) {
             return refuse(format!("positions or output rows do not fit {rows} tokens"));
         }
+        let read = step.encoder_tokens.len();
+        if read > bounds.tokens as usize || step.encoder_positions.len() != read {
+            return refuse(format!("{read} tokens of the encoder or their positions do not fit {bounds:?}"));
+        }
+        if step.sequences.iter().any(|sequence| sequence.start > sequence.end || sequence.end as usize > rows)
+        {
+            return refuse(format!("sequences do not fit {rows} tokens"));
+        }
         for node in &self.segment.graph.nodes[self.segment.nodes.clone()] {
-            if let (Op::GatherRows(_), [Operand::Weight(table), Operand::Input(Input::Tokens)]) =
+            let (Op::GatherRows(_), [Operand::Weight(table), Operand::Input(input)]) =
                 (&node.op, &node.inputs[..])
-                && let Some(token) =
-                    step.tokens.iter().find(|token| **token as usize >= self.weights.rows(*table))
-            {
+            else {
+                continue;
+            };
+            let tokens = match input {
+                Input::Tokens => &step.tokens[..],
+                Input::EncoderTokens => &step.encoder_tokens[..],
+                Input::Positions | Input::OutputRows => &[],
+            };
+            if let Some(token) = tokens.iter().find(|token| **token as usize >= self.weights.rows(*table)) {
                 return refuse(format!("token {token} is not in the vocabulary"));
             }
         }
@@ -196,12 +210,14 @@ impl CpuPartition {
                 group.spans.iter().map(|span| (span.tokens.start, span.tokens.end)).collect();
             ends.sort_unstable();
             let disjoint = ends.windows(2).all(|pair| pair[0].1 <= pair[1].0);
+            let (writers, readers) = (step.extent(kind.writers()), step.extent(kind.readers()));
             // The rows of a sequence share its recurrent cell; spans run in order there.
-            let own = *kind == CacheGroup::Recurrent || written.len() == rows;
-            if !own || group.write_cells.len() != rows || written.last().is_some_and(|cell| cell >= cells) {
+            let own = *kind == CacheGroup::Recurrent || written.len() == writers;
+            if !own || group.write_cells.len() != writers || written.last().is_some_and(|cell| cell >= cells)
+            {
                 return refuse("rows do not have cells of their own".into());
             }
-            if covered > rows || !disjoint || group.cell_positions.len() > *cells as usize {
+            if covered > readers || !disjoint || group.cell_positions.len() > *cells as usize {
                 return refuse("spans overlap or name cells that are not there".into());
             }
         }
@@ -230,9 +246,11 @@ impl Partition for CpuPartition {
         self.check(step, self.programs[program.0].bounds)?;
         let compiled = &mut self.programs[program.0];
         let mut partial_floats = 0;
+        let groups = self.segment.graph.groups();
         for (plan, (_, group)) in compiled.plans.iter_mut().zip(&compiled.program.plans) {
+            let rows = step.extent(groups[*group].readers());
             let group = &step.groups[*group];
-            plan.build(&group.spans, step.tokens.len(), group.cell_positions.len()).map_err(device_error)?;
+            plan.build(&group.spans, rows, group.cell_positions.len()).map_err(device_error)?;
             partial_floats = plan.partial_floats().max(partial_floats);
         }
         let partials = &mut self.partials;

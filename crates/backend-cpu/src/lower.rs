@@ -105,7 +105,7 @@ impl Lowering<'_> {
 
     fn bound(&self, symbol: Symbol) -> usize {
         match symbol {
-            Symbol::Tokens => self.bounds.tokens as usize,
+            Symbol::Tokens | Symbol::EncoderTokens => self.bounds.tokens as usize,
             Symbol::Outputs => self.bounds.outputs as usize,
         }
     }
@@ -217,7 +217,12 @@ impl Lowering<'_> {
                 let out = self.value_slot(value);
                 self.push_row_op(symbol, RowOp::PositionScale { scale: *scale, x, out });
             }
-            Op::RouteExperts(_)
+            Op::AddRow(_)
+            | Op::MeanRows(_)
+            | Op::Convolution(_)
+            | Op::GroupNorm(_)
+            | Op::FillColumns(_)
+            | Op::RouteExperts(_)
             | Op::ExpertWeights(_)
             | Op::SumExperts(_)
             | Op::GroupOfExpert(_)
@@ -328,9 +333,9 @@ impl Lowering<'_> {
 
     fn gather_rows(&mut self, node: &Node, value: ValueId, symbol: Symbol) {
         match (node.inputs[0], node.inputs[1]) {
-            (Operand::Weight(table), Operand::Input(Input::Tokens)) => {
+            (Operand::Weight(table), Operand::Input(Input::Tokens | Input::EncoderTokens)) => {
                 let out = self.value_slot(value);
-                self.push_row_op(symbol, RowOp::Embed { table, out });
+                self.push_row_op(symbol, RowOp::Embed { table, symbol, out });
             }
             (Operand::Weight(table), Operand::Input(Input::Positions)) => {
                 let out = self.value_slot(value);
@@ -486,7 +491,8 @@ impl Lowering<'_> {
     }
 
     fn attention(&mut self, node: &Node, attention: &ops::Attention, value: ValueId) {
-        let symbol = Symbol::Tokens;
+        let declared = &self.graph.states[attention.state.index()];
+        let symbol = declared.group().writers();
         let task = self.task(symbol);
         let keys = self.read(node.inputs[1], task);
         let values = self.read(node.inputs[2], task);
@@ -497,7 +503,8 @@ impl Lowering<'_> {
             unreachable!("attention has keys and values")
         };
         let groups = self.graph.groups();
-        let group = groups.iter().position(|group| *group == declared.group()).unwrap_or(0);
+        let group_of = declared.group();
+        let group = groups.iter().position(|group| *group == group_of).unwrap_or(0);
         let heads = match self.graph.operand_type(node.inputs[0]).shape[..] {
             [_, Dim::Fixed(heads), _] => heads,
             _ => unreachable!("queries are split into heads"),
@@ -515,17 +522,23 @@ impl Lowering<'_> {
         let task = self.program.tasks.len();
         let queries = self.read(node.inputs[0], task);
         let out = self.output_at(value, task);
+        let weight_of = |operand: Option<&Operand>| match operand {
+            Some(Operand::Weight(weight)) => Some(*weight),
+            _ => None,
+        };
+        let (sinks, table) = attention.optional_inputs(&node.inputs);
         let attention = AttentionTask {
             state: attention.state,
+            readers: group_of.readers(),
             heads: shape,
             plan,
             scale: attention.scale,
             soft_cap: attention.soft_cap,
             mask: attention.mask,
-            sinks: node.inputs.get(3).and_then(|operand| match operand {
-                Operand::Weight(weight) => Some(*weight),
-                _ => None,
-            }),
+            sinks: weight_of(sinks),
+            relative: weight_of(table)
+                .zip(attention.relative)
+                .map(|(table, bias)| relative_table(bias, heads as usize, self.weights.vector(table))),
             alibi: attention
                 .alibi_max_bias
                 .map(|bias| (0..heads).map(|head| alibi_slope(bias, head, heads) as f32).collect()),
@@ -548,6 +561,13 @@ impl Lowering<'_> {
         let out = self.output_at(value, task);
         self.push_task(Task::Evaluate(EvaluateTask { node: index, inputs, out }));
     }
+}
+
+/// A bias by distance as a row for each head: an entry for each offset of a key up to the reach on both sides.
+fn relative_table(bias: ops::RelativeBias, heads: usize, table: &[f32]) -> Vec<f32> {
+    let reach = ops::RelativeBias::REACH;
+    let entry = |head: usize, offset: i32| table[bias.bucket(offset) * heads + head];
+    (0..heads).flat_map(|head| (-reach..=reach).map(move |offset| entry(head, offset))).collect()
 }
 
 fn unary_kernel(function: Function) -> Option<Unary> {

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use puna_graph::ops::PositionScale;
-use puna_graph::{StateId, WeightId};
+use puna_graph::{StateId, Symbol, WeightId};
 
 use crate::arena::SlotId;
 use crate::frame::Frame;
@@ -18,8 +18,8 @@ use crate::kernels::rows::{Rows, RowsMut};
 /// One row-wise operation.
 #[derive(Clone, Debug)]
 pub enum RowOp {
-    /// Decodes the rows of a table at the step's tokens.
-    Embed { table: WeightId, out: SlotId },
+    /// Decodes the rows of a table at the tokens of an axis.
+    Embed { table: WeightId, symbol: Symbol, out: SlotId },
     /// Decodes the rows of a table at the step's positions; one past the end counts as the last.
     EmbedPositions { table: WeightId, out: SlotId },
     /// Copies the rows that leave the model.
@@ -90,12 +90,16 @@ impl RowOp {
     pub fn run(&self, frame: &Frame<'_>, range: Range<usize>) {
         let features = frame.features;
         match self {
-            RowOp::Embed { table, out } => {
+            RowOp::Embed { table, symbol, out } => {
+                let tokens = match symbol {
+                    Symbol::EncoderTokens => &frame.step.encoder_tokens,
+                    Symbol::Tokens | Symbol::Outputs => &frame.step.tokens,
+                };
                 let out = frame.rows_mut(*out);
                 for row in range {
                     // SAFETY: the row is this chunk's own.
                     let out = unsafe { std::slice::from_raw_parts_mut(out.row(row), out.width()) };
-                    frame.weights.decode_row(*table, frame.step.tokens[row] as usize, out);
+                    frame.weights.decode_row(*table, tokens[row] as usize, out);
                 }
             }
             RowOp::EmbedPositions { table, out } => {

@@ -96,11 +96,15 @@ impl Cache {
             unreachable!("attention has keys and values")
         };
         let cells = options.cells[group];
+        let (keys, values) = match declared.group().is_kept() {
+            true => (options.keys, options.values),
+            false => (DType::F32, DType::F32),
+        };
         Ok(Self {
             layer: *layer,
             group,
-            keys: Rows::new(options.keys, *kv_heads, *key_dim, cells)?,
-            values: Rows::new(options.values, *kv_heads, *value_dim, cells)?,
+            keys: Rows::new(keys, *kv_heads, *key_dim, cells)?,
+            values: Rows::new(values, *kv_heads, *value_dim, cells)?,
             rotation,
         })
     }
@@ -157,7 +161,10 @@ impl Caches {
     ) -> Result<Self, BackendError> {
         let mut caches: Vec<Option<Cache>> = graph.states.iter().map(|_| None).collect();
         for (state, rotation) in rotations {
-            caches[state.index()] = Some(Cache::new(graph, state, options, rotation)?);
+            // Layers may share a state.
+            if caches[state.index()].is_none() {
+                caches[state.index()] = Some(Cache::new(graph, state, options, rotation)?);
+            }
         }
         let recurrent = RecurrentStates::new(graph, nodes, options)?;
         Ok(Self { features, caches, recurrent })

@@ -63,6 +63,10 @@ pub struct AttentionTask {
     pub sinks: Option<WeightId>,
     /// ALiBi slope per head.
     pub alibi: Option<Vec<f32>>,
+    /// Bias by offset, a row per head.
+    pub relative: Option<Vec<f32>>,
+    /// Rows of the queries.
+    pub readers: Symbol,
     /// Queries.
     pub queries: SlotId,
     /// Result.
@@ -228,6 +232,7 @@ impl AttentionTask {
             mask: self.mask,
             sinks: self.sinks.map(|sinks| frame.weights.vector(sinks)),
             alibi: self.alibi.as_deref(),
+            relative: self.relative.as_deref(),
         };
         let plan = &bound.plans[self.plan];
         let output = frame.rows_mut(self.out);
@@ -240,7 +245,7 @@ impl AttentionTask {
             queries: frame.rows(self.queries),
             keys: cache.keys(),
             values: cache.values(),
-            token_positions: &frame.step.positions,
+            token_positions: frame.step.positions_of(self.readers),
             cell_positions: &frame.step.groups[cache.group()].cell_positions,
         };
         attention.run(frame.features, plan, &inputs, &output, bound.partials, chunk, scratch.floats());

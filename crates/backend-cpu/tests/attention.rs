@@ -177,6 +177,7 @@ impl Case {
                             MaskRule::Causal => k <= q,
                             MaskRule::Window(n) => k <= q && q - k < i64::from(n),
                             MaskRule::Chunked(n) => k <= q && k / i64::from(n) == q / i64::from(n),
+                            MaskRule::SymmetricWindow(n) => (q - k).abs() <= i64::from(n / 2),
                             MaskRule::Bidirectional => true,
                         };
                         if !is_seen {
@@ -192,6 +193,12 @@ impl Case {
                         }
                         if let Some(slopes) = attention.alibi {
                             score -= f64::from(slopes[head]) * (q - k).abs() as f64;
+                        }
+                        if let Some(table) = attention.relative {
+                            let width = table.len() / heads;
+                            let reach = (width / 2) as i64;
+                            let offset = (k - q).clamp(-reach, reach) + reach;
+                            score += f64::from(table[head * width + offset as usize]);
                         }
                         scores.push((score, cell));
                     }
@@ -235,7 +242,15 @@ impl Case {
 
 fn plain(heads: Heads) -> Attention<'static> {
     let scale = 1.0 / (heads.key_dim as f32).sqrt();
-    Attention { heads, scale, softcap: None, mask: MaskRule::Causal, sinks: None, alibi: None }
+    Attention {
+        heads,
+        scale,
+        softcap: None,
+        mask: MaskRule::Causal,
+        sinks: None,
+        alibi: None,
+        relative: None,
+    }
 }
 
 const F32: (DType, DType) = (DType::F32, DType::F32);
@@ -264,6 +279,7 @@ fn masks_and_attributes() {
             MaskRule::Window(100),
             MaskRule::Window(5000),
             MaskRule::Chunked(128),
+            MaskRule::SymmetricWindow(65),
             MaskRule::Bidirectional,
         ] {
             case.check(&Attention { mask, ..plain(heads) }, 1e-12);
@@ -271,6 +287,10 @@ fn masks_and_attributes() {
         case.check(&Attention { softcap: Some(0.5), ..plain(heads) }, 1e-12);
         case.check(&Attention { sinks: Some(&sinks), ..plain(heads) }, 1e-12);
         case.check(&Attention { alibi: Some(&slopes), mask: MaskRule::Bidirectional, ..plain(heads) }, 1e-12);
+        let relative = random(22, 4 * 61);
+        for mask in [MaskRule::Bidirectional, MaskRule::Causal] {
+            case.check(&Attention { relative: Some(&relative), mask, ..plain(heads) }, 1e-12);
+        }
         let all = Attention {
             softcap: Some(2.0),
             sinks: Some(&sinks),

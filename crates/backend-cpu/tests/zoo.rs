@@ -58,7 +58,8 @@ fn logits_equal_the_recorded_ones() {
         count += 1;
         let file = Arc::new(model.open());
         let graph =
-            build(&file.metadata, &file.tensors, &BuildOptions { context: 256 }).expect("the model builds");
+            build(&file.metadata, &file.tensors, &BuildOptions { context: 256, ..BuildOptions::default() })
+                .expect("the model builds");
         for (name, steps, cpu) in &cpus {
             if let Some(fault) = faults(cpu, *steps, &model, &file, &graph) {
                 wrong.push(format!("{} on {name}: {fault}", model.name));

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod run;
+pub mod steps;
 pub mod zoo;
 
 /// Normalised squared error: the sum of squared differences over the sum of squared right values.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use puna_backend::partition::partition;
 use puna_backend::{Backend, Boundary, Bounds, CacheOptions, DeviceId, Partition, ProgramId, WeightSource};
 use puna_gguf::File;
-use puna_graph::{CacheGroup, Graph, GroupStep, Output, Span, Step, WeightId};
+use puna_graph::{CacheGroup, Graph, GroupStep, Output, Span, Step, ValueId, WeightId};
 use puna_quant::DType;
 
 /// Weights of an open file.
@@ -27,6 +27,10 @@ impl WeightSource for FileWeights {
 /// position `i`, a recurrent state is in cell 0.
 pub fn group_step(group: CacheGroup, first: u32, end: u32) -> GroupStep {
     let tokens = 0..end - first;
+    if group == CacheGroup::Step {
+        let positions: Vec<i32> = (first as i32..end as i32).collect();
+        return GroupStep::of_rows(&positions, &[tokens]);
+    }
     if group == CacheGroup::Recurrent {
         let cells = if first > 0 { std::iter::once(0..1).collect() } else { Vec::new() };
         return GroupStep {
@@ -40,6 +44,22 @@ pub fn group_step(group: CacheGroup, first: u32, end: u32) -> GroupStep {
         cell_positions: (0..end as i32).collect(),
         spans: vec![Span { tokens, cells: std::iter::once(0..end).collect() }],
     }
+}
+
+/// Runs one step on empty caches of a back end's first device and returns a value of it.
+pub fn once(backend: &dyn Backend, file: Arc<File>, graph: Graph, step: &Step, value: ValueId) -> Vec<f32> {
+    let graph = Arc::new(graph);
+    let weights = Arc::new(FileWeights { file, graph: graph.clone() });
+    let rows = step.tokens.len().max(step.encoder_tokens.len()) as u32;
+    let caches =
+        CacheOptions { keys: DType::F32, values: DType::F32, cells: vec![rows; graph.groups().len()] };
+    let (_, segment) = partition(&graph, |_| 0).remove(0);
+    let mut partition =
+        backend.load(DeviceId(0), segment, weights, &caches, &mut |_| true).expect("the segment loads");
+    let program = partition.compile(Bounds { tokens: rows, outputs: rows }).expect("the segment compiles");
+    let mut boundary = Boundary::default();
+    partition.run(program, step, &mut boundary).expect("the step runs");
+    boundary.values.remove(&value).expect("the value leaves the model").into_floats()
 }
 
 /// A model on one back end with one sequence, cell `i` holding position `i`.
@@ -87,6 +107,8 @@ impl SingleSequence {
             positions: (first as i32..end as i32).collect(),
             output_rows: (first_output..tokens.len() as u32).collect(),
             groups: self.graph.groups().into_iter().map(|group| group_step(group, first, end)).collect(),
+            sequences: std::iter::once(0..tokens.len() as u32).collect(),
+            ..Step::default()
         };
         let mut boundary = Boundary::default();
         self.partition.run(self.program, &step, &mut boundary).expect("the step runs");

@@ -1,5 +1,6 @@
 //! The zoo: tiny models of every architecture, made from a header and a seed, with recorded logits.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use puna_gguf::File;
@@ -75,8 +76,25 @@ impl ZooModel {
     }
 }
 
+/// Whether an architecture has a GELU in this file.
+fn has_gelu(architecture: &str, header: &Path) -> bool {
+    let metadata = || File::header(header).expect("the zoo's headers are good").metadata;
+    match architecture {
+        "modern-bert" => {
+            metadata().str_or("modern-bert.hidden_activation", "gelu").expect("a text") == "gelu"
+        }
+        // The gate tells them apart.
+        "t5" | "t5encoder" => {
+            let tensors = File::header(header).expect("the zoo's headers are good").tensors;
+            tensors.get("enc.blk.0.ffn_gate.weight").is_some()
+        }
+        other => GELU.contains(&other),
+    }
+}
+
 /// Architectures with a GELU.
 const GELU: &[&str] = &[
+    "bert",
     "bloom",
     "codeshell",
     "falcon",
@@ -84,17 +102,121 @@ const GELU: &[&str] = &[
     "gemma2",
     "gemma3",
     "gemma3n",
+    "gemma-embedding",
     "gemma4",
     "gpt2",
     "gptneox",
     "grok",
+    "jina-bert-v2",
+    "jina-bert-v3",
     "mpt",
+    "nomic-bert-moe",
     "phi2",
     "pockettts",
     "spark2_5",
     "starcoder",
     "starcoder2",
+    "wavtokenizer-dec",
 ];
+
+/// One model of the zoo that makes embeddings or has an encoder.
+pub struct EmbeddingModel {
+    /// Name of its header.
+    pub name: String,
+    /// A text alone.
+    pub tokens: Vec<u32>,
+    /// Several in one batch.
+    pub batch: Vec<Vec<u32>>,
+    /// Tokens of the decoder, for those that have one.
+    pub decoder_tokens: Vec<u32>,
+    /// Recorded values by kind (`none`, `mean`, `cls`, `last`, `rank`, `logits`): for pooled kinds a row for the text
+    /// alone and one for each of the batch, for `none` a row per token of the same.
+    pub recorded: BTreeMap<String, Vec<f32>>,
+    /// Columns that the recorded logits have, if not all.
+    pub columns: Vec<std::ops::Range<usize>>,
+    /// Recorded greedy continuation; empty if there is none.
+    pub greedy: Vec<u32>,
+    seed: u64,
+}
+
+/// Every model of `headers-embedding`, in the order of the manifest.
+pub fn embedding_models() -> Vec<EmbeddingModel> {
+    let folder = folder().join("golden-embedding");
+    let text = std::fs::read_to_string(folder.join("manifest.json")).expect("the zoo has a manifest");
+    let manifest: serde_json::Value = serde_json::from_str(&text).expect("the manifest is JSON");
+    let numbers = |value: &serde_json::Value| -> Vec<u32> {
+        let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
+        list.iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+    };
+    let lists = |value: &serde_json::Value| -> Vec<Vec<u32>> {
+        value.as_array().map(Vec::as_slice).unwrap_or_default().iter().map(numbers).collect()
+    };
+    let models = manifest["models"].as_object().expect("the manifest lists models");
+    let model = |(name, model): (&String, &serde_json::Value)| {
+        let kinds = model["files"].as_object().expect("the manifest lists files").keys();
+        let recorded = kinds.map(|kind| {
+            let bytes = std::fs::read(folder.join(format!("{name}.{kind}.f32"))).expect("the file is there");
+            let floats = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            (kind.clone(), floats.collect())
+        });
+        EmbeddingModel {
+            name: name.clone(),
+            tokens: numbers(&manifest["tokens"]),
+            batch: lists(&manifest["batch"]),
+            decoder_tokens: numbers(&manifest["decoder_tokens"]),
+            recorded: recorded.collect(),
+            columns: lists(&model["columns"]).iter().map(|c| c[0] as usize..c[1] as usize).collect(),
+            greedy: numbers(&model["greedy"]),
+            seed: manifest["seed"].as_u64().expect("the manifest has a seed"),
+        }
+    };
+    models.iter().map(model).collect()
+}
+
+impl EmbeddingModel {
+    fn header(&self) -> PathBuf {
+        folder().join("headers-embedding").join(format!("{}.header", self.name))
+    }
+
+    /// The model file's bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        fill(&self.header(), self.seed)
+    }
+
+    /// The model, opened.
+    pub fn open(&self) -> File {
+        File::from_bytes(self.bytes()).expect("the zoo's files are good")
+    }
+
+    /// `general.architecture`.
+    pub fn architecture(&self) -> String {
+        let metadata = File::header(&self.header()).expect("the zoo's headers are good").metadata;
+        metadata.str("general.architecture").expect("a header has an architecture").to_string()
+    }
+
+    /// Largest error allowed by the model's activation. Classifiers have a GELU where their model has one.
+    pub fn tolerance(&self) -> f64 {
+        if has_gelu(&self.architecture(), &self.header()) { 1e-6 } else { 1e-8 }
+    }
+
+    /// What the encoder and the decoder read for the recorded logits; a decoder alone reads the text.
+    pub fn encoder_and_decoder(&self, graph: &puna_graph::Graph) -> (&[u32], &[u32]) {
+        match graph.groups().contains(&puna_graph::CacheGroup::Encoder) {
+            true => (&self.tokens, &self.decoder_tokens),
+            false => (&[], &self.tokens),
+        }
+    }
+
+    /// The recorded columns of rows of logits.
+    pub fn select(&self, logits: &[f32], width: usize) -> Vec<f32> {
+        if self.columns.is_empty() {
+            return logits.to_vec();
+        }
+        let row =
+            |row: &[f32]| self.columns.iter().flat_map(|c| row[c.clone()].to_vec()).collect::<Vec<f32>>();
+        logits.chunks_exact(width).flat_map(row).collect()
+    }
+}
 
 /// A model file from a header (a GGUF cut at its data section) and a seed. Element `i` of tensor `T` is made
 /// from `splitmix64(fnv1a64(T) ^ seed·G + (i + 1)·G)` as a number in [-1, 1), scaled by the kind of tensor.

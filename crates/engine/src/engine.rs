@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use crate::worker::{Command, Worker};
-use crate::{EngineError, Event, Request, RequestId, Runner};
+use crate::{EmbeddingSender, EngineError, Event, Request, RequestId, Runner};
 
 /// Settings of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +36,7 @@ pub struct Engine {
     context: u32,
     vocabulary: u32,
     sequences: u32,
+    embeds: bool,
 }
 
 impl Engine {
@@ -43,12 +44,13 @@ impl Engine {
     pub fn start(model: impl Runner + 'static, options: EngineOptions) -> Result<Engine, EngineError> {
         let (commands, received) = channel();
         let (context, vocabulary, sequences) = (model.context(), model.vocabulary(), model.sequences());
+        let embeds = model.embeds();
         let thread = std::thread::Builder::new()
             .name("engine".into())
             .spawn(move || Worker::new(Box::new(model), options).serve(&received))
             .map_err(EngineError::Thread)?;
         let next = AtomicU64::new(0);
-        Ok(Engine { commands, thread: Some(thread), next, context, vocabulary, sequences })
+        Ok(Engine { commands, thread: Some(thread), next, context, vocabulary, sequences, embeds })
     }
 
     /// Positions that one sequence can hold.
@@ -64,6 +66,21 @@ impl Engine {
     /// Number of sequences that can be served at once.
     pub fn sequences(&self) -> u32 {
         self.sequences
+    }
+
+    /// Whether the model makes embeddings, so that requests for text fail.
+    pub fn embeds(&self) -> bool {
+        self.embeds
+    }
+
+    /// Queues texts to embed. For each there is a row, or a row per token one after another, not normalised. Texts of
+    /// several requests share steps.
+    pub fn embed_to(&self, texts: Vec<Vec<u32>>, sender: EmbeddingSender) {
+        if let Err(error) = self.commands.send(Command::Embed(texts, sender))
+            && let Command::Embed(_, sender) = error.0
+        {
+            sender(Err(EngineError::Stopped));
+        }
     }
 
     /// Queues a request; its events arrive at the receiver. Dropping the receiver cancels the request.

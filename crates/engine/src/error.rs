@@ -17,6 +17,20 @@ pub enum EngineError {
         /// Tokens that one sequence can hold.
         context: u32,
     },
+    /// A text to embed does not fit into a step, where it must be as a whole.
+    #[error("a text has {tokens} tokens, a step holds {most}; a larger batch is needed (-b, -ub)")]
+    TextTooLong {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Tokens that a text may have.
+        most: u32,
+    },
+    /// The model was loaded for another purpose.
+    #[error("the model was loaded to make {made_for}")]
+    Purpose {
+        /// What it makes.
+        made_for: &'static str,
+    },
     /// The prompt holds an id that is no token.
     #[error("token {token} is outside the vocabulary of {vocabulary} tokens")]
     TokenOutOfRange {

@@ -9,6 +9,7 @@
 //! caused them, and the others go on.
 #![forbid(unsafe_code)]
 
+mod embedding;
 mod engine;
 mod error;
 mod event;
@@ -18,6 +19,7 @@ mod runner;
 mod schedule;
 mod worker;
 
+pub use embedding::{EmbeddingSender, normalize};
 pub use engine::{Engine, EngineOptions, EventSender};
 pub use error::EngineError;
 pub use event::{Event, FinishReason, Timings};

@@ -25,6 +25,18 @@ pub trait Runner: Send {
     /// Drops `discard` positions after the first `keep` and moves the later ones down. An error leaves the
     /// sequence as it was, or empties it.
     fn shift(&mut self, sequence: u32, keep: u32, discard: u32) -> Result<(), RuntimeError>;
+    /// Whether it makes embeddings instead of logits, so that only [`Runner::embed`] can be used.
+    fn embeds(&self) -> bool {
+        false
+    }
+    /// Tokens that a text to embed may have.
+    fn longest_text(&self) -> u32 {
+        self.context()
+    }
+    /// Embeddings of texts, each in range and not empty: for each its row, or a row per token one after another.
+    fn embed(&mut self, _: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        Err(RuntimeError::Purpose { purpose: "generating text" })
+    }
     /// The sequence as bytes; `tokens` are those it holds, one for each position.
     fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError>;
     /// Replaces the sequence by a saved one and returns its tokens, one for each position. An error leaves the
@@ -55,6 +67,18 @@ impl Runner for Model {
 
     fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError> {
         Model::run(self, batch)
+    }
+
+    fn embeds(&self) -> bool {
+        self.embedded_rows().is_some()
+    }
+
+    fn longest_text(&self) -> u32 {
+        Model::longest_text(self)
+    }
+
+    fn embed(&mut self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        Model::embed(self, texts)
     }
 
     fn longest_truncation(&self, sequence: u32, wanted: u32) -> u32 {

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use puna_runtime::{Batch, OutputRows, Outputs, Work};
 
+use crate::embedding::{EmbeddingSender, Embeddings};
 use crate::job::{Job, Next, Slot};
 use crate::{
     Demand, EngineError, EngineOptions, Event, EventSender, FinishReason, Limits, Request, RequestId, Runner,
@@ -17,6 +18,7 @@ type Reply<T> = Sender<Result<T, EngineError>>;
 pub(crate) enum Command {
     Submit(RequestId, Box<Request>, EventSender),
     Cancel(RequestId),
+    Embed(Vec<Vec<u32>>, EmbeddingSender),
     Save(u32, Reply<Vec<u8>>),
     Restore(u32, Vec<u8>, Reply<Vec<u32>>),
     Clear(u32, Reply<()>),
@@ -35,6 +37,7 @@ pub(crate) struct Worker {
     options: EngineOptions,
     slots: Vec<Slot>,
     queue: VecDeque<Queued>,
+    embeddings: Embeddings,
     /// Counts steps and assignments.
     clock: u64,
 }
@@ -54,13 +57,13 @@ fn guarded<T, E: Into<EngineError>>(f: impl FnOnce() -> Result<T, E>) -> Result<
 impl Worker {
     pub(crate) fn new(model: Box<dyn Runner>, options: EngineOptions) -> Self {
         let slots = (0..model.sequences()).map(|_| Slot::default()).collect();
-        Self { model, options, slots, queue: VecDeque::new(), clock: 0 }
+        Self { model, options, slots, queue: VecDeque::new(), embeddings: Embeddings::default(), clock: 0 }
     }
 
     /// Serves until told to stop or until the handle is gone.
     pub(crate) fn serve(mut self, commands: &Receiver<Command>) {
         loop {
-            let idle = self.slots.iter().all(|slot| slot.job.is_none());
+            let idle = self.slots.iter().all(|slot| slot.job.is_none()) && self.embeddings.is_empty();
             let command = if idle {
                 commands.recv().map_err(|_| TryRecvError::Disconnected)
             } else {
@@ -81,6 +84,7 @@ impl Worker {
         for mut queued in self.queue {
             (queued.events)(Event::Failed(EngineError::Stopped));
         }
+        self.embeddings.stop();
     }
 
     fn obey(&mut self, command: Command) {
@@ -89,6 +93,9 @@ impl Worker {
             Command::Submit(id, request, mut events) => {
                 let (vocabulary, context) = (self.model.vocabulary(), self.model.context());
                 match request.validate(vocabulary, context, self.slots.len() as u32) {
+                    Ok(()) if self.model.embeds() => {
+                        events(Event::Failed(EngineError::Purpose { made_for: "embeddings" }));
+                    }
                     Ok(()) => self.queue.push_back(Queued { id, request, events }),
                     Err(error) => {
                         events(Event::Failed(error));
@@ -96,6 +103,7 @@ impl Worker {
                 }
             }
             Command::Cancel(id) => self.cancel(id),
+            Command::Embed(texts, sender) => self.embeddings.push(&*self.model, texts, sender),
             Command::Save(sequence, reply) => {
                 let _ = reply.send(self.save(sequence));
             }
@@ -229,6 +237,10 @@ impl Worker {
     /// One step: room, batch, run, tokens.
     fn step(&mut self) {
         self.clock += 1;
+        if !self.embeddings.is_empty() {
+            let (model, tokens) = (&mut self.model, self.options.step_tokens as usize);
+            self.embeddings.step(tokens, |texts| guarded(|| model.embed(texts)));
+        }
         for index in 0..self.slots.len() {
             if self.slots[index].job.as_ref().is_some_and(|job| job.deserted) {
                 self.finish(index, FinishReason::Cancelled);

@@ -1,5 +1,6 @@
 //! The configuration that flags write: plain data, one field per flag.
 
+use crate::embedding::Embedding;
 use crate::values::Toggle;
 use crate::workshop::{GgufSplit, Perplexity, Quantize};
 use puna_gguf::Value;
@@ -32,13 +33,15 @@ pub struct Config {
     pub tokenize: Tokenize,
     /// What `logits` computes.
     pub logits: Logits,
+    /// How texts become embeddings.
+    pub embedding: Embedding,
     /// What `perplexity` computes.
     pub perplexity: Perplexity,
     /// How `quantize` chooses formats.
     pub quantize: Quantize,
     /// How `gguf-split` cuts files.
     pub gguf_split: GgufSplit,
-    /// `--json` of `info`, `devices` and `list`.
+    /// `--json` of `info`, `devices`, `list` and `rerank`.
     pub json: bool,
     /// Arguments that are no flags, in order.
     pub positional: Vec<String>,
@@ -481,9 +484,11 @@ impl Default for Tokenize {
 /// What `logits` computes.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Logits {
-    /// Token ids of the prompt.
-    pub tokens: Vec<u32>,
-    /// File for the logits, positions x vocabulary, little-endian f32.
+    /// Token ids of each sequence.
+    pub tokens: Vec<Vec<u32>>,
+    /// Token ids that the decoder is given, in models that have an encoder, too.
+    pub decoder_tokens: Vec<u32>,
+    /// File for the logits or embeddings, rows x columns, little-endian f32.
     pub output: Option<PathBuf>,
     /// Tokens to generate greedily after the prompt.
     pub greedy: u32,

@@ -194,6 +194,8 @@ impl ToolSet {
     pub const PERPLEXITY: Self = Self(1 << 16);
     pub const QUANTIZE: Self = Self(1 << 17);
     pub const GGUF_SPLIT: Self = Self(1 << 18);
+    pub const EMBEDDING: Self = Self(1 << 24);
+    pub const RERANK: Self = Self(1 << 25);
     /// Every tool.
     pub const ALL: Self = Self(u32::MAX);
     /// Tools that hold a conversation.
@@ -203,7 +205,9 @@ impl ToolSet {
     /// Tools that generate text.
     pub const GENERATE: Self = Self::CHAT.or(Self::SIMPLE).or(Self::SERVE);
     /// Tools that run a model.
-    pub const ENGINE: Self = Self::GENERATE.or(Self::LOGITS).or(Self::PERPLEXITY);
+    pub const ENGINE: Self = Self::GENERATE.or(Self::LOGITS).or(Self::PERPLEXITY).or(Self::EMBED);
+    /// Tools that turn texts into numbers.
+    pub const EMBED: Self = Self::EMBEDDING.or(Self::RERANK);
     /// Tools that need a model file.
     pub const MODEL: Self = Self::ENGINE.or(Self::TOKENIZE).or(Self::INFO).or(Self::PULL);
 

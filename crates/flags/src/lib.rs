@@ -8,6 +8,7 @@
 
 pub mod bench;
 mod config;
+mod embedding;
 mod error;
 mod flag;
 mod pages;
@@ -23,6 +24,7 @@ pub use config::{
     Chat, Config, Context, Cpu, Device, LoadMode, Log, Logits, Model, Prompt, Rope, Sampling, Server,
     Tokenize,
 };
+pub use embedding::Embedding;
 pub use error::UsageError;
 pub use flag::{Action, Flag, Group, Kind, SetValue, ToolSet};
 pub use pages::{Shell, completions, man_page, program, shell};

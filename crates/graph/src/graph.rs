@@ -40,6 +40,8 @@ pub enum Input {
     Positions,
     /// Indexes of the rows that leave the model: `[Outputs]`.
     OutputRows,
+    /// Token id of each row of the encoder's input: `[EncoderTokens]`.
+    EncoderTokens,
 }
 
 impl Input {
@@ -48,6 +50,7 @@ impl Input {
         let symbol = match self {
             Input::Tokens | Input::Positions => Symbol::Tokens,
             Input::OutputRows => Symbol::Outputs,
+            Input::EncoderTokens => Symbol::EncoderTokens,
         };
         Type { element: Element::I32, shape: vec![Dim::Of(symbol)] }
     }
@@ -107,6 +110,38 @@ pub enum CacheGroup {
     Window(u32),
     /// No positions: a cell holds what a recurrent layer has made of all tokens up to one.
     Recurrent,
+    /// What the decoder sees of an encoder's input, written by the rows of [`Symbol::EncoderTokens`].
+    Encoder,
+    /// Nothing beyond the step: cell `i` belongs to row `i`. Layers may share a state of this group, since each
+    /// writes it before it reads it. Kept as `f32` whatever the format of other caches.
+    Step,
+    /// As `Step`, for the rows of [`Symbol::EncoderTokens`].
+    EncoderStep,
+}
+
+impl CacheGroup {
+    /// Rows that write its cells.
+    pub fn writers(self) -> Symbol {
+        match self {
+            CacheGroup::Full | CacheGroup::Window(_) | CacheGroup::Recurrent | CacheGroup::Step => {
+                Symbol::Tokens
+            }
+            CacheGroup::Encoder | CacheGroup::EncoderStep => Symbol::EncoderTokens,
+        }
+    }
+
+    /// Rows that read its cells, which its spans cover.
+    pub fn readers(self) -> Symbol {
+        match self {
+            CacheGroup::EncoderStep => Symbol::EncoderTokens,
+            _ => Symbol::Tokens,
+        }
+    }
+
+    /// Whether its cells outlive a step.
+    pub fn is_kept(self) -> bool {
+        !matches!(self, CacheGroup::Step | CacheGroup::EncoderStep)
+    }
 }
 
 /// Memory that a model keeps from step to step.
@@ -156,6 +191,21 @@ impl StateDecl {
 pub enum Output {
     /// `[Outputs, vocabulary]`, unnormalised log-probabilities of the next token.
     Logits,
+    /// `[Outputs, width]`: embeddings or scores, of these rows of each sequence.
+    Embeddings(PooledRows),
+}
+
+/// Which rows of a sequence an embedding is made from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PooledRows {
+    /// Every row has one of its own.
+    All,
+    /// The first.
+    First,
+    /// The last.
+    Last,
+    /// The mean of all; asked for at the last row, with the whole sequence in one step.
+    Mean,
 }
 
 /// A model's computation. The node order is the execution order.
@@ -216,6 +266,14 @@ impl Graph {
         groups.sort();
         groups.dedup();
         groups
+    }
+
+    /// The value that carries embeddings and the rows that they are made from.
+    pub fn embeddings(&self) -> Option<(ValueId, PooledRows)> {
+        self.outputs.iter().find_map(|(role, value)| match role {
+            Output::Embeddings(rows) => Some((*value, *rows)),
+            Output::Logits => None,
+        })
     }
 
     /// The value that carries this output.

@@ -18,7 +18,8 @@ mod types;
 pub use array::Array;
 pub use error::GraphError;
 pub use graph::{
-    CacheGroup, Graph, Input, Node, Operand, Output, StateDecl, StateId, ValueId, WeightDecl, WeightId,
+    CacheGroup, Graph, Input, Node, Operand, Output, PooledRows, StateDecl, StateId, ValueId, WeightDecl,
+    WeightId,
 };
 pub use ops::Op;
 pub use step::{GroupStep, Span, Step};

@@ -20,12 +20,12 @@ pub struct Span {
 /// What a step does with the caches of one [`crate::CacheGroup`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GroupStep {
-    /// For each token row the cell that takes its key and value. In a recurrent group the cell of a span's last
-    /// row takes the state that the span ends with.
+    /// For each row of [`crate::CacheGroup::writers`] the cell that takes its key and value. In a recurrent group
+    /// the cell of a span's last row takes the state that the span ends with.
     pub write_cells: Vec<u32>,
     /// Position of every cell from 0 up to the last one named in `spans`. Empty in a recurrent group.
     pub cell_positions: Vec<i32>,
-    /// One entry per sequence in the step; together they cover all token rows. In a recurrent group they run
+    /// One entry per sequence in the step; together they cover all rows of [`crate::CacheGroup::readers`]. In a recurrent group they run
     /// one after the other, since a later one may start from the state of an earlier one.
     pub spans: Vec<Span>,
 }
@@ -39,8 +39,27 @@ pub struct Step {
     pub positions: Vec<i32>,
     /// Rows whose results leave the model, ascending.
     pub output_rows: Vec<u32>,
+    /// Rows of each sequence in the step, in order; together they are all token rows.
+    pub sequences: Vec<Range<u32>>,
+    /// Token ids of the encoder's input, one per row of it.
+    pub encoder_tokens: Vec<u32>,
+    /// Position of each of these rows in its sequence.
+    pub encoder_positions: Vec<i32>,
     /// One entry per cache group of the graph, in the order of `Graph::groups`.
     pub groups: Vec<GroupStep>,
+}
+
+impl GroupStep {
+    /// The step of a group whose cells are the rows themselves, from the positions of the rows and the rows of
+    /// each sequence.
+    pub fn of_rows(positions: &[i32], sequences: &[Range<u32>]) -> Self {
+        let span = |rows: &Range<u32>| Span { tokens: rows.clone(), cells: vec![rows.clone()] };
+        Self {
+            write_cells: (0..positions.len() as u32).collect(),
+            cell_positions: positions.to_vec(),
+            spans: sequences.iter().map(span).collect(),
+        }
+    }
 }
 
 impl Step {
@@ -49,6 +68,16 @@ impl Step {
         match symbol {
             Symbol::Tokens => self.tokens.len(),
             Symbol::Outputs => self.output_rows.len(),
+            Symbol::EncoderTokens => self.encoder_tokens.len(),
+        }
+    }
+
+    /// Positions of the rows of an axis; rows that leave the model have none.
+    pub fn positions_of(&self, symbol: Symbol) -> &[i32] {
+        match symbol {
+            Symbol::Tokens => &self.positions,
+            Symbol::EncoderTokens => &self.encoder_positions,
+            Symbol::Outputs => &[],
         }
     }
 
@@ -58,6 +87,7 @@ impl Step {
             Input::Tokens => self.tokens.iter().map(|token| *token as i32).collect(),
             Input::Positions => self.positions.clone(),
             Input::OutputRows => self.output_rows.iter().map(|row| *row as i32).collect(),
+            Input::EncoderTokens => self.encoder_tokens.iter().map(|token| *token as i32).collect(),
         }
     }
 }

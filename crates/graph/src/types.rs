@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Symbol {
     /// Token rows of the step, over all sequences.
     Tokens,
+    /// Rows of an encoder's input, in models that have an encoder and a decoder.
+    EncoderTokens,
     /// Rows whose result leaves the model (logits or embeddings).
     Outputs,
 }

@@ -74,6 +74,7 @@ fn operation(name: &str, random: &mut Random, states: usize) -> Op {
         MaskRule::Window(2),
         MaskRule::Chunked(0),
         MaskRule::Chunked(2),
+        MaskRule::SymmetricWindow(3),
         MaskRule::Bidirectional,
     ]);
     match name {
@@ -99,6 +100,8 @@ fn operation(name: &str, random: &mut Random, states: usize) -> Op {
             mask,
             soft_cap: (random.below(2) == 0).then(|| random.float()),
             alibi_max_bias: (random.below(2) == 0).then(|| random.float()),
+            relative: (random.below(4) == 0)
+                .then(|| RelativeBias { buckets: random.small(), both_directions: random.below(2) == 0 }),
         }
         .into(),
         "Glu" => Glu { function }.into(),
@@ -156,6 +159,11 @@ fn operation(name: &str, random: &mut Random, states: usize) -> Op {
             GatedLinearAttention { state, scale: float, head_decays }.into()
         }
         "Rwkv7" => Rwkv7 { state }.into(),
+        "AddRow" => AddRow { row: random.small() }.into(),
+        "MeanRows" => MeanRows.into(),
+        "Convolution" => Convolution.into(),
+        "GroupNorm" => GroupNorm { groups: random.small(), epsilon: float }.into(),
+        "FillColumns" => FillColumns { start: random.small(), length: random.small(), value: float }.into(),
         other => panic!("this test does not know {other}"),
     }
 }
@@ -191,7 +199,9 @@ fn beginning(random: &mut Random) -> Graph {
         graph.states.push(state);
     }
     // What most operations want: rows, rows of heads, and integers, for each token.
-    for (index, shape) in [vec![3, 4], vec![2], vec![2, 2], vec![2, 2, 2]].into_iter().enumerate() {
+    for (index, shape) in
+        [vec![3, 4], vec![2], vec![2, 2], vec![2, 2, 2], vec![2, 2, 1]].into_iter().enumerate()
+    {
         graph.weights[index].shape = shape;
     }
     let mut push = |op: Op, inputs| graph.push(op, inputs, None, "given").expect("it is valid");
@@ -211,6 +221,7 @@ fn fitting(name: &str) -> &'static [Operand] {
     const VECTOR: Operand = Operand::Weight(WeightId(1));
     const MATRIX: Operand = Operand::Weight(WeightId(2));
     const MATRICES: Operand = Operand::Weight(WeightId(3));
+    const KERNEL: Operand = Operand::Weight(WeightId(4));
     match name {
         "Rope" => &[HEADS, Operand::Input(Input::Positions)],
         "AddExpertBias" => &[HEADS, MATRIX, EXPERTS],
@@ -218,6 +229,10 @@ fn fitting(name: &str) -> &'static [Operand] {
         "ShortConvolution" => &[ROWS, MATRIX],
         "SelectiveScan" => &[HEADS, ROWS, MATRIX, HEADS, HEADS, VECTOR],
         "GatedDeltaRule" => &[HEADS, HEADS, HEADS, HEADS, ROWS],
+        "AddRow" => &[ROWS, MATRIX],
+        "MeanRows" => &[ROWS, Operand::Input(Input::OutputRows)],
+        "Convolution" => &[ROWS, KERNEL],
+        "GroupNorm" | "FillColumns" => &[ROWS],
         _ => &[],
     }
 }
@@ -258,6 +273,8 @@ fn step(random: &mut Random, graph: &Graph) -> Step {
         positions: (1..=tokens as i32).collect(),
         output_rows: (0..tokens).filter(|_| random.below(2) == 0).collect(),
         groups: groups.collect(),
+        sequences: spans.into_iter().filter(|rows| !rows.is_empty()).collect(),
+        ..Step::default()
     }
 }
 

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 
 use puna_gguf::{Metadata, Tensors};
 use puna_graph::ops::{
-    Add, Function, GatherRows, Glu, LayerNorm, MatMul, Mul, Reshape, RmsNorm, Scale, Slice, SoftCap, Unary,
+    Add, AddRow, FillColumns, Function, GatherRows, Glu, LayerNorm, MatMul, Mul, Reshape, RmsNorm, Scale,
+    Slice, SoftCap, Unary,
 };
 use puna_graph::{Graph, Input, Op, Operand, Output, StateDecl, StateId, ValueId, WeightDecl, WeightId};
 use puna_quant::DType;
 
-use crate::{BuildOptions, ModelError};
+use crate::blocks::Classifier;
+use crate::{BuildOptions, ModelError, Purpose};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
@@ -22,10 +24,13 @@ pub struct Builder<'m> {
     architecture: &'m str,
     metadata: &'m Metadata,
     tensors: &'m Tensors,
-    context: u32,
+    options: BuildOptions,
+    bidirectional: bool,
+    classifier: Classifier,
     graph: Graph,
     declared: HashMap<String, WeightId>,
     layer: Option<u32>,
+    layer_prefix: &'static str,
     layers: u32,
     norm: Option<Norm>,
 }
@@ -48,6 +53,8 @@ pub struct Head {
     pub soft_cap: Option<f32>,
     /// Whether `output.bias` is left out though the file has it.
     pub ignores_bias: bool,
+    /// Columns that are overwritten.
+    pub suppressed: Option<FillColumns>,
 }
 
 impl<'m> Builder<'m> {
@@ -62,14 +69,22 @@ impl<'m> Builder<'m> {
             architecture,
             metadata,
             tensors,
-            context: options.context,
+            options: *options,
+            bidirectional: false,
+            classifier: Classifier::default(),
             graph: Graph::default(),
             declared: HashMap::new(),
             layer: None,
+            layer_prefix: "blk",
             layers: 0,
             norm: None,
         };
         builder.layers = builder.count("block_count", MOST_LAYERS)?;
+        let causal = match options.causal {
+            Some(causal) => causal,
+            None => builder.bool_or("attention.causal", true)?,
+        };
+        builder.bidirectional = !causal;
         Ok(builder)
     }
 
@@ -84,6 +99,12 @@ impl<'m> Builder<'m> {
     pub fn count(&self, key: &str, most: u32) -> Result<u32> {
         let value = self.metadata.u32(&self.key(key))?;
         self.check_count(key, value, most)
+    }
+
+    /// A number of layers, or that of [`Builder::layers`] if the key is absent.
+    pub fn layers_or(&self, key: &str) -> Result<u32> {
+        let value = self.metadata.u32_or(&self.key(key), self.layers)?;
+        self.check_count(key, value, MOST_LAYERS)
     }
 
     /// A count between 1 and the widest tensor axis, or `default` if the key is absent.
@@ -196,7 +217,51 @@ impl<'m> Builder<'m> {
 
     /// Cells that one sequence may use.
     pub fn context(&self) -> u32 {
-        self.context
+        self.options.context
+    }
+
+    /// What the graph is for.
+    pub fn purpose(&self) -> Purpose {
+        self.options.purpose
+    }
+
+    /// Architecture of the file.
+    pub fn architecture(&self) -> &str {
+        self.architecture
+    }
+
+    /// Whether rows see later ones, by the file or because [`Builder::see_both_directions`] was called.
+    pub fn is_bidirectional(&self) -> bool {
+        self.bidirectional
+    }
+
+    /// Lets every row see all of its sequence in the step, unless the options say otherwise.
+    pub fn see_both_directions(&mut self) {
+        self.bidirectional = self.options.causal != Some(true);
+    }
+
+    /// What becomes of a pooled row where scores are asked for.
+    pub fn classifier(&self) -> Classifier {
+        self.classifier
+    }
+
+    /// Overrides the default of [`Builder::classifier`].
+    pub fn set_classifier(&mut self, classifier: Classifier) {
+        self.classifier = classifier;
+    }
+
+    /// Elements of an array of texts, 0 if the key is absent.
+    pub fn array_length(&self, key: &str) -> u32 {
+        match self.metadata.get(&self.key(key)) {
+            Some(puna_gguf::Value::Array(array)) => u32::try_from(array.len()).unwrap_or(u32::MAX),
+            _ => 0,
+        }
+    }
+
+    /// Ends the graph with these outputs.
+    pub fn finish(mut self, outputs: Vec<(Output, ValueId)>) -> Graph {
+        self.graph.outputs.extend(outputs);
+        self.graph
     }
 
     /// The layer being built.
@@ -214,7 +279,7 @@ impl<'m> Builder<'m> {
     /// The name in the file; some tensors are stored without `.weight`.
     fn tensor_name(&self, name: &str) -> String {
         let full = match self.layer {
-            Some(layer) => format!("blk.{layer}.{name}"),
+            Some(layer) => format!("{}.{layer}.{name}", self.layer_prefix),
             None => name.to_string(),
         };
         match full.strip_suffix(".weight") {
@@ -280,6 +345,14 @@ impl<'m> Builder<'m> {
     pub fn weight(&mut self, name: &str, shape: &[u32]) -> Result<Operand> {
         let name = self.tensor_name(name);
         self.weight_at(name, shape, self.layer)
+    }
+
+    /// [`Builder::weight`] of another layer.
+    pub fn weight_of_layer(&mut self, layer: u32, name: &str, shape: &[u32]) -> Result<Operand> {
+        let outer = self.layer.replace(layer);
+        let weight = self.weight(name, shape);
+        self.layer = outer;
+        weight
     }
 
     /// [`Builder::weight`] for a tensor that belongs to no layer.
@@ -362,8 +435,18 @@ impl<'m> Builder<'m> {
         self.graph.push(op, inputs, layer, name).map_err(|source| ModelError::Graph { name, layer, source })
     }
 
-    /// Declares a cache.
+    /// Declares a cache; one that does not outlive the step is shared by all layers that need the same.
     pub fn state(&mut self, state: StateDecl) -> StateId {
+        let same = |other: &StateDecl| match (other, &state) {
+            (
+                StateDecl::KeyValue { kv_heads, key_dim, value_dim, group, .. },
+                StateDecl::KeyValue { kv_heads: h, key_dim: k, value_dim: v, group: g, .. },
+            ) => !group.is_kept() && (kv_heads, key_dim, value_dim, group) == (h, k, v, g),
+            _ => false,
+        };
+        if let Some(index) = self.graph.states.iter().position(same) {
+            return StateId(index as u32);
+        }
         self.graph.states.push(state);
         StateId(self.graph.states.len() as u32 - 1)
     }
@@ -375,9 +458,25 @@ impl<'m> Builder<'m> {
 
     /// Rows of the embedding table for the step's tokens: `[Tokens, embedding_length]`.
     pub fn embed(&mut self) -> Result<ValueId> {
-        let width = self.count("embedding_length", MOST_WIDTH)?;
+        self.embed_input(Input::Tokens, "embedding_length")
+    }
+
+    /// Rows of the embedding table, as wide as a key says, for these tokens.
+    pub fn embed_input(&mut self, tokens: Input, width: &str) -> Result<ValueId> {
+        let width = self.count(width, MOST_WIDTH)?;
         let table = self.global_weight("token_embd.weight", &[self.vocabulary()?, width])?;
-        self.push(GatherRows, vec![table, Operand::Input(Input::Tokens)], "embed")
+        self.push(GatherRows, vec![table, Operand::Input(tokens)], "embed")
+    }
+
+    /// `x` plus row 0 of a table that belongs to no layer.
+    pub fn add_first_row(&mut self, x: ValueId, table: &'static str) -> Result<ValueId> {
+        let rows = match self.file_shape(table) {
+            Some([rows, _]) if (1..=u64::from(MOST_WIDTH)).contains(rows) => *rows as u32,
+            _ => 1,
+        };
+        let width = self.width(x);
+        let table = self.global_weight(table, &[rows, width])?;
+        self.push(AddRow { row: 0 }, vec![x.into(), table], "token_types")
     }
 
     /// `x` plus the row of `position_embd` at each row's position.
@@ -535,14 +634,27 @@ impl<'m> Builder<'m> {
     /// Runs `layer` for each layer in turn; inside, names refer to the layer's tensors.
     pub fn each_layer(
         &mut self,
+        x: ValueId,
+        layer: impl FnMut(&mut Self, ValueId) -> Result<ValueId>,
+    ) -> Result<ValueId> {
+        self.each_layer_of("blk", self.layers, x, layer)
+    }
+
+    /// [`Builder::each_layer`] for so many layers whose tensors have another prefix than `blk`.
+    pub fn each_layer_of(
+        &mut self,
+        prefix: &'static str,
+        layers: u32,
         mut x: ValueId,
         mut layer: impl FnMut(&mut Self, ValueId) -> Result<ValueId>,
     ) -> Result<ValueId> {
-        for index in 0..self.layers {
+        self.layer_prefix = prefix;
+        for index in 0..layers {
             self.layer = Some(index);
             x = layer(self, x)?;
         }
         self.layer = None;
+        self.layer_prefix = "blk";
         Ok(x)
     }
 
@@ -551,8 +663,12 @@ impl<'m> Builder<'m> {
         self.logits_with(x, Head::default())
     }
 
-    /// [`Builder::logits`] followed by what `head` says.
+    /// [`Builder::logits`] followed by what `head` says. Where embeddings are asked for they are made of `x`
+    /// instead.
     pub fn logits_with(mut self, x: ValueId, head: Head) -> Result<Graph> {
+        if self.purpose() != Purpose::Generate {
+            return self.embeddings(x);
+        }
         let rows = self.push(GatherRows, vec![x.into(), Operand::Input(Input::OutputRows)], "output_rows")?;
         let name = if self.has("output.weight") { "output.weight" } else { "token_embd.weight" };
         let vocabulary = self.vocabulary()?;
@@ -568,7 +684,9 @@ impl<'m> Builder<'m> {
         if let Some(cap) = head.soft_cap {
             logits = self.push(SoftCap { cap }, vec![logits.into()], "logit_soft_cap")?;
         }
-        self.graph.outputs.push((Output::Logits, logits));
-        Ok(self.graph)
+        if let Some(fill) = head.suppressed {
+            logits = self.push(fill, vec![logits.into()], "suppressed")?;
+        }
+        Ok(self.finish(vec![(Output::Logits, logits)]))
     }
 }

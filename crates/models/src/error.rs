@@ -56,6 +56,25 @@ pub enum ModelError {
         /// Its format.
         dtype: puna_quant::DType,
     },
+    /// The architecture makes embeddings only.
+    #[error("a model of architecture '{architecture}' makes embeddings, it cannot generate text")]
+    NoLogits {
+        /// Architecture of the file.
+        architecture: String,
+    },
+    /// The file has no classifier, so there are no scores.
+    #[error(
+        "the model has no classifier (neither tensor cls.weight nor cls.output.weight), so it cannot rank"
+    )]
+    NoClassifier,
+    /// The architecture cannot do what was asked for.
+    #[error("a model of architecture '{architecture}' cannot have {what}")]
+    Unsuitable {
+        /// Architecture of the file.
+        architecture: String,
+        /// What was asked for.
+        what: &'static str,
+    },
     /// The pieces do not fit together.
     #[error("{name} of layer {layer:?}: {source}")]
     Graph {

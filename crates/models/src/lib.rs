@@ -9,9 +9,12 @@
 mod blocks;
 mod builder;
 mod error;
+mod purpose;
 
 mod apertus;
 mod bailing3;
+mod bert;
+mod chameleon;
 mod cohere;
 mod deci;
 mod deepseek2;
@@ -39,6 +42,7 @@ mod looped;
 mod mamba;
 mod minicpm3;
 mod minimax_01;
+mod modern_bert;
 mod moe;
 mod nemotron_h;
 mod olmo;
@@ -50,10 +54,13 @@ mod qwen_next;
 mod rwkv6;
 mod rwkv7;
 mod stablelm;
+mod t5;
 mod talkie;
+mod wavtokenizer;
 
 pub use builder::{Builder, Head, Norm};
 pub use error::ModelError;
+pub use purpose::{Pooling, Purpose};
 
 use puna_gguf::{Metadata, Tensors};
 use puna_graph::Graph;
@@ -198,13 +205,33 @@ pub const ARCHITECTURES: &[Architecture] = &[
     rwkv6::RWKV6_QWEN2,
     rwkv7::RWKV7,
     rwkv7::ARWKV7,
+    // Encoders and others that make embeddings.
+    bert::BERT,
+    bert::JINA_BERT_V2,
+    bert::JINA_BERT_V3,
+    bert::NOMIC_BERT,
+    bert::NOMIC_BERT_MOE,
+    modern_bert::MODERN_BERT,
+    modern_bert::NEO_BERT,
+    modern_bert::EUROBERT,
+    modern_bert::LLAMA_EMBED,
+    modern_bert::GEMMA_EMBEDDING,
+    t5::T5,
+    t5::T5_ENCODER,
+    wavtokenizer::ARCHITECTURE,
+    chameleon::ARCHITECTURE,
 ];
 
 /// What a graph depends on besides the file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BuildOptions {
     /// Cells that one sequence may use; LongRoPE chooses its factors by it.
     pub context: u32,
+    /// What the graph is for.
+    pub purpose: Purpose,
+    /// Whether a row sees later ones of its sequence (false) or not (true); `None` for what the file says. It sees
+    /// them only within one step, so nothing is kept from step to step.
+    pub causal: Option<bool>,
 }
 
 /// Builds the graph of a model file.

@@ -4,7 +4,7 @@
 use puna_graph::Graph;
 use puna_graph::ops::{Function, Gating, MaskRule, RopeKind};
 
-use crate::blocks::{Decoder, FeedForward, HeadNorms, Residuals, WindowDefaults, WindowRope};
+use crate::blocks::{Classifier, Decoder, FeedForward, HeadNorms, Residuals, WindowDefaults, WindowRope};
 use crate::builder::Norm;
 use crate::{Architecture, Builder, ModelError};
 
@@ -79,15 +79,20 @@ pub const BITNET: Architecture = Architecture { name: "bitnet", build: |b| split
 pub const EXAONE: Architecture = Architecture { name: "exaone", build: |b| split().with_factors().build(b) };
 
 /// Qwen 3 (arXiv 2505.09388): norms of queries and keys.
-pub const QWEN3: Architecture = Architecture { name: "qwen3", build: |b| split_with_head_norms().build(b) };
+pub const QWEN3: Architecture = Architecture { name: "qwen3", build: ranking };
 
 /// Qwen 3 with experts.
 pub const QWEN3MOE: Architecture =
     Architecture { name: "qwen3moe", build: |b| split_with_head_norms().build(b) };
 
 /// Qwen 3 VL, text.
-pub const QWEN3VL: Architecture =
-    Architecture { name: "qwen3vl", build: |b| split_with_head_norms().build(b) };
+pub const QWEN3VL: Architecture = Architecture { name: "qwen3vl", build: ranking };
+
+/// Rerankers made of these models give shares of "yes" and "no".
+fn ranking(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+    b.set_classifier(Classifier { softmax: true, ..Classifier::default() });
+    split_with_head_norms().build(b)
+}
 
 /// Qwen 3 VL with experts, text.
 pub const QWEN3VLMOE: Architecture =

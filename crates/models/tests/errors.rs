@@ -13,7 +13,7 @@ fn headers() -> impl Iterator<Item = (String, Vec<u8>)> {
 }
 
 fn built(metadata: &Metadata, tensors: &Tensors) -> Result<(), ModelError> {
-    build(metadata, tensors, &BuildOptions { context: 256 }).map(|_| ())
+    build(metadata, tensors, &BuildOptions { context: 256, ..BuildOptions::default() }).map(|_| ())
 }
 
 /// Values that some key may not have.

@@ -35,13 +35,16 @@ fn has_gelu(graph: &Graph) -> bool {
 /// The whole prompt in one step, every row an output.
 fn logits(model: &zoo::ZooModel) -> Result<Vec<f32>, puna_models::ModelError> {
     let file = model.open();
-    let graph = build(&file.metadata, &file.tensors, &BuildOptions { context: 256 })?;
+    let graph =
+        build(&file.metadata, &file.tensors, &BuildOptions { context: 256, ..BuildOptions::default() })?;
     let rows = model.tokens.len() as u32;
     let step = Step {
         tokens: model.tokens.clone(),
         positions: (0..rows as i32).collect(),
         output_rows: (0..rows).collect(),
         groups: graph.groups().into_iter().map(|group| group_step(group, 0, rows)).collect(),
+        sequences: std::iter::once(0..rows).collect(),
+        ..Step::default()
     };
     let mut memory: Vec<Memory> =
         graph.states.iter().map(|state| Memory::new(state, rows as usize)).collect();
@@ -77,7 +80,8 @@ fn logits_equal_the_recorded_ones() {
         tested.push(architecture);
     }
     assert!(faults.is_empty(), "wrong models:\n{}", faults.join("\n"));
-    for row in ARCHITECTURES {
+    let others: Vec<String> = zoo::embedding_models().iter().map(|model| model.architecture()).collect();
+    for row in ARCHITECTURES.iter().filter(|row| !others.iter().any(|name| name == row.name)) {
         assert!(tested.iter().any(|name| name == row.name), "no zoo model of {}", row.name);
     }
 }

@@ -16,7 +16,7 @@ pub struct Work {
     pub sequence: u32,
     /// Token ids below the vocabulary's size. Their positions continue at the sequence's length.
     pub tokens: Vec<u32>,
-    /// Which of them are asked for logits.
+    /// Which of them are asked for.
     pub outputs: OutputRows,
 }
 
@@ -25,16 +25,18 @@ pub struct Work {
 pub enum OutputRows {
     /// None: the tokens only fill the caches.
     None,
+    /// The first token's.
+    First,
     /// The last token's.
     Last,
     /// Every token's.
     All,
 }
 
-/// Rows of logits in the order of the batch.
+/// Rows of logits, or of embeddings, in the order of the batch.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Outputs {
-    /// Logits in a row: the size of the vocabulary.
+    /// Numbers in a row: the size of the vocabulary, or the width of an embedding.
     pub width: usize,
     /// Whose rows these are.
     pub rows: Vec<OutputRow>,
@@ -75,8 +77,9 @@ pub(crate) struct MicroBatch {
     pub(crate) output_rows: Vec<u32>,
 }
 
-/// Cuts a batch into steps of at most `rows` rows and `outputs` output rows (both at least 1), in order.
-pub(crate) fn split(batch: &Batch, rows: u32, outputs: u32) -> Vec<MicroBatch> {
+/// Cuts a batch into steps of at most `rows` rows and `outputs` output rows (both at least 1), in order. If `whole`,
+/// no work is cut; then each must fit by itself.
+pub(crate) fn split(batch: &Batch, rows: u32, outputs: u32, whole: bool) -> Vec<MicroBatch> {
     let (rows, outputs) = (rows.max(1) as usize, outputs.max(1) as usize);
     let mut steps = Vec::new();
     let mut step = MicroBatch::default();
@@ -84,7 +87,8 @@ pub(crate) fn split(batch: &Batch, rows: u32, outputs: u32) -> Vec<MicroBatch> {
         let mut start = 0;
         while start < work.tokens.len() {
             let taken = start..fit(&step, work, start, rows, outputs);
-            if taken.is_empty() {
+            let cut = whole && taken.end < work.tokens.len() && !step.tokens.is_empty();
+            if taken.is_empty() || cut {
                 steps.push(std::mem::take(&mut step));
                 continue;
             }
@@ -106,7 +110,8 @@ fn fit(step: &MicroBatch, work: &Work, start: usize, rows: usize, outputs: usize
     match work.outputs {
         OutputRows::All => end.min(start + room),
         OutputRows::Last if end == all && room == 0 => end - 1,
-        OutputRows::None | OutputRows::Last => end,
+        OutputRows::First if start == 0 && room == 0 => start,
+        OutputRows::None | OutputRows::First | OutputRows::Last => end,
     }
 }
 
@@ -116,7 +121,8 @@ fn append(step: &mut MicroBatch, work: &Work, taken: Range<usize>) {
     match work.outputs {
         OutputRows::All => step.output_rows.extend(row..row + count),
         OutputRows::Last if taken.end == work.tokens.len() => step.output_rows.push(row + count - 1),
-        OutputRows::None | OutputRows::Last => {}
+        OutputRows::First if taken.start == 0 => step.output_rows.push(row),
+        OutputRows::None | OutputRows::First | OutputRows::Last => {}
     }
     step.pieces.push((work.sequence, count));
     step.tokens.extend(&work.tokens[taken]);
@@ -140,13 +146,30 @@ mod tests {
                 work(2, 7..8, OutputRows::None),
             ],
         };
-        let steps = split(&batch, 4, 4);
+        let steps = split(&batch, 4, 4, false);
         assert_eq!(steps.len(), 2);
         assert_eq!(steps[0].pieces, [(3, 4)]);
         assert_eq!(steps[0].output_rows, []);
         assert_eq!(steps[1].tokens, [4, 5, 6, 7]);
         assert_eq!(steps[1].pieces, [(3, 1), (0, 2), (2, 1)]);
         assert_eq!(steps[1].output_rows, [0, 1, 2]);
+    }
+
+    #[test]
+    fn what_must_stay_whole_starts_a_new_step() {
+        let batch = Batch {
+            work: vec![
+                work(0, 0..3, OutputRows::First),
+                work(1, 3..6, OutputRows::First),
+                work(2, 6..7, OutputRows::Last),
+                work(3, 7..11, OutputRows::All),
+            ],
+        };
+        let steps = split(&batch, 4, 4, true);
+        let pieces: Vec<_> = steps.iter().map(|step| step.pieces.clone()).collect();
+        assert_eq!(pieces, [vec![(0, 3)], vec![(1, 3), (2, 1)], vec![(3, 4)]]);
+        let rows: Vec<_> = steps.iter().map(|step| step.output_rows.clone()).collect();
+        assert_eq!(rows, [vec![0], vec![0, 3], vec![0, 1, 2, 3]]);
     }
 
     #[test]
@@ -161,7 +184,7 @@ mod tests {
                     work(0, 20..24, OutputRows::All),
                 ],
             };
-            let steps = split(&batch, rows, outputs);
+            let steps = split(&batch, rows, outputs, false);
             let tokens: Vec<u32> = steps.iter().flat_map(|step| step.tokens.clone()).collect();
             assert_eq!(tokens, (0..24).collect::<Vec<_>>());
             let output_tokens: Vec<u32> = steps

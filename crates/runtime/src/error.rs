@@ -49,7 +49,7 @@ pub enum RuntimeError {
         /// Its name.
         name: &'static str,
     },
-    /// The graph is not a language model's: it has no logits or no caches.
+    /// The graph is not a language model's.
     #[error("the model's graph has no {what}")]
     NotALanguageModel {
         /// What it lacks.
@@ -80,6 +80,41 @@ pub enum RuntimeError {
         free: u32,
         /// Cells in all.
         context: u32,
+    },
+    /// A text has no tokens.
+    #[error("text {index} is empty: at least one token is needed")]
+    EmptyText {
+        /// Its number.
+        index: usize,
+    },
+    /// A text must be in one step as a whole, and is too long.
+    #[error(
+        "a text of {tokens} tokens does not fit into a step of {most}: its tokens see one another, so it cannot be \
+         cut; a larger micro-batch is needed (-ub, -b, -c)"
+    )]
+    TextTooLong {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Tokens that a step holds.
+        most: u32,
+    },
+    /// The model was loaded for another purpose.
+    #[error("the model was loaded for {purpose}")]
+    Purpose {
+        /// What it was loaded for.
+        purpose: &'static str,
+    },
+    /// The model has no encoder.
+    #[error("a model of architecture '{architecture}' has no encoder")]
+    NoEncoder {
+        /// Its architecture.
+        architecture: String,
+    },
+    /// The decoder was asked to go on before the encoder had read anything.
+    #[error("sequence {sequence} has no input yet: the encoder must read it before the decoder goes on")]
+    NotEncoded {
+        /// The sequence.
+        sequence: u32,
     },
     /// A token id is not in the vocabulary.
     #[error("token {token} is out of range, the vocabulary has {vocabulary} tokens")]

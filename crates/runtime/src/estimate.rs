@@ -2,7 +2,6 @@
 
 use puna_gguf::{Metadata, Tensors};
 use puna_graph::{Dim, Graph, Operand, StateDecl, Symbol, Type};
-use puna_models::BuildOptions;
 
 use crate::{ModelInformation, ModelOptions, RuntimeError};
 
@@ -34,7 +33,7 @@ pub fn estimate(
 ) -> Result<Estimate, RuntimeError> {
     let information = ModelInformation::of_file(metadata, tensors)?;
     let options = options.resolved(information.context_train)?;
-    let graph = puna_models::build(metadata, tensors, &BuildOptions { context: options.context })?;
+    let graph = puna_models::build(metadata, tensors, &options.build())?;
     Ok(of_graph(&graph, &options))
 }
 
@@ -56,7 +55,11 @@ fn of_graph(graph: &Graph, options: &ModelOptions) -> Estimate {
             // A format that does not fit the width is refused when the model is loaded.
             dtype.bytes_for(width as u64).unwrap_or(4 * width as u64).saturating_mul(heads)
         };
-        bytes(options.keys, *key_dim).saturating_add(bytes(options.values, *value_dim))
+        let (keys, values) = match group.is_kept() {
+            true => (options.keys, options.values),
+            false => (puna_quant::DType::F32, puna_quant::DType::F32),
+        };
+        bytes(keys, *key_dim).saturating_add(bytes(values, *value_dim))
     });
     let context = options.context;
     Estimate { context, weights, caches: caches.fold(0, u64::saturating_add), work: work(graph, options) }
@@ -74,7 +77,7 @@ fn work(graph: &Graph, options: &ModelOptions) -> u64 {
         ty.shape.iter().fold(4_u64, |bytes, dim| {
             bytes.saturating_mul(match dim {
                 Dim::Fixed(extent) => *extent as u64,
-                Dim::Of(Symbol::Tokens) => options.micro_batch as u64,
+                Dim::Of(Symbol::Tokens | Symbol::EncoderTokens) => options.micro_batch as u64,
                 Dim::Of(Symbol::Outputs) => options.outputs as u64,
             })
         })

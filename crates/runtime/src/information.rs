@@ -1,7 +1,7 @@
 //! What is known about a loaded model.
 
 use puna_gguf::{Metadata, Tensors};
-use puna_graph::{Graph, Output};
+use puna_graph::{Graph, Input, Node, Op, Operand};
 
 use crate::RuntimeError;
 
@@ -18,8 +18,10 @@ pub struct ModelInformation {
     pub context_train: u32,
     /// Context it was loaded with: the longest a sequence can get, in tokens.
     pub context: u32,
-    /// Number of tokens in the vocabulary: width of the logits.
+    /// Number of tokens in the vocabulary.
     pub vocabulary: u32,
+    /// Numbers in a row of what the model gives: logits of all tokens, an embedding, or scores.
+    pub width: u32,
     /// Width of the residual stream.
     pub embedding: u32,
     /// Elements of all tensors of the file.
@@ -29,7 +31,7 @@ pub struct ModelInformation {
 }
 
 impl ModelInformation {
-    /// What the metadata and the directory say. `context` and `vocabulary` come when the graph is built.
+    /// What the metadata and the directory say. `context`, `vocabulary` and `width` come when the graph is built.
     pub(crate) fn of_file(metadata: &Metadata, tensors: &Tensors) -> Result<Self, RuntimeError> {
         let architecture = metadata.str("general.architecture")?;
         let number = |key: &str| metadata.u32_or(&format!("{architecture}.{key}"), 0);
@@ -46,8 +48,14 @@ impl ModelInformation {
     }
 }
 
-/// Width of the graph's logits.
+/// Rows of the graph's table of embeddings.
 pub(crate) fn vocabulary(graph: &Graph) -> Result<u32, RuntimeError> {
-    let logits = graph.output(Output::Logits).ok_or(RuntimeError::NotALanguageModel { what: "logits" })?;
-    graph.value_type(logits).width().ok_or(RuntimeError::NotALanguageModel { what: "vocabulary" })
+    let table = |node: &Node| match (&node.op, &node.inputs[..]) {
+        (
+            Op::GatherRows(_),
+            [Operand::Weight(table), Operand::Input(Input::Tokens | Input::EncoderTokens)],
+        ) => graph.weights[table.index()].shape.first().copied(),
+        _ => None,
+    };
+    graph.nodes.iter().find_map(table).ok_or(RuntimeError::NotALanguageModel { what: "vocabulary" })
 }

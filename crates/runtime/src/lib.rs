@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod embed;
+mod encode;
 mod error;
 mod estimate;
 mod information;
@@ -23,3 +25,4 @@ pub use estimate::{Estimate, estimate};
 pub use information::ModelInformation;
 pub use model::Model;
 pub use options::{ModelOptions, Placement};
+pub use puna_models::{Pooling, Purpose};

@@ -6,7 +6,6 @@ use puna_backend::partition::partition;
 use puna_backend::{Backend, Bounds, CacheOptions, DeviceId, Segment, WeightSource};
 use puna_gguf::File;
 use puna_graph::{Graph, Operand, Output, StateId, WeightId};
-use puna_models::BuildOptions;
 
 use crate::estimate::weight_bytes;
 use crate::information::vocabulary;
@@ -27,8 +26,7 @@ impl Model {
     ) -> Result<Model, RuntimeError> {
         let information = ModelInformation::of_file(&file.metadata, &file.tensors)?;
         let options = options.resolved(information.context_train)?;
-        let build = BuildOptions { context: options.context };
-        let graph = puna_models::build(&file.metadata, &file.tensors, &build)?;
+        let graph = puna_models::build(&file.metadata, &file.tensors, &options.build())?;
         let weights = Arc::new(FileWeights::new(file, &graph));
         Self::assemble(graph, weights, information, backends, placement, &options, progress)
     }
@@ -46,8 +44,11 @@ impl Model {
     ) -> Result<Model, RuntimeError> {
         let options = options.resolved(information.context_train)?;
         let vocabulary = vocabulary(&graph)?;
-        let logits =
-            graph.output(Output::Logits).ok_or(RuntimeError::NotALanguageModel { what: "logits" })?;
+        let logits = graph.output(Output::Logits).map(|logits| (logits, None));
+        let embeddings = graph.embeddings().map(|(value, rows)| (value, Some(rows)));
+        let output = logits.or(embeddings).ok_or(RuntimeError::NotALanguageModel { what: "output" })?;
+        let width = graph.value_type(output.0).width();
+        let width = width.ok_or(RuntimeError::NotALanguageModel { what: "output of fixed width" })?;
         if graph.states.is_empty() {
             return Err(RuntimeError::NotALanguageModel { what: "caches" });
         }
@@ -84,12 +85,12 @@ impl Model {
 
         let cell_bytes = cell_bytes(&graph, &mut loaded)?;
         let groups = graph.groups().into_iter().zip(&caches.cells);
-        let ledgers = groups.map(|(group, cells)| {
+        let ledgers = groups.filter(|(group, _)| group.is_kept()).map(|(group, cells)| {
             let ledger = Ledger::new(group, *cells, options.sequences);
             ledger.map_err(|_| RuntimeError::LedgerMemory { cells: *cells })
         });
         let ledgers = ledgers.collect::<Result<_, _>>()?;
-        let information = ModelInformation { context: options.context, vocabulary, ..information };
+        let information = ModelInformation { context: options.context, vocabulary, width, ..information };
         Ok(Model {
             graph,
             weights,
@@ -97,7 +98,8 @@ impl Model {
             options,
             segments: loaded,
             ledgers,
-            logits,
+            output: output.0,
+            pooled: output.1,
             cell_bytes,
             fingerprint: None,
         })

@@ -1,14 +1,15 @@
 //! The loaded model and its one verb.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use puna_backend::{Boundary, MemoryUse, Partition, ProgramId, WeightSource};
-use puna_graph::{CacheGroup, Graph, Step, ValueId};
+use puna_graph::{CacheGroup, Graph, GroupStep, PooledRows, Span, Step, ValueId};
 
 use crate::batch::{MicroBatch, split};
 use crate::ledger::Ledger;
-use crate::{Batch, ModelInformation, ModelOptions, OutputRow, Outputs, RuntimeError};
+use crate::{Batch, ModelInformation, ModelOptions, OutputRow, OutputRows, Outputs, RuntimeError};
 
 /// A model on its devices with the caches of its sequences.
 pub struct Model {
@@ -17,9 +18,11 @@ pub struct Model {
     pub(crate) information: ModelInformation,
     pub(crate) options: ModelOptions,
     pub(crate) segments: Vec<Loaded>,
-    /// One per cache group, in the order of `Graph::groups`; never empty.
+    /// One per cache group that is kept, in the order of `Graph::groups`; none for an encoder alone.
     pub(crate) ledgers: Vec<Ledger>,
-    pub(crate) logits: ValueId,
+    pub(crate) output: ValueId,
+    /// Rows of a text that an embedding is made from, where the model makes embeddings.
+    pub(crate) pooled: Option<PooledRows>,
     /// Bytes of one saved cell of each state.
     pub(crate) cell_bytes: Vec<usize>,
     /// Made when first needed, since it reads a little of every weight.
@@ -33,7 +36,8 @@ pub(crate) struct Loaded {
 }
 
 impl Model {
-    /// Runs the tokens of a batch and returns the rows of logits that it asks for, in its order.
+    /// Runs the tokens of a batch and returns the rows of logits (or embeddings) that it asks for, in its order.
+    /// Where rows see later ones, each work is a text of its own, and nothing of it is kept.
     ///
     /// On an error nothing of the batch stays: every sequence has its old length. Only where a device fails in
     /// the middle of a batch so long that a windowed cache has already given up what a sequence needs to go on,
@@ -41,9 +45,10 @@ impl Model {
     pub fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError> {
         self.check(batch)?;
         let lengths: Vec<(u32, i32)> =
-            batch.work.iter().map(|work| (work.sequence, self.ledgers[0].next(work.sequence))).collect();
-        let mut outputs = Outputs { width: self.information.vocabulary as usize, ..Outputs::default() };
-        for micro_batch in split(batch, self.options.micro_batch, self.options.outputs) {
+            batch.work.iter().map(|work| (work.sequence, self.next(work.sequence))).collect();
+        let mut outputs = Outputs { width: self.information.width as usize, ..Outputs::default() };
+        let whole = self.needs_whole_texts();
+        for micro_batch in split(batch, self.options.micro_batch, self.options.outputs, whole) {
             if let Err(error) = self.step(micro_batch, &mut outputs) {
                 self.roll_back(&lengths);
                 return Err(error);
@@ -72,6 +77,31 @@ impl Model {
         self.segments.iter().map(|segment| segment.partition.memory()).collect()
     }
 
+    /// Whether a text must be in one step as a whole.
+    pub fn needs_whole_texts(&self) -> bool {
+        self.pooled == Some(PooledRows::Mean) || self.graph.groups().contains(&CacheGroup::Step)
+    }
+
+    /// Position of the sequence's next row.
+    pub(crate) fn next(&self, sequence: u32) -> i32 {
+        self.ledgers.first().map_or(0, |ledger| ledger.next(sequence))
+    }
+
+    /// Ledgers of what has the positions of tokens: all but that of the encoder.
+    pub(crate) fn timed(&self) -> impl Iterator<Item = &Ledger> {
+        self.ledgers.iter().filter(|ledger| ledger.group() != CacheGroup::Encoder)
+    }
+
+    /// The same, to change.
+    pub(crate) fn timed_mut(&mut self) -> impl Iterator<Item = &mut Ledger> {
+        self.ledgers.iter_mut().filter(|ledger| ledger.group() != CacheGroup::Encoder)
+    }
+
+    /// The ledger of what an encoder has read.
+    pub(crate) fn encoder(&self) -> Option<&Ledger> {
+        self.ledgers.iter().find(|ledger| ledger.group() == CacheGroup::Encoder)
+    }
+
     /// Tokens for which there are free cells, over all sequences.
     pub fn free_cells(&self) -> u32 {
         let full = self.ledgers.iter().filter(|ledger| ledger.group() == CacheGroup::Full);
@@ -89,6 +119,22 @@ impl Model {
                 return Err(RuntimeError::TokenOutOfRange { token: *token, vocabulary });
             }
             *added.entry(work.sequence).or_default() += work.tokens.len() as u64;
+            let read = self.encoder().is_none_or(|encoder| encoder.next(work.sequence) > 0);
+            if !read && !work.tokens.is_empty() {
+                return Err(RuntimeError::NotEncoded { sequence: work.sequence });
+            }
+            if self.needs_whole_texts() {
+                let most = match work.outputs {
+                    OutputRows::All => self.options.micro_batch.min(self.options.outputs),
+                    _ => self.options.micro_batch,
+                };
+                if work.tokens.len() > most as usize {
+                    return Err(RuntimeError::TextTooLong { tokens: work.tokens.len(), most });
+                }
+            }
+        }
+        if self.ledgers.is_empty() {
+            return Ok(());
         }
         let full = |needed: u64, free: u32| RuntimeError::ContextFull {
             needed: u32::try_from(needed).unwrap_or(u32::MAX),
@@ -112,29 +158,26 @@ impl Model {
     fn step(&mut self, micro_batch: MicroBatch, outputs: &mut Outputs) -> Result<(), RuntimeError> {
         let MicroBatch { tokens, pieces, output_rows } = micro_batch;
         let mut rows = Vec::with_capacity(tokens.len());
+        let mut sequences: Vec<Range<u32>> = Vec::with_capacity(pieces.len());
         let mut next: BTreeMap<u32, i32> = BTreeMap::new();
         for (sequence, count) in &pieces {
-            let next = next.entry(*sequence).or_insert_with(|| self.ledgers[0].next(*sequence));
-            rows.extend((*next..*next + *count as i32).map(|position| (*sequence, position)));
-            *next += *count as i32;
+            let mut start = *next.entry(*sequence).or_insert_with(|| self.next(*sequence));
+            if self.ledgers.is_empty() {
+                start = 0;
+            }
+            let first = rows.len() as u32;
+            sequences.push(first..first + count);
+            rows.extend((start..start + *count as i32).map(|position| (*sequence, position)));
+            next.insert(*sequence, start + *count as i32);
         }
-        let mut groups = Vec::with_capacity(self.ledgers.len());
-        for ledger in &mut self.ledgers {
-            let free = ledger.free();
-            let context = self.options.context;
-            let full = |needed| RuntimeError::ContextFull { needed, free, context };
-            groups.push(ledger.place(&pieces).map_err(full)?);
-        }
-        let positions = rows.iter().map(|(_, position)| *position).collect();
-        let step = Step { tokens, positions, output_rows, groups };
-        let mut boundary = Boundary::default();
-        for Loaded { partition, program } in &mut self.segments {
-            partition.run(*program, &step, &mut boundary)?;
-        }
+        let positions: Vec<i32> = rows.iter().map(|(_, position)| *position).collect();
+        let groups = self.place(&pieces, &positions, &sequences)?;
+        let step = Step { tokens, positions, output_rows, groups, sequences, ..Step::default() };
+        let mut boundary = self.run_step(&step)?;
         if step.output_rows.is_empty() {
             return Ok(());
         }
-        let logits = boundary.values.remove(&self.logits).map(puna_graph::Array::into_floats);
+        let logits = boundary.values.remove(&self.output).map(puna_graph::Array::into_floats);
         let logits = logits.unwrap_or_default();
         let expected = step.output_rows.len() * outputs.width;
         if logits.len() != expected {
@@ -154,13 +197,54 @@ impl Model {
         Ok(())
     }
 
+    /// Cells of every cache group for the rows of a micro-batch.
+    fn place(
+        &mut self,
+        pieces: &[(u32, u32)],
+        positions: &[i32],
+        sequences: &[Range<u32>],
+    ) -> Result<Vec<GroupStep>, RuntimeError> {
+        let context = self.options.context;
+        let mut groups = Vec::new();
+        for (index, group) in self.graph.groups().into_iter().enumerate() {
+            groups.push(match group {
+                CacheGroup::Step => GroupStep::of_rows(positions, sequences),
+                CacheGroup::EncoderStep => GroupStep::default(),
+                CacheGroup::Encoder => {
+                    let ledger = &self.ledgers[index];
+                    let span = |((sequence, _), rows): (&(u32, u32), &Range<u32>)| Span {
+                        tokens: rows.clone(),
+                        cells: ledger.cells(*sequence),
+                    };
+                    ledger.read(pieces.iter().zip(sequences).map(span).collect())
+                }
+                CacheGroup::Full | CacheGroup::Window(_) | CacheGroup::Recurrent => {
+                    let ledger = &mut self.ledgers[index];
+                    let free = ledger.free();
+                    let full = |needed| RuntimeError::ContextFull { needed, free, context };
+                    ledger.place(pieces).map_err(full)?
+                }
+            });
+        }
+        Ok(groups)
+    }
+
+    /// Runs all partitions in order.
+    pub(crate) fn run_step(&mut self, step: &Step) -> Result<Boundary, RuntimeError> {
+        let mut boundary = Boundary::default();
+        for Loaded { partition, program } in &mut self.segments {
+            partition.run(*program, step, &mut boundary)?;
+        }
+        Ok(boundary)
+    }
+
     /// Gives sequences their old lengths back, or empties those that could not go on from there.
     fn roll_back(&mut self, lengths: &[(u32, i32)]) {
         for (sequence, length) in lengths {
-            for ledger in &mut self.ledgers {
+            for ledger in self.timed_mut() {
                 ledger.remove(*sequence, *length..i32::MAX);
             }
-            if self.ledgers.iter().any(|ledger| !ledger.can_continue(*sequence, *length)) {
+            if self.timed().any(|ledger| !ledger.can_continue(*sequence, *length)) {
                 self.clear(*sequence);
             }
         }

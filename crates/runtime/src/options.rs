@@ -2,6 +2,7 @@
 
 use puna_backend::DeviceId;
 use puna_graph::{CacheGroup, Graph};
+use puna_models::{BuildOptions, Purpose};
 use puna_quant::DType;
 
 use crate::RuntimeError;
@@ -26,6 +27,11 @@ pub struct ModelOptions {
     /// Give windowed caches as many cells as full ones, so that sequences can be truncated to any length.
     /// Default: false.
     pub full_window_cache: bool,
+    /// What it is for. Default: generating text.
+    pub purpose: Purpose,
+    /// Whether rows see later ones of their text in the same step (false) or not (true); `None` for what the file
+    /// says. Default: `None`.
+    pub causal: Option<bool>,
 }
 
 impl Default for ModelOptions {
@@ -38,6 +44,8 @@ impl Default for ModelOptions {
             keys: DType::F16,
             values: DType::F16,
             full_window_cache: false,
+            purpose: Purpose::Generate,
+            causal: None,
         }
     }
 }
@@ -63,10 +71,16 @@ impl ModelOptions {
         Ok(Self { context, micro_batch, outputs, ..self.clone() })
     }
 
+    /// What the graph depends on. The options are resolved ones.
+    pub(crate) fn build(&self) -> BuildOptions {
+        BuildOptions { context: self.context, purpose: self.purpose, causal: self.causal }
+    }
+
     /// Cells of each cache group of the graph, in the order of `Graph::groups`. The options are resolved ones.
     pub(crate) fn cells(&self, graph: &Graph) -> Vec<u32> {
         let cells = |group| match group {
-            CacheGroup::Full => self.context,
+            CacheGroup::Full | CacheGroup::Encoder => self.context,
+            CacheGroup::Step | CacheGroup::EncoderStep => self.micro_batch,
             CacheGroup::Window(_) if self.full_window_cache => self.context,
             // What queries see, the rows being computed, and half a window by which a sequence can be truncated.
             CacheGroup::Window(length) => self

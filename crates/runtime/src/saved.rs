@@ -7,7 +7,7 @@
 //! state are its group's cells in the order of positions.
 
 use puna_backend::WeightSource;
-use puna_graph::{Graph, StateId, WeightId};
+use puna_graph::{CacheGroup, Graph, StateId, WeightId};
 use puna_quant::DType;
 
 use crate::{Model, RuntimeError, SavedError};
@@ -183,9 +183,10 @@ impl Model {
         bytes.extend((self.graph.states.len() as u32).to_le_bytes());
         for (state, group) in self.state_groups().into_iter().enumerate() {
             let state = StateId(state as u32);
-            let contents = match self.states_of(state) {
-                Some(states) => states.save(state, &cells[group])?,
-                None => Vec::new(),
+            // Nothing is kept of what serves a step alone.
+            let contents = match (cells.get(group), self.states_of(state)) {
+                (Some(cells), Some(states)) => states.save(state, cells)?,
+                _ => Vec::new(),
             };
             bytes.extend((contents.len() as u64).to_le_bytes());
             bytes.extend(contents);
@@ -214,6 +215,8 @@ impl Model {
         let mut cells = Vec::with_capacity(ledgers.len());
         for (ledger, group) in ledgers.iter_mut().zip(&saved.groups) {
             let positions: Vec<i32> = group.positions.iter().map(|position| *position as i32).collect();
+            // The encoder's rows have positions of their own.
+            let next = if ledger.group() == CacheGroup::Encoder { positions.len() as i32 } else { next };
             let adopted = ledger.adopt(sequence, &positions, next, group.lost as i32);
             cells.push(adopted.map_err(|refusal| self.refused(sequence, next, refusal))?);
         }
@@ -230,10 +233,11 @@ impl Model {
         let groups = self.state_groups();
         for (index, (group, contents)) in groups.into_iter().zip(&saved.states).enumerate() {
             let state = StateId(index as u32);
-            let kept = cells[group].len() * self.cell_bytes[index];
+            let Some(cells) = cells.get(group) else { continue };
+            let kept = cells.len() * self.cell_bytes[index];
             let newest = contents.get(contents.len().saturating_sub(kept)..).unwrap_or(&[]);
             if let Some(states) = self.states_of(state) {
-                states.restore(state, &cells[group], newest)?;
+                states.restore(state, cells, newest)?;
             }
         }
         Ok(())
@@ -270,17 +274,22 @@ impl Model {
         }
         for (ledger, group) in self.ledgers.iter().zip(&saved.groups) {
             let ascending = group.positions.is_sorted_by(|a, b| a < b);
-            let inside = group.positions.iter().all(|position| (group.lost..saved.next).contains(position));
+            let next = match ledger.group() {
+                CacheGroup::Encoder => group.positions.len() as u32,
+                _ => saved.next,
+            };
+            let inside = group.positions.iter().all(|position| (group.lost..next).contains(position));
             if !ascending
                 || !inside
-                || !ledger.may_lose(group.lost, saved.next)
-                || !ledger.is_enough(&group.positions, saved.next)
+                || !ledger.may_lose(group.lost, next)
+                || !ledger.is_enough(&group.positions, next)
             {
                 return inconsistent("positions");
             }
         }
         for (index, group) in self.state_groups().into_iter().enumerate() {
-            let expected = saved.groups[group].positions.len().checked_mul(self.cell_bytes[index]);
+            let cells = saved.groups.get(group).map_or(0, |group| group.positions.len());
+            let expected = cells.checked_mul(self.cell_bytes[index]);
             if Some(saved.states[index].len()) != expected {
                 return inconsistent("cache contents");
             }

@@ -11,7 +11,7 @@ use crate::{Model, RuntimeError};
 impl Model {
     /// Position of the sequence's next token. 0 for a sequence that does not exist.
     pub fn length(&self, sequence: u32) -> u32 {
-        if self.exists(sequence) { self.ledgers[0].next(sequence).unsigned_abs() } else { 0 }
+        if self.exists(sequence) { self.next(sequence).unsigned_abs() } else { 0 }
     }
 
     /// Positions that every cache still has, short of what was removed in between: windows forget old ones.
@@ -19,8 +19,8 @@ impl Model {
         if !self.exists(sequence) {
             return 0..0;
         }
-        let first = self.ledgers.iter().map(|ledger| ledger.first(sequence)).max().unwrap_or(0);
-        first..self.ledgers[0].next(sequence)
+        let first = self.timed().map(|ledger| ledger.first(sequence)).max().unwrap_or(0);
+        first..self.next(sequence)
     }
 
     /// The lowest length above 0 to which the sequence can be truncated; 0 if it can be to any.
@@ -28,7 +28,7 @@ impl Model {
         if !self.exists(sequence) {
             return 0;
         }
-        self.ledgers.iter().map(|ledger| ledger.earliest(sequence)).max().unwrap_or(0).unsigned_abs()
+        self.timed().map(|ledger| ledger.earliest(sequence)).max().unwrap_or(0).unsigned_abs()
     }
 
     /// The largest length up to `wanted` to which the sequence can be truncated; 0 is always possible.
@@ -37,7 +37,7 @@ impl Model {
         // Each ledger names its best below; all must agree on one.
         while self.exists(sequence) && length > 0 {
             let position = i32::try_from(length).unwrap_or(i32::MAX);
-            let possible = self.ledgers.iter().map(|ledger| ledger.longest_truncation(sequence, position));
+            let possible = self.timed().map(|ledger| ledger.longest_truncation(sequence, position));
             let possible = possible.min().unwrap_or(0).unsigned_abs();
             if possible == length {
                 break;
@@ -57,7 +57,7 @@ impl Model {
     /// this is [`Model::truncate`]. Models with recurrent layers refuse a hole.
     pub fn remove(&mut self, sequence: u32, range: Range<i32>) -> Result<(), RuntimeError> {
         self.check_sequence(sequence)?;
-        let next = self.ledgers[0].next(sequence);
+        let next = self.next(sequence);
         let range = range.start.max(0)..range.end;
         if range.is_empty() || range.start >= next {
             return Ok(());
@@ -65,11 +65,10 @@ impl Model {
         if range.end < next && self.is_recurrent() {
             return Err(RuntimeError::Recurrent { sequence });
         }
-        if range.end >= next && self.ledgers.iter().any(|ledger| !ledger.can_continue(sequence, range.start))
-        {
+        if range.end >= next && self.timed().any(|ledger| !ledger.can_continue(sequence, range.start)) {
             return Err(self.positions_lost(sequence, range.start));
         }
-        for ledger in &mut self.ledgers {
+        for ledger in self.timed_mut() {
             ledger.remove(sequence, range.clone());
         }
         Ok(())
@@ -117,6 +116,10 @@ impl Model {
         let mut ledgers = self.ledgers.clone();
         let mut shifts = Vec::with_capacity(ledgers.len());
         for ledger in &mut ledgers {
+            if ledger.group() == CacheGroup::Encoder {
+                shifts.push(Shift::default());
+                continue;
+            }
             let shift = ledger.shift(sequence, keep, discard);
             shifts.push(shift.map_err(|refusal| self.refused(sequence, length as i32 - discard, refusal))?);
         }
@@ -180,7 +183,7 @@ impl Model {
     }
 
     fn positions_lost(&self, sequence: u32, position: i32) -> RuntimeError {
-        let earliest = self.ledgers.iter().map(|ledger| ledger.earliest(sequence)).max().unwrap_or(0);
+        let earliest = self.timed().map(|ledger| ledger.earliest(sequence)).max().unwrap_or(0);
         RuntimeError::PositionsLost {
             sequence,
             position: position.unsigned_abs(),

@@ -186,6 +186,11 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         let kind = match &error {
             EngineError::PromptTooLong { tokens, context } => return Self::context_size(*tokens, *context),
+            EngineError::TextTooLong { tokens, most } => {
+                let message = error.to_string();
+                return Self { message, ..Self::context_size(*tokens, *most) };
+            }
+            EngineError::Purpose { .. } => Kind::NotSupported,
             EngineError::EmptyPrompt
             | EngineError::TokenOutOfRange { .. }
             | EngineError::NoSequence { .. }

@@ -28,6 +28,6 @@ mod tls;
 
 pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};
 pub use metrics::{METRICS, MetricRow, Metrics};
-pub use options::{Defaults, Facts, Options, Served, Tls};
+pub use options::{Defaults, Embeds, Facts, Options, Served, Tls};
 pub use routes::{ROUTES, Route};
 pub use server::Server;

@@ -21,6 +21,21 @@ pub struct Served {
     pub facts: Facts,
     /// What requests get that say nothing else.
     pub defaults: Defaults,
+    /// What its embeddings are like, if it makes them instead of text.
+    pub embeds: Option<Embeds>,
+}
+
+/// What a model's embeddings are like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Embeds {
+    /// Numbers in one.
+    pub width: usize,
+    /// Every token has its own.
+    pub per_token: bool,
+    /// They are scores of a classifier.
+    pub ranks: bool,
+    /// Norm that they are divided by if a request says nothing else, as [`puna_engine::normalize`] takes it.
+    pub normalize: i32,
 }
 
 /// What clients are told about the model.

@@ -8,7 +8,7 @@ use puna_engine::Request;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
+use crate::error::{ApiError, ApiResult, Kind};
 use crate::fields::{Fields, wrong};
 use crate::sampling;
 
@@ -57,8 +57,13 @@ impl Plan {
         probabilities: Option<usize>,
         stop_fields: &[&str],
     ) -> ApiResult<Self> {
-        refuse(fields)?;
         let served = &app.served;
+        if served.engine.embeds() {
+            let message =
+                "this server makes embeddings: start it without --embeddings and --reranking for text";
+            return Err(ApiError::new(Kind::NotSupported, message));
+        }
+        refuse(fields)?;
         let context = served.engine.context();
         for prompt in &prompts {
             if prompt.len() >= context as usize {

@@ -10,7 +10,7 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use serde_json::Value;
 
-use crate::api::{anthropic, information, native, ollama, openai, responses, slots, text};
+use crate::api::{anthropic, embeddings, information, native, ollama, openai, responses, slots, text};
 use crate::app::App;
 use crate::edge::{self, Call};
 use crate::error::{ApiError, ApiResult};
@@ -52,10 +52,7 @@ const fn ollama(route: Route) -> Route {
 
 /// Every endpoint.
 pub static ROUTES: &[Route] = &[
-    Route {
-        key: false,
-        ..get(&["/"], "the web page", |app, call| Box::pin(information::page(app, call)))
-    },
+    Route { key: false, ..get(&["/"], "the web page", |app, call| Box::pin(information::page(app, call))) },
     Route {
         key: false,
         ..get(&["/health", "/v1/health"], "whether the server answers", |app, call| {
@@ -115,24 +112,25 @@ pub static ROUTES: &[Route] = &[
     })),
     ollama(get(&["/api/ps"], "the model that is loaded", |app, call| Box::pin(ollama::running(app, call)))),
     ollama(post(&["/api/show"], "what the model is", |app, call| Box::pin(ollama::show(app, call)))),
-    ollama(get(&["/api/version"], "the program's version", |app, call| {
-        Box::pin(ollama::version(app, call))
-    })),
-    ollama(post(&["/api/embed", "/api/embeddings"], "not supported yet: answers 501", |app, call| {
-        Box::pin(text::embeddings(app, call))
+    ollama(get(&["/api/version"], "the program's version", |app, call| Box::pin(ollama::version(app, call)))),
+    ollama(post(&["/api/embed", "/api/embeddings"], "embeddings of texts, Ollama's way", |app, call| {
+        Box::pin(embeddings::ollama(app, call))
     })),
     post(&["/tokenize"], "tokens of a text", |app, call| Box::pin(text::tokenize(app, call))),
     post(&["/detokenize"], "text of tokens", |app, call| Box::pin(text::detokenize(app, call))),
     post(&["/apply-template"], "the prompt of a conversation", |app, call| {
         Box::pin(text::apply_template(app, call))
     }),
-    post(&["/embedding", "/embeddings", "/v1/embeddings"], "not supported yet: answers 501", |app, call| {
-        Box::pin(text::embeddings(app, call))
+    post(&["/embedding", "/embeddings"], "embeddings of texts", |app, call| {
+        Box::pin(embeddings::native(app, call))
+    }),
+    post(&["/v1/embeddings"], "embeddings of texts, OpenAI's way", |app, call| {
+        Box::pin(embeddings::openai(app, call))
     }),
     post(
         &["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"],
-        "not supported yet: answers 501",
-        |app, call| Box::pin(text::embeddings(app, call)),
+        "documents by how well they answer a query",
+        |app, call| Box::pin(embeddings::rerank(app, call)),
     ),
     post(&["/infill"], "not supported yet: answers 501", |app, call| Box::pin(text::infill(app, call))),
 ];

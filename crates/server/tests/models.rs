@@ -104,8 +104,14 @@ fn a_real_model_answers_eight_clients() {
     let engine = Engine::start(model, EngineOptions { step_tokens: 7, ..EngineOptions::default() })
         .expect("the engine starts");
     let template = Template::parse(&source, "<|im_start|>", "<|im_end|>").unwrap();
-    let served =
-        Served { engine, tokenizer, template, facts: Facts::default(), defaults: Defaults::default() };
+    let served = Served {
+        engine,
+        tokenizer,
+        template,
+        facts: Facts::default(),
+        defaults: Defaults::default(),
+        embeds: None,
+    };
     let client = Client::new(Server::start(served, common::options()).unwrap());
     let questions = ["What is the capital of France?", "Count to five.", "Name a colour."];
     let body = |index: usize| {

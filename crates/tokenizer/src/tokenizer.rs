@@ -21,6 +21,8 @@ struct Inner {
     vocabulary: Vocabulary,
     model: Box<dyn Model>,
     partition: Partition,
+    /// How a query and a document become one text, where the file says so.
+    pair_template: Option<String>,
     warnings: Vec<String>,
 }
 
@@ -39,7 +41,9 @@ impl Tokenizer {
         let source = Source { metadata, vocabulary: &vocabulary, warnings: &mut warnings };
         let model = (row.build)(source)?;
         let partition = Partition::new(&vocabulary)?;
-        Ok(Some(Tokenizer { inner: Arc::new(Inner { vocabulary, model, partition, warnings }) }))
+        let pair_template = metadata.optional_str("tokenizer.chat_template.rerank")?.map(str::to_owned);
+        let inner = Inner { vocabulary, model, partition, pair_template, warnings };
+        Ok(Some(Tokenizer { inner: Arc::new(inner) }))
     }
 
     /// The tokens, their texts and roles.
@@ -71,12 +75,42 @@ impl Tokenizer {
             }
             after_special = matches!(fragment, Fragment::Token(_));
         }
-        if add_special && vocabulary.add_separator() {
+        if add_special {
+            self.end(&mut tokens);
+        }
+        tokens
+    }
+
+    /// Appends what ends a sequence: the end token, or the separator of models without one.
+    fn end(&self, tokens: &mut Vec<Token>) {
+        let vocabulary = self.vocabulary();
+        if vocabulary.add_eos() {
+            tokens.extend(vocabulary.eos());
+        } else if vocabulary.add_separator() {
             tokens.extend(vocabulary.role(Role::Separator));
         }
-        if add_special && vocabulary.add_eos() {
+    }
+
+    /// The tokens of a query and a document as rerankers read them: by the file's template, in which `{query}` and
+    /// `{document}` stand for them, or one behind the other with the tokens that end a sequence between.
+    pub fn encode_pair(&self, query: &str, document: &str) -> Vec<Token> {
+        if let Some(template) = &self.inner.pair_template {
+            return self.encode(&fill_pair(template, query, document), true, true);
+        }
+        let vocabulary = self.vocabulary();
+        let mut tokens = Vec::new();
+        if vocabulary.add_bos() {
+            tokens.extend(vocabulary.bos());
+        }
+        tokens.extend(self.encode(query, false, false));
+        if vocabulary.add_eos() {
             tokens.extend(vocabulary.eos());
         }
+        if vocabulary.add_separator() {
+            tokens.extend(vocabulary.role(Role::Separator));
+        }
+        tokens.extend(self.encode(document, false, false));
+        self.end(&mut tokens);
         tokens
     }
 
@@ -120,5 +154,22 @@ impl Tokenizer {
             }
         }
         bytes
+    }
+}
+
+/// A template with a query and a document put in. What they hold is left alone.
+fn fill_pair(template: &str, query: &str, document: &str) -> String {
+    let parts = template.split("{query}").map(|part| part.replace("{document}", document));
+    parts.collect::<Vec<_>>().join(query)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_in_a_template_are_left_alone() {
+        let filled = fill_pair("Q {query} D {document}.", "a {document}?", "b {query}!");
+        assert_eq!(filled, "Q a {document}? D b {query}!.");
     }
 }

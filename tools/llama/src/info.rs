@@ -6,8 +6,9 @@ use crate::invocation::Invocation;
 use crate::{load, pages, source};
 use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
 use puna_gguf::{File, OpenOptions, Value};
+use puna_models::ModelError;
 use puna_quant::FORMATS;
-use puna_runtime::Estimate;
+use puna_runtime::{Estimate, ModelOptions, Purpose, RuntimeError};
 use serde_json::{Map, json};
 use std::path::PathBuf;
 
@@ -42,7 +43,11 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let file = File::open(&path, &OpenOptions::default())?;
     file.warnings().iter().for_each(|warning| console.warn(&warning.to_string()));
     let options = load::options(&config, 1, 1)?;
-    let estimate = puna_runtime::estimate(&file.metadata, &file.tensors, &options);
+    let mut estimate = puna_runtime::estimate(&file.metadata, &file.tensors, &options);
+    if let Err(RuntimeError::Model(ModelError::NoLogits { .. })) = estimate {
+        let options = ModelOptions { purpose: Purpose::Embed(None), ..options };
+        estimate = puna_runtime::estimate(&file.metadata, &file.tensors, &options);
+    }
     let facts = Facts { file: &file, estimate: estimate.map_err(|error| error.to_string()), config: &config };
     let text = if config.json { facts.json() } else { facts.text() };
     pages::print(text.as_bytes())

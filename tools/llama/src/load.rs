@@ -8,7 +8,7 @@ use puna_backend::{Backend, BackendError};
 use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, OpenOptions};
 use puna_quant::DType;
-use puna_runtime::{Model, ModelOptions, Placement, RuntimeError};
+use puna_runtime::{Model, ModelOptions, Placement, Pooling, Purpose, RuntimeError};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -71,7 +71,24 @@ pub fn options(config: &Config, sequences: u32, outputs: u32) -> Result<ModelOpt
         keys: cache_format(context.type_k)?,
         values: cache_format(context.type_v)?,
         full_window_cache: context.full_window,
+        purpose: Purpose::Generate,
+        causal: config.embedding.causal,
     })
+}
+
+/// What the flags say about pooling.
+pub fn pooling(config: &Config) -> Option<Pooling> {
+    config.embedding.pooling.and_then(Pooling::from_name)
+}
+
+/// The same, else what the file says, else none.
+pub fn pooling_of(config: &Config, metadata: &puna_gguf::Metadata) -> Result<Pooling, Failure> {
+    if let Some(pooling) = pooling(config) {
+        return Ok(pooling);
+    }
+    let architecture = metadata.str_or("general.architecture", "")?;
+    let number = metadata.u32_or(&format!("{architecture}.pooling_type"), 0)?;
+    Ok(Pooling::ALL.get(number as usize).map_or(Pooling::None, |(pooling, _)| *pooling))
 }
 
 /// Loads the model with caches for so many sequences and logits of so many tokens in a step (0 for all).
@@ -82,9 +99,19 @@ pub fn model(
     sequences: u32,
     outputs: u32,
 ) -> Result<Model, Failure> {
+    model_with(opened, config, console, &options(config, sequences, outputs)?)
+}
+
+/// Loads the model with these options.
+pub fn model_with(
+    opened: &Opened,
+    config: &Config,
+    console: &Console,
+    options: &ModelOptions,
+) -> Result<Model, Failure> {
     let threads = config.cpu.threads.unwrap_or_else(puna_backends::default_threads);
     let backend = backend(threads, config.device.name.as_deref())?;
-    let model = load(&opened.file, &backend, &options(config, sequences, outputs)?, console)?;
+    let model = load(&opened.file, &backend, options, console)?;
     let unused = puna_models::unused_tensors(model.graph(), &opened.file.tensors);
     if !unused.is_empty() {
         let more = if unused.len() > LISTED { ", ..." } else { "" };
@@ -199,7 +226,11 @@ mod tests {
         };
         let mut metadata = metadata.clone();
         config.rope.metadata("llama").into_iter().for_each(|(key, value)| drop(metadata.set(key, value)));
-        let built = puna_models::build(&metadata, &file.tensors, &BuildOptions { context: 64 });
+        let built = puna_models::build(
+            &metadata,
+            &file.tensors,
+            &BuildOptions { context: 64, ..BuildOptions::default() },
+        );
         built.expect("the model can be built").to_string()
     }
 

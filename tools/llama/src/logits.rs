@@ -1,11 +1,11 @@
-//! `llama logits`: a model's logits for given tokens, for programs that check it.
+//! `llama logits`: a model's logits or embeddings for given tokens, for programs that check it.
 
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::{files, interrupt, load, pages};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
-use puna_runtime::{Batch, Model, OutputRows, Outputs, Work};
+use puna_runtime::{Batch, Model, OutputRows, Outputs, Purpose, Work};
 use std::io::{self, Write};
 
 /// Flags of `logits`.
@@ -13,7 +13,8 @@ pub const SPEC: Spec<Config> = Spec {
     name: "logits",
     tool: ToolSet::LOGITS,
     about: "Write a model's logits for given tokens (positions x vocabulary, little-endian f32) and print the \
-            greedy continuation as a JSON array. Needs no tokenizer in the file.",
+            greedy continuation as a JSON array; with --pooling write embeddings or scores instead, not \
+            normalised. Needs no tokenizer in the file.",
     groups: FLAGS,
     positional: None,
 };
@@ -24,34 +25,94 @@ const ROWS: u32 = 128;
 /// `llama logits`.
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((mut config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
-    if config.logits.tokens.is_empty() {
+    if config.logits.tokens.iter().all(Vec::is_empty) {
         return Err(invocation.usage("no tokens: give --tokens ID,ID,..."));
     }
-    let rows = config.context.micro_batch.min(config.context.batch).min(ROWS);
-    config.context.micro_batch = rows;
     interrupt::install();
     let opened = load::open(invocation, &config, &console, true)?;
-    let mut model = load::model(&opened, &config, &console, 1, 0)?;
+    let sequences = config.logits.tokens.len() as u32;
+    if config.embedding.pooling.is_some() {
+        return embed(&opened, &config, &console);
+    }
+    let reads = !config.logits.decoder_tokens.is_empty();
+    let longest = config.logits.tokens.iter().map(Vec::len).max().unwrap_or(0) as u32;
+    let rows = config.context.micro_batch.min(config.context.batch).min(ROWS);
+    // An encoder reads its input in one step.
+    config.context.micro_batch = if reads { rows.max(longest) } else { rows };
+    let mut model = load::model(&opened, &config, &console, sequences, rows)?;
+    if reads != model.has_encoder() {
+        return Err(Failure::Failed(if reads {
+            "the model has no encoder, so it takes no --decoder-tokens".into()
+        } else {
+            "the model's encoder reads --tokens: give the decoder some, too (--decoder-tokens ID,ID,...)"
+                .into()
+        }));
+    }
+    if reads {
+        for (sequence, tokens) in (0..).zip(&config.logits.tokens) {
+            model.encode(sequence, tokens)?;
+        }
+        config.logits.tokens = vec![config.logits.decoder_tokens.clone(); sequences as usize];
+    }
     let greedy = compute(&mut model, &config, rows, &console)?;
-    let ids: Vec<String> = greedy.iter().map(u32::to_string).collect();
-    pages::print(format!("[{}]\n", ids.join(", ")).as_bytes())
+    let lists: Vec<String> = greedy
+        .iter()
+        .map(|ids| format!("[{}]", ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")))
+        .collect();
+    let text = match &lists[..] {
+        [single] => format!("{single}\n"),
+        several => format!("[{}]\n", several.join(", ")),
+    };
+    pages::print(text.as_bytes())
 }
 
-/// Writes the logits of the prompt and returns the continuation.
-fn compute(model: &mut Model, config: &Config, rows: u32, console: &Console) -> Result<Vec<u32>, Failure> {
+/// Writes embeddings or scores.
+fn embed(opened: &load::Opened, config: &Config, console: &Console) -> Result<(), Failure> {
+    let texts = &config.logits.tokens;
+    let total = texts.iter().map(Vec::len).sum::<usize>() as u32;
+    let options = load::options(config, texts.len() as u32, 0)?;
+    let options = puna_runtime::ModelOptions {
+        purpose: Purpose::Embed(load::pooling(config)),
+        micro_batch: options.micro_batch.max(total),
+        ..options
+    };
+    let mut model = load::model_with(opened, config, console, &options)?;
+    let rows = model.embed(texts)?;
+    if rows.iter().flatten().any(|number| number.is_nan()) {
+        console.warn("the model gave embeddings that are not numbers");
+    }
+    if let Some(path) = &config.logits.output {
+        let bytes: Vec<u8> = rows.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
+        files::replace(path, |file| file.write_all(&bytes))?;
+    }
+    pages::print(b"[]\n")
+}
+
+/// Writes the logits of the prompts, one sequence after another, and returns the continuations.
+fn compute(
+    model: &mut Model,
+    config: &Config,
+    rows: u32,
+    console: &Console,
+) -> Result<Vec<Vec<u32>>, Failure> {
     let logits = &config.logits;
     let context = model.information().context as usize;
     // The last generated token is not evaluated.
-    let needed = logits.tokens.len() + (logits.greedy as usize).saturating_sub(1);
-    if needed > context {
+    let generated = (logits.greedy as usize).saturating_sub(1);
+    let longest = logits.tokens.iter().map(Vec::len).max().unwrap_or(0);
+    let total = logits.tokens.iter().map(|tokens| tokens.len() + generated).sum::<usize>();
+    if total > context {
+        let sequences = match logits.tokens.len() {
+            1 => String::new(),
+            count => format!(" in each of {count} sequences"),
+        };
         return Err(Failure::Failed(format!(
-            "{} tokens and {} to generate do not fit into a context of {context}; a larger one is needed (-c)",
-            logits.tokens.len(),
+            "{longest} tokens and {} to generate{sequences} do not fit into a context of {context}; a larger one is needed (-c)",
             logits.greedy
         )));
     }
     let step = if logits.step == 0 { rows } else { logits.step.min(rows) } as usize;
-    let mut last = Vec::new();
+    let mut last = vec![Vec::new(); logits.tokens.len()];
     match &logits.output {
         Some(path) => {
             let mut failure = None;
@@ -70,42 +131,73 @@ fn compute(model: &mut Model, config: &Config, rows: u32, console: &Console) -> 
         }
         None => evaluate(model, &logits.tokens, step, &mut last, &mut io::sink())?,
     }
-    let mut greedy = Vec::new();
-    while greedy.len() < logits.greedy as usize {
-        let Some(token) = best(&last) else {
-            return Err(Failure::Failed("the model gave logits that are not numbers".into()));
-        };
-        greedy.push(token);
-        if greedy.len() < logits.greedy as usize {
-            last = run_step(model, &[token], OutputRows::Last)?.logits;
+    let mut greedy = vec![Vec::new(); logits.tokens.len()];
+    for round in 0..logits.greedy {
+        let mut work = Vec::new();
+        for ((sequence, last), greedy) in (0..).zip(&last).zip(&mut greedy) {
+            let Some(token) = best(last) else {
+                return Err(Failure::Failed("the model gave logits that are not numbers".into()));
+            };
+            greedy.push(token);
+            work.push(Work { sequence, tokens: vec![token], outputs: OutputRows::Last });
+        }
+        if round + 1 < logits.greedy {
+            let outputs = run_step(model, work)?;
+            for (sequence, last) in (0..).zip(&mut last) {
+                *last = outputs.last(sequence).unwrap_or_default().to_vec();
+            }
         }
     }
-    if last.iter().any(|logit| logit.is_nan()) {
+    if last.iter().flatten().any(|logit| logit.is_nan()) {
         console.warn("the model gave logits that are not numbers");
     }
     Ok(greedy)
 }
 
-/// Evaluates tokens in steps, writes all rows and leaves the last one in `last`.
+/// Evaluates sequences in steps, one token of each in turn, writes the rows of one sequence after another and leaves
+/// the last ones in `last`.
 fn evaluate(
     model: &mut Model,
-    tokens: &[u32],
+    sequences: &[Vec<u32>],
     step: usize,
-    last: &mut Vec<f32>,
+    last: &mut [Vec<f32>],
     file: &mut dyn Write,
 ) -> Result<(), Failure> {
-    for part in tokens.chunks(step) {
-        let outputs = run_step(model, part, OutputRows::All)?;
-        for logit in &outputs.logits {
-            file.write_all(&logit.to_le_bytes())?;
+    // Rows of later sequences wait until those before are written.
+    let mut waiting: Vec<Vec<f32>> = vec![Vec::new(); sequences.len()];
+    let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
+    let width = (step / sequences.len()).max(1);
+    for start in (0..longest).step_by(width) {
+        let mut work = Vec::new();
+        for index in start..(start + width).min(longest) {
+            for (sequence, tokens) in (0..).zip(sequences) {
+                let token = tokens.get(index).map(|token| vec![*token]);
+                work.extend(token.map(|tokens| Work { sequence, tokens, outputs: OutputRows::All }));
+            }
         }
-        *last = outputs.row(part.len() - 1).to_vec();
+        if let [only] = sequences {
+            let tokens = only[start..(start + width).min(longest)].to_vec();
+            work = vec![Work { sequence: 0, tokens, outputs: OutputRows::All }];
+        }
+        let outputs = run_step(model, work)?;
+        for (index, row) in outputs.rows.iter().enumerate() {
+            let sequence = row.sequence as usize;
+            let logits = outputs.row(index);
+            if sequence == 0 {
+                logits.iter().try_for_each(|logit| file.write_all(&logit.to_le_bytes()))?;
+            } else {
+                waiting[sequence].extend_from_slice(logits);
+            }
+            last[sequence] = logits.to_vec();
+        }
+    }
+    for logit in waiting.iter().flatten() {
+        file.write_all(&logit.to_le_bytes())?;
     }
     Ok(())
 }
 
-fn run_step(model: &mut Model, tokens: &[u32], outputs: OutputRows) -> Result<Outputs, Failure> {
-    let work = vec![Work { sequence: 0, tokens: tokens.to_vec(), outputs }];
+fn run_step(model: &mut Model, work: Vec<Work>) -> Result<Outputs, Failure> {
     Ok(model.run(&Batch { work })?)
 }
 

@@ -80,7 +80,7 @@ impl<'a> Measuring<'a> {
             outputs: 1,
             keys: load::cache_format(settings.type_k)?,
             values: load::cache_format(settings.type_v)?,
-            full_window_cache: false,
+            ..ModelOptions::default()
         };
         let model = load::load(&file, &backend, &options, self.console)?;
         let facts = ModelFacts {

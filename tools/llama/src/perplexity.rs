@@ -52,6 +52,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         keys: load::cache_format(config.context.type_k)?,
         values: load::cache_format(config.context.type_v)?,
         full_window_cache: config.context.full_window,
+        ..ModelOptions::default()
     };
     let mut model = load::load(&opened.file, &backend, &options, &console)?;
     measure(&mut model, &plan, sequences, &config, threads, &console)

@@ -7,7 +7,8 @@ use crate::invocation::Invocation;
 use crate::{file_types, files, interrupt, load, pages, recommended, session};
 use puna_engine::{Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
-use puna_server::{Defaults, Facts, Options, Served, Server, ServerError, Tls};
+use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
+use puna_server::{Defaults, Embeds, Facts, Options, Served, Server, ServerError, Tls};
 use puna_tokenizer::Tokenizer;
 use std::time::Duration;
 
@@ -49,7 +50,18 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     let renderer =
         Renderer::choose(template.as_ref().copied(), tokenizer.vocabulary(), &config.chat, console)?;
     let parallel = config.server.parallel.unwrap_or(PARALLEL);
-    let model = load::model(&opened, config, console, parallel, parallel)?;
+    let embedding = &config.embedding;
+    let model = match embedding.serve || embedding.serve_ranks {
+        true => embedder(&opened, config, console, parallel)?,
+        false => load::model(&opened, config, console, parallel, parallel)?,
+    };
+    let ranks = embedding.serve_ranks || load::pooling_of(config, metadata)? == Pooling::Rank;
+    let embeds = model.embedded_rows().map(|rows| Embeds {
+        width: model.information().width as usize,
+        per_token: rows == OutputRows::All,
+        ranks,
+        normalize: embedding.normalize,
+    });
     session::warn_of_shift(&model, config, console);
     let information = model.information().clone();
 
@@ -83,7 +95,25 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     let options =
         EngineOptions { step_tokens: model.options().micro_batch, context_shift: config.context.shift };
     let engine = Engine::start(model, options).map_err(|error| Failure::Failed(error.to_string()))?;
-    Ok(Served { engine, tokenizer, template: renderer.template, facts, defaults })
+    Ok(Served { engine, tokenizer, template: renderer.template, facts, defaults, embeds })
+}
+
+/// Loads a model that makes embeddings or ranks. Texts that see themselves as a whole are as long as a step, so that is
+/// as long as a batch.
+fn embedder(
+    opened: &load::Opened,
+    config: &Config,
+    console: &Console,
+    parallel: u32,
+) -> Result<Model, Failure> {
+    let pooling = match config.embedding.serve_ranks {
+        true => Some(Pooling::Rank),
+        false => load::pooling(config),
+    };
+    let options = load::options(config, parallel, 0)?;
+    let micro_batch = options.micro_batch.max(config.context.batch);
+    let options = ModelOptions { purpose: Purpose::Embed(pooling), micro_batch, ..options };
+    load::model_with(opened, config, console, &options)
 }
 
 /// How to serve, as the flags say.

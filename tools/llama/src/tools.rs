@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::{
-    bench, cli, completion, devices, gguf_split, info, logits, pages, perplexity, pull, quantize, run, serve,
-    simple, tokenize,
+    bench, cli, completion, devices, embedding, gguf_split, info, logits, pages, perplexity, pull, quantize,
+    rerank, run, serve, simple, tokenize,
 };
 use puna_flags::{Command, closest};
 
@@ -72,6 +72,20 @@ pub static TOOLS: &[Tool] = &[
         summary: "Write a model's logits for given tokens",
         command: |program| logits::SPEC.command(program),
         run: logits::run,
+    },
+    Tool {
+        name: "embedding",
+        aliases: &["embed"],
+        summary: "Print the embeddings of texts",
+        command: |program| embedding::SPEC.command(program),
+        run: embedding::run,
+    },
+    Tool {
+        name: "rerank",
+        aliases: &[],
+        summary: "Order documents by how well they answer a query",
+        command: |program| rerank::SPEC.command(program),
+        run: rerank::run,
     },
     Tool {
         name: "perplexity",

@@ -15,7 +15,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::action("--list-devices", "List the devices that were found", Action::ListDevices)
         .tools(ToolSet::ENGINE),
     Flag::switch("--json", "Print JSON", |c: &mut Config, on| c.json = on)
-        .tools(ToolSet::INFO.or(ToolSet::DEVICES).or(ToolSet::LIST)),
+        .tools(ToolSet::INFO.or(ToolSet::DEVICES).or(ToolSet::LIST).or(ToolSet::RERANK)),
     Flag::switch("--log-disable", "Print no messages", |c: &mut Config, on| c.log.disable = on),
     Flag::value("--log-file", "FILE", "Write messages to this file, too", |c: &mut Config, v| {
         c.log.file = Some(path(v)?);

@@ -4,6 +4,7 @@ mod chat;
 mod context;
 mod cpu;
 mod device;
+mod embedding;
 mod general;
 mod model;
 mod prompt;
@@ -23,6 +24,7 @@ use crate::flag::Group;
 pub static FLAGS: &[Group<Config>] = &[
     Group { heading: "Tool", flags: special::FLAGS },
     Group { heading: "Model files", flags: workshop::FLAGS },
+    Group { heading: "Embeddings", flags: embedding::FLAGS },
     Group { heading: "Model", flags: model::FLAGS },
     Group { heading: "Prompt", flags: prompt::FLAGS },
     Group { heading: "Chat", flags: chat::FLAGS },

@@ -4,7 +4,8 @@ use crate::config::Config;
 use crate::flag::{Flag, ToolSet};
 use crate::values::{at_least, filled, path};
 
-const TEXT: ToolSet = ToolSet::CHAT.or(ToolSet::SIMPLE).or(ToolSet::TOKENIZE).or(ToolSet::PERPLEXITY);
+const TEXT: ToolSet =
+    ToolSet::CHAT.or(ToolSet::SIMPLE).or(ToolSet::TOKENIZE).or(ToolSet::PERPLEXITY).or(ToolSet::EMBED);
 
 pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::text("-p --prompt", "TEXT", "The prompt", |c: &mut Config, v| {

@@ -180,8 +180,6 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     })
     .inert("the slot with the longest common beginning is chosen")
     .tools(SERVE),
-    Flag::not_yet("--embedding --embeddings", "", "Answer with embeddings").tools(SERVE),
-    Flag::not_yet("--rerank --reranking", "", "Answer with ranks").tools(SERVE),
     Flag::value("--ssl-key-file", "FILE", "Private key for TLS, PEM", |c: &mut Config, v| {
         c.server.tls_key = Some(path(v)?);
         Ok(())

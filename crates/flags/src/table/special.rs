@@ -21,15 +21,30 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         c.tokenize.show_count = on
     })
     .tools(ToolSet::TOKENIZE),
-    Flag::value("--tokens", "ID,ID,...", "Token ids of the prompt", |c: &mut Config, v| {
-        c.logits.tokens = integers(v)?;
-        Ok(())
-    })
+    Flag::value(
+        "--tokens",
+        "ID,ID,...;...",
+        "Token ids of the prompt; several sequences, separated by semicolons, run in one batch",
+        |c: &mut Config, v| {
+            c.logits.tokens = v.split(';').map(integers).collect::<Result<_, _>>()?;
+            Ok(())
+        },
+    )
+    .tools(ToolSet::LOGITS),
+    Flag::value(
+        "--decoder-tokens",
+        "ID,ID,...",
+        "Token ids that the decoder is given, in models whose encoder reads --tokens",
+        |c: &mut Config, v| {
+            c.logits.decoder_tokens = integers(v)?;
+            Ok(())
+        },
+    )
     .tools(ToolSet::LOGITS),
     Flag::value(
         "-o --output --output-file",
         "FILE",
-        "File for the logits: positions x vocabulary, little-endian f32",
+        "File for the logits (positions x vocabulary) or embeddings, little-endian f32",
         |c: &mut Config, v| {
             c.logits.output = Some(path(v)?);
             Ok(())

@@ -13,6 +13,8 @@ pub enum MaskRule {
     Window(u32),
     /// Its own and earlier ones of the same chunk of so many positions.
     Chunked(u32),
+    /// Those at most half of so many positions away, before or after.
+    SymmetricWindow(u32),
     /// All.
     Bidirectional,
 }
@@ -26,6 +28,10 @@ impl MaskRule {
             MaskRule::Window(0) => (i32::MAX, i32::MIN),
             MaskRule::Window(n) => (back(i64::from(n) - 1), query),
             MaskRule::Chunked(n) => (back(i64::from(query).rem_euclid(i64::from(n.max(1)))), query),
+            MaskRule::SymmetricWindow(n) => {
+                let half = i64::from(n / 2);
+                (back(half), i32::try_from(i64::from(query) + half).unwrap_or(i32::MAX))
+            }
             MaskRule::Bidirectional => (i32::MIN, i32::MAX),
         }
     }
@@ -37,8 +43,50 @@ impl MaskRule {
     }
 }
 
+/// A learned bias on scores by the distance of key and query, in buckets that widen with it (Raffel et al.,
+/// arXiv 1910.10683): the first half of the buckets, as far as they serve one direction, holds one distance
+/// each, the others grow geometrically up to [`RelativeBias::REACH`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RelativeBias {
+    /// Number of buckets: rows of the table; at least 2, or 4 in both directions.
+    pub buckets: u32,
+    /// Whether later keys have buckets of their own: the second half of the table.
+    pub both_directions: bool,
+}
+
+impl RelativeBias {
+    /// Distance from which on all keys share a bucket.
+    pub const REACH: i32 = 128;
+
+    /// Row of the table for a key `offset` positions after the query.
+    pub fn bucket(self, offset: i32) -> usize {
+        let buckets = if self.both_directions { self.buckets / 2 } else { self.buckets };
+        let later = self.both_directions && offset > 0;
+        let distance =
+            if self.both_directions { offset.unsigned_abs() } else { offset.min(0).unsigned_abs() };
+        let exact = buckets / 2;
+        let bucket = if distance < exact {
+            distance
+        } else {
+            let octaves = (distance as f64 / exact as f64).ln() / (Self::REACH as f64 / exact as f64).ln();
+            // Rounded to single precision first: whole numbers stay whole.
+            let bucket = exact as f64 + octaves * (buckets - exact) as f64;
+            (bucket as f32 as u32).min(buckets - 1)
+        };
+        (bucket + if later { buckets } else { 0 }) as usize
+    }
+
+    fn is_sound(self) -> bool {
+        let least = if self.both_directions { 4 } else { 2 };
+        (least..=4 * Self::REACH as u32).contains(&self.buckets)
+            && self.buckets.is_multiple_of(least)
+            && self.buckets / least < Self::REACH as u32
+    }
+}
+
 /// Inputs: queries `[Tokens, heads, key_dim]`, keys `[Tokens, kv_heads, key_dim]`, values
-/// `[Tokens, kv_heads, value_dim]`, optional sinks `[heads]`. Keys and values are first stored in the state's
+/// `[Tokens, kv_heads, value_dim]`, optional sinks `[heads]`, with a relative bias its table `[buckets, heads]`. The
+/// rows may also be of another axis, as the cache's group says. Keys and values are first stored in the state's
 /// cells; then every query attends to the cells of its sequence that the mask shows. Query head `h` reads
 /// key and value head `h / (heads / kv_heads)`. Result: `[Tokens, heads · value_dim]`; a query that sees
 /// nothing gets zeros.
@@ -54,6 +102,8 @@ pub struct Attention {
     pub soft_cap: Option<f32>,
     /// Largest bias of ALiBi; head slopes come from [`alibi_slope`] (Press et al., arXiv 2108.12409).
     pub alibi_max_bias: Option<f32>,
+    /// Bias by distance, whose table is the last input; not together with ALiBi.
+    pub relative: Option<RelativeBias>,
 }
 
 /// Slope of head `head` of `heads`: a geometric series over the largest power of two of heads, the rest
@@ -65,9 +115,23 @@ pub fn alibi_slope(max_bias: f32, head: u32, heads: u32) -> f64 {
     if head < power { first.powi(head as i32 + 1) } else { between.powi(2 * (head - power) as i32 + 1) }
 }
 
+impl Attention {
+    /// Sinks and the table of the relative bias, of those inputs that are there.
+    pub fn optional_inputs<'i, T>(&self, inputs: &'i [T]) -> (Option<&'i T>, Option<&'i T>) {
+        let rest = inputs.get(3..).unwrap_or_default();
+        match (self.relative, rest) {
+            (None, rest) => (rest.first(), None),
+            (Some(_), [table]) => (None, Some(table)),
+            (Some(_), rest) => (rest.first(), rest.get(1)),
+        }
+    }
+}
+
 impl OpDef for Attention {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
-        expect_inputs("Attention", inputs, 3..=4, "queries, keys, values and perhaps sinks")?;
+        let tables = usize::from(self.relative.is_some());
+        let expected = "queries, keys, values, perhaps sinks, with a relative bias its table";
+        expect_inputs("Attention", inputs, 3 + tables..=4 + tables, expected)?;
         let (
             [rows, Dim::Fixed(heads), query],
             [_, Dim::Fixed(kv_heads), key],
@@ -94,8 +158,19 @@ impl OpDef for Attention {
         if *kv_heads == 0 || !heads.is_multiple_of(*kv_heads) {
             return Err(shape_error("Attention", inputs, "query heads must be a multiple of key heads"));
         }
-        if inputs.get(3).is_some_and(|sinks| sinks.shape[..] != [Dim::Fixed(*heads)]) {
+        let (sinks, table) = self.optional_inputs(inputs);
+        if sinks.is_some_and(|sinks| sinks.shape[..] != [Dim::Fixed(*heads)]) {
             return Err(shape_error("Attention", inputs, "there must be one sink per head"));
+        }
+        if let Some(bias) = self.relative {
+            let shape = [Dim::Fixed(bias.buckets), Dim::Fixed(*heads)];
+            if !bias.is_sound() || table.is_none_or(|table| table.shape[..] != shape) {
+                let reason = "the relative bias needs a table of few buckets by heads";
+                return Err(shape_error("Attention", inputs, reason));
+            }
+            if self.alibi_max_bias.is_some() {
+                return Err(shape_error("Attention", inputs, "there are two kinds of bias by distance"));
+            }
         }
         let Some(width) = heads.checked_mul(*value_dim) else {
             return Err(shape_error("Attention", inputs, "heads times width is too large"));
@@ -115,11 +190,13 @@ impl OpDef for Attention {
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {
         let (queries, keys, values) = (inputs[0], inputs[1], inputs[2]);
-        let sinks = inputs.get(3).map(|sinks| sinks.floats());
+        let (sinks, table) = self.optional_inputs(inputs);
+        let sinks = sinks.map(|sinks| sinks.floats());
         let (tokens, heads, key_dim) = (queries.shape[0], queries.shape[1], queries.shape[2]);
         let (kv_heads, value_dim) = (keys.shape[1], values.shape[2]);
         let group = context.group(self.state).clone();
-        let positions = &context.step.positions;
+        let readers = context.graph.states[self.state.index()].group().readers();
+        let positions = context.step.positions_of(readers);
         let memory = &mut context.memory[self.state.index()];
         for (token, cell) in group.write_cells.iter().enumerate() {
             memory.write(
@@ -155,6 +232,10 @@ impl OpDef for Attention {
                             if let Some(max_bias) = self.alibi_max_bias {
                                 let distance = (position as f64 - group.cell_positions[*cell] as f64).abs();
                                 score -= alibi_slope(max_bias, head as u32, heads as u32) * distance;
+                            }
+                            if let (Some(bias), Some(table)) = (self.relative, table) {
+                                let bucket = bias.bucket(group.cell_positions[*cell] - position);
+                                score += table.floats()[bucket * heads + head] as f64;
                             }
                             score
                         })

@@ -3,19 +3,24 @@
 use crate::{Array, Dim, Element, GraphError, StateDecl, StateId, Symbol, Type, evaluate::Context};
 
 mod add;
+mod add_row;
 mod attention;
 mod clamp;
 mod clamped_glu;
 mod concat;
+mod convolution;
 mod div;
 mod experts;
+mod fill_columns;
 mod gather_rows;
 mod gaussian_cut;
 mod glu;
+mod group_norm;
 mod interpolate;
 mod match_norm;
 mod matmul;
 mod matmul_heads;
+mod mean_rows;
 mod mul;
 mod norm;
 mod position_scale;
@@ -34,22 +39,27 @@ mod weighted_sum;
 mod xielu;
 
 pub use add::Add;
-pub use attention::{Attention, MaskRule, alibi_slope};
+pub use add_row::AddRow;
+pub use attention::{Attention, MaskRule, RelativeBias, alibi_slope};
 pub use clamp::Clamp;
 pub use clamped_glu::{ClampedGlu, GateBound};
 pub use concat::Concat;
+pub use convolution::Convolution;
 pub use div::Div;
 pub use experts::{
     AddExpertBias, ExpertGroups, ExpertWeights, Gating, GroupOfExpert, MatMulExperts, RouteExperts,
     SumExperts,
 };
+pub use fill_columns::FillColumns;
 pub use gather_rows::GatherRows;
 pub use gaussian_cut::GaussianCut;
 pub use glu::Glu;
+pub use group_norm::GroupNorm;
 pub use interpolate::Interpolate;
 pub use match_norm::MatchNorm;
 pub use matmul::MatMul;
 pub use matmul_heads::MatMulHeads;
+pub use mean_rows::MeanRows;
 pub use mul::Mul;
 pub use norm::{LayerNorm, RmsNorm};
 pub use position_scale::PositionScale;
@@ -139,6 +149,7 @@ ops! {
     GatherRows, MatMul, Add, Mul, Scale, RmsNorm, LayerNorm, Rope, Attention, Glu, Unary, SoftCap, Reshape,
     RouteExperts, ExpertWeights, MatMulExperts, SumExperts, AddExpertBias, Slice, ScaleRows, Div, Clamp,
     ClampedGlu, PositionScale, Xielu, GroupOfExpert, WeightedSum, MatchNorm, GaussianCut, Softmax, Concat, RepeatHeads, SumElements, MatMulHeads,
+    AddRow, MeanRows, Convolution, GroupNorm, FillColumns,
     Interpolate, ShortConvolution, TokenShift, SelectiveScan, GatedDeltaRule, GatedLinearAttention, Rwkv7,
 }
 

@@ -4,7 +4,7 @@ use puna_graph::ops::{Attention, Clamp, Function, MaskRule, MatMul, PositionScal
 use puna_graph::{CacheGroup, Input, Operand, StateDecl, StateId, ValueId};
 
 use super::RopeSettings;
-use crate::{Builder, ModelError};
+use crate::{Builder, ModelError, Norm};
 
 /// Norms of queries and keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,6 +31,8 @@ pub struct AttentionBlock {
     pub mask: MaskRule,
     /// Norms of queries and keys.
     pub norms: HeadNorms,
+    /// Kind of these norms, if not the model's.
+    pub head_norm_kind: Option<Norm>,
     /// Whether the norms come after the rotation instead of before.
     pub norms_after_rope: bool,
     /// Smooth limit of scores.
@@ -118,13 +120,13 @@ impl Builder<'_> {
     ) -> Result<ValueId, ModelError> {
         let (mut q, mut k, v) = self.queries_keys_values(x, shape, !block.ignores_input_biases)?;
         if !block.norms_after_rope {
-            (q, k) = (self.head_norm("attn_q_norm", q, block)?, self.head_norm("attn_k_norm", k, block)?);
+            (q, k) = self.head_norms(q, k, block)?;
         }
         if let Some(rope) = &block.rope {
             (q, k) = (self.rope(q, rope)?, self.rope(k, rope)?);
         }
         if block.norms_after_rope {
-            (q, k) = (self.head_norm("attn_q_norm", q, block)?, self.head_norm("attn_k_norm", k, block)?);
+            (q, k) = self.head_norms(q, k, block)?;
         }
         let state = self.key_value_state(shape, block.mask);
         let h = self.attend(state, q, k, v, block)?;
@@ -187,6 +189,23 @@ impl Builder<'_> {
         Ok((self.split_heads(q, key_dim)?, self.split_heads(k, key_dim)?, self.split_heads(v, value_dim)?))
     }
 
+    fn head_norms(
+        &mut self,
+        q: ValueId,
+        k: ValueId,
+        block: &AttentionBlock,
+    ) -> Result<(ValueId, ValueId), ModelError> {
+        if block.norms == HeadNorms::None {
+            return Ok((q, k));
+        }
+        let outer = self.norm_kind()?;
+        self.set_norm_kind(block.head_norm_kind.unwrap_or(outer));
+        let q = self.head_norm("attn_q_norm", q, block)?;
+        let k = self.head_norm("attn_k_norm", k, block)?;
+        self.set_norm_kind(outer);
+        Ok((q, k))
+    }
+
     fn head_norm(
         &mut self,
         name: &'static str,
@@ -206,12 +225,30 @@ impl Builder<'_> {
         }
     }
 
+    /// Where a layer's keys and values are kept.
+    pub fn cache_group(&self, mask: MaskRule) -> CacheGroup {
+        match mask {
+            MaskRule::Bidirectional => CacheGroup::Full,
+            _ if self.is_bidirectional() => CacheGroup::Step,
+            MaskRule::SymmetricWindow(_) => CacheGroup::Step,
+            MaskRule::Window(window) | MaskRule::Chunked(window) => CacheGroup::Window(window),
+            MaskRule::Causal => CacheGroup::Full,
+        }
+    }
+
+    /// What a layer's mask becomes where rows see later ones.
+    pub fn directed(&self, mask: MaskRule) -> MaskRule {
+        match mask {
+            MaskRule::Causal | MaskRule::Window(_) | MaskRule::Chunked(_) if self.is_bidirectional() => {
+                MaskRule::Bidirectional
+            }
+            other => other,
+        }
+    }
+
     /// Declares the current layer's cache.
     pub fn key_value_state(&mut self, shape: HeadShape, mask: MaskRule) -> StateId {
-        let group = match mask {
-            MaskRule::Window(window) | MaskRule::Chunked(window) => CacheGroup::Window(window),
-            MaskRule::Causal | MaskRule::Bidirectional => CacheGroup::Full,
-        };
+        let group = self.cache_group(mask);
         let HeadShape { kv_heads, key_dim, value_dim, .. } = shape;
         self.state(StateDecl::KeyValue { layer: self.layer(), kv_heads, key_dim, value_dim, group })
     }
@@ -239,9 +276,10 @@ impl Builder<'_> {
         let attention = Attention {
             state,
             scale,
-            mask: block.mask,
+            mask: self.directed(block.mask),
             soft_cap: block.soft_cap,
             alibi_max_bias: block.alibi_max_bias,
+            relative: None,
         };
         self.push(attention, inputs, "attention")
     }

@@ -4,7 +4,7 @@
 use puna_graph::ops::{
     Attention, Concat, Function, MaskRule, MatMulHeads, PositionScale, RepeatHeads, RopeKind, ScaleRows,
 };
-use puna_graph::{CacheGroup, Input, Operand, StateDecl, ValueId};
+use puna_graph::{Input, Operand, StateDecl, ValueId};
 
 use super::RopeSettings;
 use crate::{Builder, ModelError};
@@ -197,15 +197,18 @@ impl Builder<'_> {
         block: &LatentAttention,
         kv_heads: u32,
     ) -> Result<ValueId, ModelError> {
-        let group = match block.mask {
-            MaskRule::Window(window) | MaskRule::Chunked(window) => CacheGroup::Window(window),
-            MaskRule::Causal | MaskRule::Bidirectional => CacheGroup::Full,
-        };
+        let group = self.cache_group(block.mask);
         let (key_dim, value_dim) = (self.width(k), self.width(v));
         let state =
             self.state(StateDecl::KeyValue { layer: self.layer(), kv_heads, key_dim, value_dim, group });
-        let attention =
-            Attention { state, scale: block.scale, mask: block.mask, soft_cap: None, alibi_max_bias: None };
+        let attention = Attention {
+            state,
+            scale: block.scale,
+            mask: self.directed(block.mask),
+            soft_cap: None,
+            alibi_max_bias: None,
+            relative: None,
+        };
         let heads = self.heads_of(q);
         let mut inputs = vec![q.into(), k.into(), v.into()];
         inputs.extend(self.optional_weight("attn_sinks.weight", &[heads])?);

@@ -1,7 +1,7 @@
 //! A whole decoder from settings, for the many architectures whose layers are all alike.
 
 use puna_graph::Graph;
-use puna_graph::ops::{Function, Gating, RopeKind};
+use puna_graph::ops::{Function, Gating, MaskRule, RopeKind};
 
 use super::{
     Activation, AttentionBlock, Experts, FeedForward, HeadNorms, Residuals, WindowDefaults, WindowRope,
@@ -27,6 +27,8 @@ pub struct Decoder {
     pub embedding_scale: Option<f32>,
     /// Windows, and how their layers rotate.
     pub windows: Option<(WindowDefaults, WindowRope)>,
+    /// Whether windows reach to both sides.
+    pub symmetric_windows: bool,
     /// What follows the output matrix.
     pub head: Head,
 }
@@ -43,6 +45,7 @@ impl Decoder {
             experts: Experts::new(Gating::Softmax, true),
             embedding_scale: None,
             windows: None,
+            symmetric_windows: false,
             head: Head::default(),
         }
     }
@@ -112,7 +115,12 @@ impl Decoder {
                     if windows.limits(b.layer()) {
                         block.rope = *window_rope;
                     }
-                    block.mask = windows.mask(b.layer());
+                    block.mask = match windows.mask(b.layer()) {
+                        MaskRule::Window(length) if self.symmetric_windows => {
+                            MaskRule::SymmetricWindow(length)
+                        }
+                        mask => mask,
+                    };
                 }
                 b.self_attention(x, &block)
             },

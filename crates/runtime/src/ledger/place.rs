@@ -39,9 +39,19 @@ impl Ledger {
             step.spans.push(Span { tokens: row..row + rows, cells });
             row += rows;
         }
-        let end = step.spans.iter().filter_map(|span| span.cells.last()).map(|run| run.end).max();
-        step.cell_positions = self.positions[..end.unwrap_or(0) as usize].to_vec();
-        Ok(step)
+        Ok(GroupStep { write_cells: step.write_cells, ..self.read(step.spans) })
+    }
+
+    /// All cells of a sequence.
+    pub(crate) fn cells(&self, sequence: u32) -> Vec<Range<u32>> {
+        self.sequences[sequence as usize].cells.ranges().to_vec()
+    }
+
+    /// A step that reads the cells of spans and writes none.
+    pub(crate) fn read(&self, spans: Vec<Span>) -> GroupStep {
+        let end = spans.iter().filter_map(|span| span.cells.last()).map(|run| run.end).max();
+        let cell_positions = self.positions[..end.unwrap_or(0) as usize].to_vec();
+        GroupStep { write_cells: Vec::new(), cell_positions, spans }
     }
 
     /// Gives free cells to a sequence for these ascending positions, of which there are not more than free cells.

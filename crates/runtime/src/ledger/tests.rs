@@ -39,7 +39,7 @@ impl World {
         let window = match group {
             CacheGroup::Full => None,
             CacheGroup::Window(length) => Some(length as i32),
-            CacheGroup::Recurrent => panic!("recurrent ledgers have tests of their own"),
+            other => panic!("no test of {other:?} is random"),
         };
         Self {
             ledger: Ledger::new(group, cells, sequences).expect("there is memory"),

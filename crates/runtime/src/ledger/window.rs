@@ -11,7 +11,7 @@ impl Ledger {
     /// The lowest position that a query at `position` sees; of a recurrence, whose state it reads.
     pub(super) fn horizon(&self, position: i32) -> i32 {
         match self.group {
-            CacheGroup::Full => 0,
+            CacheGroup::Full | CacheGroup::Encoder | CacheGroup::Step | CacheGroup::EncoderStep => 0,
             CacheGroup::Window(length) => {
                 let length = i32::try_from(length).unwrap_or(i32::MAX);
                 position.saturating_sub(length).saturating_add(1).max(0)
@@ -45,10 +45,10 @@ impl Ledger {
     pub(crate) fn earliest(&self, sequence: u32) -> i32 {
         match (self.group, self.lost(sequence)) {
             (CacheGroup::Recurrent, _) => self.next(sequence),
-            (CacheGroup::Full, _) | (_, 0) => 0,
-            (CacheGroup::Window(length), lost) => {
+            (CacheGroup::Window(length), lost) if lost > 0 => {
                 lost.saturating_add(i32::try_from(length).unwrap_or(i32::MAX)).saturating_sub(1)
             }
+            _ => 0,
         }
     }
 
@@ -74,7 +74,7 @@ impl Ledger {
             let shared = cells.filter(|cell| ledger.owners[*cell as usize] > 1);
             shared.filter(|cell| ledger.positions[*cell as usize] >= keep).count() as u32
         };
-        if self.group == CacheGroup::Full || needed(self) <= self.free {
+        if !matches!(self.group, CacheGroup::Window(_)) || needed(self) <= self.free {
             return 0;
         }
         let horizon = self.horizon(self.next(sequence) - discard);
@@ -88,9 +88,9 @@ impl Ledger {
     /// can go, from one of these sequences after the other.
     pub(super) fn give_up(&mut self, wanted: u32, order: &[u32]) {
         match self.group {
-            CacheGroup::Full => return,
             CacheGroup::Recurrent => return self.give_up_checkpoints(wanted, &[]),
             CacheGroup::Window(_) => {}
+            _ => return,
         }
         let mut progress = true;
         // More than one round is needed only where dropped cells still belong to another sequence.

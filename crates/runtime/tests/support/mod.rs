@@ -79,9 +79,10 @@ impl Handmade {
         let mask = match group {
             CacheGroup::Full => MaskRule::Causal,
             CacheGroup::Window(length) => MaskRule::Window(length),
-            CacheGroup::Recurrent => panic!("the handmade model has attention only"),
+            other => panic!("the handmade model has no {other:?}"),
         };
-        let attention = Attention { state, scale: 0.35, mask, soft_cap: None, alibi_max_bias: None };
+        let attention =
+            Attention { state, scale: 0.35, mask, soft_cap: None, alibi_max_bias: None, relative: None };
         let mixed = self.push(attention, &[query, key, value]);
         let weight = self.weight(&format!("blk.{layer}.attn_output"), &[WIDTH, HEADS * HEAD]);
         let projected = self.push(MatMul, &[weight, mixed]);

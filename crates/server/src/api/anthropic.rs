@@ -146,7 +146,10 @@ impl Anthropic {
                 }
                 Delta::Call(name) => {
                     let id = identifier("toolu_");
-                    self.start(json!({ "type": "tool_use", "id": id, "name": name, "input": {} }), &mut frames);
+                    self.start(
+                        json!({ "type": "tool_use", "id": id, "name": name, "input": {} }),
+                        &mut frames,
+                    );
                     self.input.clear();
                 }
                 Delta::Arguments(text) => {

@@ -1,6 +1,7 @@
 //! The endpoints: one file for each family.
 
 pub mod anthropic;
+pub mod embeddings;
 pub mod information;
 pub mod native;
 pub mod ollama;

@@ -15,8 +15,8 @@ use crate::fields::{Fields, missing, wrong};
 use crate::generate::{Ending, Output, Reason};
 use crate::parts::Parts;
 use crate::plan::{Plan, members};
-use crate::stream::{Frame, Protocol, answer, json_response};
 use crate::prompt;
+use crate::stream::{Frame, Protocol, answer, json_response};
 
 /// `POST /api/chat`.
 pub async fn chat(app: Arc<App>, call: Call) -> ApiResult<Response> {
@@ -147,7 +147,9 @@ fn is_empty(list: Option<&Vec<Value>>) -> bool {
 fn common(fields: &Fields) -> ApiResult<Map<String, Value>> {
     let mut all = fields.object(&["options"])?.cloned().unwrap_or_default();
     // The context is the server's; the others do not change an answer.
-    for name in ["num_ctx", "num_batch", "num_gpu", "num_thread", "main_gpu", "use_mmap", "num_predict", "num_keep"] {
+    for name in
+        ["num_ctx", "num_batch", "num_gpu", "num_thread", "main_gpu", "use_mmap", "num_predict", "num_keep"]
+    {
         all.remove(name);
     }
     let options = Fields(fields.object(&["options"])?.cloned().unwrap_or_default());
@@ -190,7 +192,10 @@ fn to_chat(fields: &Fields) -> ApiResult<Fields> {
     let mut messages = list.clone();
     for (index, message) in messages.iter_mut().enumerate() {
         let Some(message) = message.as_object_mut() else { continue };
-        if message.get("images").is_some_and(|images| images.as_array().is_some_and(|images| !images.is_empty())) {
+        if message
+            .get("images")
+            .is_some_and(|images| images.as_array().is_some_and(|images| !images.is_empty()))
+        {
             let message = format!("field 'messages[{index}].images': this model takes text only");
             return Err(ApiError::invalid(message));
         }

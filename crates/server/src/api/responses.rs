@@ -287,7 +287,8 @@ impl Responses {
     fn start(&mut self, kind: Kind, frames: &mut Vec<Frame>) {
         self.close("completed", frames);
         let item = Item::new(kind);
-        let (json, part, call) = (item.json("in_progress"), item.part(), matches!(item.kind, Kind::Call { .. }));
+        let (json, part, call) =
+            (item.json("in_progress"), item.part(), matches!(item.kind, Kind::Call { .. }));
         self.items.push(item);
         self.open = true;
         let added = json!({ "output_index": self.items.len() - 1, "item": json });
@@ -319,7 +320,8 @@ impl Responses {
     /// All items; one of an answer that a limit ended is not complete.
     fn output_items(&self, status: &str) -> Value {
         let last = self.items.len().saturating_sub(1);
-        let item = |(index, item): (usize, &Item)| item.json(if index == last { status } else { "completed" });
+        let item =
+            |(index, item): (usize, &Item)| item.json(if index == last { status } else { "completed" });
         self.items.iter().enumerate().map(item).collect()
     }
 }

@@ -82,13 +82,6 @@ fn input_tokens(count: usize) -> Value {
     json!({ "object": "response.input_tokens", "input_tokens": count })
 }
 
-/// `POST /v1/embeddings` and others that need another kind of model.
-pub async fn embeddings(_: Arc<App>, _: Call) -> ApiResult<Response> {
-    let message =
-        "this server runs a model that generates text; embeddings and reranking are not supported yet";
-    Err(ApiError::new(crate::error::Kind::NotSupported, message))
-}
-
 /// `POST /infill`.
 pub async fn infill(_: Arc<App>, _: Call) -> ApiResult<Response> {
     let message = "filling in is not supported yet";

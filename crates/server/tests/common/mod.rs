@@ -63,7 +63,7 @@ pub fn served(
         Engine::start(model, EngineOptions { step_tokens, context_shift: false }).expect("the engine starts");
     let facts = Facts { name: "scripted".into(), build: "test".into(), ..Facts::default() };
     let template = Template::parse(template, "<s>", "</s>").unwrap();
-    Served { engine, tokenizer, template, facts, defaults: Defaults::default() }
+    Served { engine, tokenizer, template, facts, defaults: Defaults::default(), embeds: None }
 }
 
 /// A server of the scripted model.

@@ -57,6 +57,9 @@ pub struct Attention<'a> {
     pub sinks: Option<&'a [f32]>,
     /// ALiBi slope of each head: scores lose `slope * |query position - cell position|`.
     pub alibi: Option<&'a [f32]>,
+    /// Bias on scores by the offset of the cell from the token: a row of `2 · reach + 1` numbers for each head, from
+    /// the offset `-reach` on; farther cells count as if they were as far as that. Not together with ALiBi.
+    pub relative: Option<&'a [f32]>,
 }
 
 /// What a layer's attention reads.
@@ -130,6 +133,9 @@ impl Attention<'_> {
         assert!(cells >= plan.cells(), "plan for {} cells, there are {cells}", plan.cells());
         for data in [self.sinks, self.alibi].into_iter().flatten() {
             assert_eq!(data.len(), heads, "one number per head");
+        }
+        if let Some(table) = self.relative {
+            assert!(table.len().is_multiple_of(heads) && self.alibi.is_none(), "one row per head");
         }
     }
 

@@ -499,6 +499,18 @@ impl Tile<'_> {
         (seen, masked)
     }
 
+    /// Puts the bias of each cell, seen from a position, where distances are for ALiBi.
+    #[inline(always)]
+    fn look_up(&mut self, table: &[f32], heads: usize, head: usize, position: i32, count: usize) {
+        let width = table.len() / heads;
+        let (row, reach) = (&table[head * width..][..width], (width / 2) as i64);
+        for i in 0..count {
+            let offset = i64::from(self.positions[i]) - i64::from(position);
+            self.distances[i] = row[(offset.clamp(-reach, reach) + reach) as usize];
+        }
+        self.distances[count..].fill(0.0);
+    }
+
     /// Turns scores into weights relative to each row's largest score so far, and rescales the rows' sums if that
     /// has grown.
     #[inline(always)]
@@ -531,9 +543,14 @@ impl Tile<'_> {
             }
             for in_group in 0..group {
                 let row = token * group + in_group;
+                if let Some(table) = attention.relative {
+                    let head = work.kv_head * group + in_group;
+                    self.look_up(table, attention.heads.heads, head, position, count);
+                }
                 let scores = self.scores[row * TILE..][..TILE].as_mut_ptr();
                 let scale = V::splat(self.factors[row]);
-                let slope = attention.alibi.map(|slopes| -slopes[work.kv_head * group + in_group]);
+                let alibi = attention.alibi.map(|slopes| -slopes[work.kv_head * group + in_group]);
+                let slope = alibi.or(attention.relative.map(|_| 1.0));
                 let mut largest = V::splat(f32::NEG_INFINITY);
                 for i in (0..used).step_by(V::LANES) {
                     // SAFETY: `used` is at most `TILE`, a whole number of vectors.

@@ -1,0 +1,105 @@
+//! BERT and its kin (arXiv 1810.04805): encoders with a norm after each branch.
+
+use puna_graph::ops::{Function, Gating, RopeKind};
+use puna_graph::{Graph, ValueId};
+
+use crate::blocks::{AttentionBlock, Experts, FeedForward, HeadNorms};
+use crate::{Architecture, Builder, ModelError};
+
+/// BERT, RoBERTa and XLM-RoBERTa: learned positions (MiniLM, BGE, E5, GTE).
+pub const BERT: Architecture = Architecture {
+    name: "bert",
+    build: |b| encoder(b, Positions::Learned, |b, x| b.feed_forward(x, FeedForward::plain(Function::Gelu))),
+};
+
+/// Jina 2 (arXiv 2310.19923): ALiBi and a gated GELU.
+pub const JINA_BERT_V2: Architecture =
+    Architecture { name: "jina-bert-v2", build: |b| encoder(b, Positions::Alibi, jina_network) };
+
+/// Jina 3 (arXiv 2409.10173), without its adapters: rotation.
+pub const JINA_BERT_V3: Architecture = Architecture {
+    name: "jina-bert-v3",
+    build: |b| encoder(b, Positions::Rotary, |b, x| b.feed_forward(x, FeedForward::plain(Function::Gelu))),
+};
+
+/// Nomic Embed 1 (arXiv 2402.01613): rotation and SwiGLU.
+pub const NOMIC_BERT: Architecture = Architecture {
+    name: "nomic-bert",
+    build: |b| {
+        let network = FeedForward { ignores_biases: true, ..FeedForward::gated(Function::Silu) };
+        encoder(b, Positions::Rotary, |b, x| b.feed_forward(x, network))
+    },
+};
+
+/// Nomic Embed 2 (arXiv 2502.07972): experts in every second layer.
+pub const NOMIC_BERT_MOE: Architecture =
+    Architecture { name: "nomic-bert-moe", build: |b| encoder(b, Positions::Rotary, nomic_network) };
+
+/// How positions enter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Positions {
+    Learned,
+    Alibi,
+    Rotary,
+}
+
+fn encoder(
+    mut b: Builder<'_>,
+    positions: Positions,
+    mut network: impl FnMut(&mut Builder<'_>, ValueId) -> Result<ValueId, ModelError>,
+) -> Result<Graph, ModelError> {
+    b.see_both_directions();
+    let rope = match positions {
+        Positions::Rotary => Some(b.rope_settings(RopeKind::Split, b.key_dim()?, false)?),
+        Positions::Learned | Positions::Alibi => None,
+    };
+    let alibi_max_bias = (positions == Positions::Alibi).then_some(8.0);
+    let mut x = b.embed()?;
+    // Every token is of the first kind of segment.
+    if b.has_global("token_types.weight") {
+        x = b.add_first_row(x, "token_types.weight")?;
+    }
+    if positions == Positions::Learned {
+        x = b.add_positions(x)?;
+    }
+    let x = b.norm("token_embd_norm", x)?;
+    let x = b.each_layer(x, |b, x| {
+        let norms = match b.has("attn_q_norm.weight") {
+            true => HeadNorms::FullWidth,
+            false => HeadNorms::None,
+        };
+        let attended =
+            b.self_attention(x, &AttentionBlock { rope, norms, alibi_max_bias, ..Default::default() })?;
+        let mut h = b.add(attended, x)?;
+        h = b.norm("attn_output_norm", h)?;
+        if b.has("attn_norm_2.weight") {
+            h = b.add(h, x)?;
+            h = b.norm("attn_norm_2", h)?;
+        }
+        let fed = network(b, h)?;
+        let x = b.add(fed, h)?;
+        b.norm("layer_output_norm", x)
+    })?;
+    b.encoded(x)
+}
+
+/// The gate is a matrix of its own, or one half of `ffn_up`, or missing.
+fn jina_network(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> {
+    let network = if b.has("ffn_gate.weight") {
+        FeedForward::gated(Function::Gelu)
+    } else if Some(b.rows_of("ffn_up.weight")?) != b.layer_u32("feed_forward_length")? {
+        FeedForward::fused(Function::Gelu)
+    } else {
+        FeedForward::plain(Function::Gelu)
+    };
+    b.feed_forward(x, network)
+}
+
+fn nomic_network(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> {
+    let every = b.u32_or("moe_every_n_layers", 0)?;
+    if every == 0 || b.layer() % every != 1 {
+        return b.feed_forward(x, FeedForward::plain(Function::Gelu));
+    }
+    let experts = Experts { activation: Function::Gelu.into(), ..Experts::new(Gating::Softmax, false) };
+    b.experts(x, &experts)
+}
