@@ -66,7 +66,13 @@ fn check(prompt: &str, text: &str, reasoning: &str, content: &str, calls: &[(&st
 fn dialect(name: &str, text: &str, content: &str, calls: &[(&str, &str)]) {
     let found = dialects::DIALECTS.iter().find(|dialect| dialect.name == name);
     assert!(found.is_some(), "{name}");
-    check_with("", found, found.and_then(|found| found.opened).unwrap_or(""), text, &parts("", content, calls));
+    check_with(
+        "",
+        found,
+        found.and_then(|found| found.opened).unwrap_or(""),
+        text,
+        &parts("", content, calls),
+    );
 }
 
 #[test]
@@ -123,7 +129,8 @@ fn c18_json_that_is_no_call() {
     dialect("llama", "int main() { return 0; }", "int main() { return 0; }", &[]);
     dialect("llama", "{", "{", &[]);
     dialect("llama", "{\"name\": \"f\", \"parameters\": {\"a\": \"}\"}}", "", &[("f", "{\"a\": \"}\"}")]);
-    let typed = "<|python_tag|>{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\"}";
+    let typed =
+        "<|python_tag|>{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\"}";
     dialect("llama", typed, "", &[("f", "{}"), ("g", "{}")]);
     dialect("hermes", "```json\n{\"name\": \"g\", \"arguments\": {}}\n```", "", &[("g", "{}")]);
     dialect("hermes", "```c\nint x;\n```", "```c\nint x;\n```", &[]);
@@ -281,8 +288,10 @@ fn nothing_makes_a_parser_fail() {
         (seed >> 33) as usize % below
     };
     for dialect in dialects::DIALECTS {
-        let mut pieces: Vec<&str> =
-            vec!["{", "}", "[", "]", "\"", "f", "g", ":", ",", "\\", "\\u12", "\n", "name", "(", "=", "é", ">", "<"];
+        let mut pieces: Vec<&str> = vec![
+            "{", "}", "[", "]", "\"", "f", "g", ":", ",", "\\", "\\u12", "\n", "name", "(", "=", "é", ">",
+            "<",
+        ];
         pieces.extend(dialect.begin);
         pieces.extend(dialect.frame);
         for _ in 0..300 {
@@ -312,7 +321,8 @@ fn calls_of_real_templates() {
         let turn = text.rsplit_once("Weather in Paris?").expect("the question").1;
         // Where the template writes no call there is none to read.
         let Some(end) = turn.find("21}").filter(|_| turn.contains("get_weather")) else { continue };
-        let turn = turn[..end].split_once("assistant<|end_header_id|>\n\n").map_or(&turn[..end], |(_, turn)| turn);
+        let turn =
+            turn[..end].split_once("assistant<|end_header_id|>\n\n").map_or(&turn[..end], |(_, turn)| turn);
         let Some(dialect) = dialects::detect(&template) else { panic!("{file}: no dialect for {turn}") };
         let parts = parse(&template, Some(dialect), "", &[turn]);
         let [call] = parts.calls.as_slice() else { panic!("{file}: {} reads {parts:?}", dialect.name) };

@@ -106,7 +106,7 @@ const BODIES: &[Body] = &[
     body("/api/chat", &[], &[OLLAMA, MESSAGES]),
     body("/api/generate", &[], &[OLLAMA, &[("prompt", Text), ("system", Text), ("raw", Flag)]]),
     body("/api/show", &[], &[MODEL]),
-    body("/api/embed", INPUT, &[MODEL]),
+    body("/api/embed", &[], &[INPUT, PROMPT, MODEL]),
     body("/tokenize", &[("content", Text)], &[&[("add_special", Flag), ("parse_special", Flag), ("with_pieces", Flag)]]),
     body("/detokenize", TOKENS, &[]),
     body("/apply-template", MESSAGES, &[&[("tools", List(&Object)), ("chat_template_kwargs", Object)]]),

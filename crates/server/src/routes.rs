@@ -116,8 +116,8 @@ pub static ROUTES: &[Route] = &[
     ollama(get(&["/api/ps"], "the model that is loaded", |app, call| Box::pin(ollama::running(app, call)))),
     ollama(post(&["/api/show"], "what the model is", |app, call| Box::pin(ollama::show(app, call)))),
     ollama(get(&["/api/version"], "the program's version", |app, call| Box::pin(ollama::version(app, call)))),
-    ollama(post(&["/api/embed", "/api/embeddings"], "not supported yet: answers 501", |app, call| {
-        Box::pin(text::embeddings(app, call))
+    ollama(post(&["/api/embed", "/api/embeddings"], "embeddings of texts, Ollama's way", |app, call| {
+        Box::pin(embeddings::ollama(app, call))
     })),
     post(&["/tokenize"], "tokens of a text", |app, call| Box::pin(text::tokenize(app, call))),
     post(&["/detokenize"], "text of tokens", |app, call| Box::pin(text::detokenize(app, call))),

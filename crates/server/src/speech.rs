@@ -65,7 +65,8 @@ pub fn tools_as_text(messages: Vec<Value>, tools: &[Value]) -> Vec<Value> {
                 // Several results are one turn.
                 match plain.last_mut() {
                     Some(last) if last["role"] == "user" && last.get("results").is_some() => {
-                        last["content"] = json!(format!("{}\n{text}", last["content"].as_str().unwrap_or("")));
+                        last["content"] =
+                            json!(format!("{}\n{text}", last["content"].as_str().unwrap_or("")));
                     }
                     _ => plain.push(json!({ "role": "user", "content": text, "results": true })),
                 }
@@ -88,7 +89,8 @@ pub fn tools_as_text(messages: Vec<Value>, tools: &[Value]) -> Vec<Value> {
     for message in &mut plain {
         message.as_object_mut().map(|members: &mut Map<String, Value>| members.remove("results"));
     }
-    let mut told = String::from("You may call functions. They are described in these JSON objects, one on a line:\n");
+    let mut told =
+        String::from("You may call functions. They are described in these JSON objects, one on a line:\n");
     for tool in tools {
         told.push_str(&format!("{}\n", tool.get("function").unwrap_or(tool)));
     }

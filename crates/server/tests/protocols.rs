@@ -6,7 +6,8 @@ use common::scripted::bytes;
 use common::{Client, Scripted, TEMPLATE, options, served, start, tokenizer};
 use serde_json::{Value, json};
 
-const ANSWER: &str = "<think>hm</think>\nI look.\n<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":1}}</tool_call>";
+const ANSWER: &str =
+    "<think>hm</think>\nI look.\n<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":1}}</tool_call>";
 
 fn with_tools() -> Client {
     let template = format!("{TEMPLATE}{{# <think></think><tool_call> #}}");
@@ -16,7 +17,11 @@ fn with_tools() -> Client {
 
 fn lines(client: &Client, path: &str, body: Value) -> Vec<Value> {
     let reply = client.post(path, body);
-    assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/x-ndjson")), "{reply:?}");
+    assert_eq!(
+        (reply.status, reply.header("content-type")),
+        (200, Some("application/x-ndjson")),
+        "{reply:?}"
+    );
     reply.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -25,14 +30,17 @@ fn ollama() {
     let client = with_tools();
     let messages = json!([{"role": "user", "content": "@hello:"}]);
     let stream = lines(&client, "/api/chat", json!({"model": "m", "messages": messages}));
-    let text: String =
-        stream.iter().map(|line| line["message"]["content"].as_str().unwrap()).collect();
+    let text: String = stream.iter().map(|line| line["message"]["content"].as_str().unwrap()).collect();
     assert_eq!(text, "Hi there");
     let last = stream.last().unwrap();
-    assert_eq!((&last["done"], &last["done_reason"], &last["eval_count"]), (&json!(true), &json!("stop"), &json!(8)));
+    assert_eq!(
+        (&last["done"], &last["done_reason"], &last["eval_count"]),
+        (&json!(true), &json!("stop"), &json!(8))
+    );
     assert!(stream[..stream.len() - 1].iter().all(|line| line["done"] == false));
     assert!(last["created_at"].as_str().unwrap().ends_with('Z'));
-    let limited = json!({"messages": messages, "stream": false, "options": {"num_predict": 2, "temperature": 0}});
+    let limited =
+        json!({"messages": messages, "stream": false, "options": {"num_predict": 2, "temperature": 0}});
     let whole = client.post("/api/chat", limited).ok();
     assert_eq!((&whole["message"]["content"], &whole["done_reason"]), (&json!("Hi"), &json!("length")));
 
@@ -55,7 +63,8 @@ fn ollama() {
             answers.iter().filter_map(|line| line["message"][name].as_str()).collect()
         };
         assert_eq!((join("content"), join("thinking")), ("I look.".to_owned(), "hm".to_owned()));
-        let calls: Vec<&Value> = answers.iter().filter_map(|line| line["message"]["tool_calls"].get(0)).collect();
+        let calls: Vec<&Value> =
+            answers.iter().filter_map(|line| line["message"]["tool_calls"].get(0)).collect();
         assert_eq!(calls, [&json!({"function": {"name": "f", "arguments": {"x": 1}}})]);
     }
     assert_eq!(client.get("/api/tags").ok()["models"][0]["name"], "scripted");
@@ -104,7 +113,10 @@ fn responses_with_tools() {
     assert_eq!(deltas("response.function_call_arguments.delta"), "{\"x\":1}");
     let done: Vec<&Value> =
         events.iter().filter(|event| event["type"] == "response.output_item.done").collect();
-    assert_eq!(done.iter().map(|event| event["output_index"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(
+        done.iter().map(|event| event["output_index"].as_u64().unwrap()).collect::<Vec<_>>(),
+        [0, 1, 2]
+    );
     let last = events.last().unwrap();
     assert_eq!((&last["type"], kinds(&last["response"]["output"]).len()), (&json!("response.completed"), 3));
     let refused = json!({"input": "x", "tools": [{"type": "web_search"}]});

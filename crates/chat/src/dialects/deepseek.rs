@@ -14,7 +14,9 @@ const KIND: &str = "function<｜tool▁sep｜>";
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "deepseek",
-    detect: |template| template.contains("<｜tool▁call▁begin｜>") || template.contains("<｜tool▁calls▁begin｜>"),
+    detect: |template| {
+        template.contains("<｜tool▁call▁begin｜>") || template.contains("<｜tool▁calls▁begin｜>")
+    },
     begin: &["<｜tool▁call▁begin｜>"],
     frame: &["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>"],
     opened: None,

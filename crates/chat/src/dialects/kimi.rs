@@ -4,12 +4,8 @@ use super::Dialect;
 use super::named::Named;
 use super::tagged::Tagged;
 
-const K2_CALL: Named = Named {
-    before: None,
-    until: &["<|tool_call_argument_begin|>"],
-    then: &[],
-    ends: &["<|tool_call_end|>"],
-};
+const K2_CALL: Named =
+    Named { before: None, until: &["<|tool_call_argument_begin|>"], then: &[], ends: &["<|tool_call_end|>"] };
 
 pub(super) const K2: Dialect = Dialect {
     name: "kimi-k2",

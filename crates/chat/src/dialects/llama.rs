@@ -4,7 +4,9 @@ use super::{Dialect, json_calls};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "llama",
-    detect: |template| template.contains("tools") && (template.contains("parameters") || template.contains("ipython")),
+    detect: |template| {
+        template.contains("tools") && (template.contains("parameters") || template.contains("ipython"))
+    },
     begin: &["<|python_tag|>"],
     frame: &[],
     opened: None,

@@ -110,7 +110,9 @@ impl OutputParser {
                 (done || !begun) && self.enter(State::Bare, self.fresh)
             }
             State::Reasoning => match self.reasoning {
-                Some(marks) => self.to_mark(&[marks.end], deltas).is_some_and(|_| self.enter(State::Bare, true)),
+                Some(marks) => {
+                    self.to_mark(&[marks.end], deltas).is_some_and(|_| self.enter(State::Bare, true))
+                }
                 None => self.enter(State::Bare, false),
             },
             State::Bare => self.bare(done, deltas),
@@ -152,7 +154,8 @@ impl OutputParser {
         if let Some(reasoning) = self.reasoning.filter(|marks| marks.anywhere) {
             marks.push(reasoning.begin);
         }
-        let (begin, frame) = self.dialect.map_or((&[][..], &[][..]), |dialect| (dialect.begin, dialect.frame));
+        let (begin, frame) =
+            self.dialect.map_or((&[][..], &[][..]), |dialect| (dialect.begin, dialect.frame));
         marks.extend(begin.iter().chain(frame));
         let Some(mark) = self.to_mark(&marks, deltas) else { return false };
         if self.reasoning.is_some_and(|marks| marks.anywhere && marks.begin == mark) {
@@ -180,7 +183,11 @@ impl OutputParser {
             }
             Reading::Nothing => {
                 // What is no call is text, its beginning too.
-                let text = if dialect.opened == Some(begin) { String::new() } else { format!("{}{begin}", self.gap) };
+                let text = if dialect.opened == Some(begin) {
+                    String::new()
+                } else {
+                    format!("{}{begin}", self.gap)
+                };
                 self.state = State::Content;
                 self.fresh = false;
                 self.emit(&text, deltas);

@@ -162,7 +162,13 @@ pub(super) fn value_end(text: &str) -> End {
             let known = |end: &usize| serde_json::from_str::<serde_json::Value>(&text[..*end]).is_ok();
             match end {
                 None => End::Open,
-                Some(end) => if known(&end) { End::Closed(end) } else { End::Broken(0) },
+                Some(end) => {
+                    if known(&end) {
+                        End::Closed(end)
+                    } else {
+                        End::Broken(0)
+                    }
+                }
             }
         }
         Some(_) => End::Broken(0),

@@ -20,7 +20,9 @@ use crate::stream::{Frame, Protocol, answer, json_response};
 
 /// `POST /api/chat`.
 pub async fn chat(app: Arc<App>, call: Call) -> ApiResult<Response> {
-    let loaded = call.prepare(&app, |_, fields| Ok(is_empty(fields.list(&["messages"])?))).await?;
+    let loaded =
+        call.prepare(&app, |_, fields| only_loads(fields, is_empty(fields.list(&["messages"])?), "messages"));
+    let loaded = loaded.await?;
     if loaded {
         return Ok(json_response(&Ollama::new(&app, Style::Chat, None).loaded()));
     }
@@ -35,8 +37,10 @@ pub async fn chat(app: Arc<App>, call: Call) -> ApiResult<Response> {
 
 /// `POST /api/generate`.
 pub async fn generate(app: Arc<App>, call: Call) -> ApiResult<Response> {
-    let loaded =
-        call.prepare(&app, |_, fields| Ok(fields.text(&["prompt"])?.is_none_or(str::is_empty))).await?;
+    let loaded = call.prepare(&app, |_, fields| {
+        only_loads(fields, fields.text(&["prompt"])?.is_none_or(str::is_empty), "prompt")
+    });
+    let loaded = loaded.await?;
     if loaded {
         return Ok(json_response(&Ollama::new(&app, Style::Text, None).loaded()));
     }
@@ -125,6 +129,14 @@ fn details(app: &App) -> Value {
 /// Seconds since 1970 as RFC 3339 has them.
 fn time(seconds: u64) -> String {
     LocalTime::from_seconds(i64::try_from(seconds).unwrap_or(i64::MAX)).format("%Y-%m-%dT%H:%M:%SZ")
+}
+
+/// Whether a request only wants the model loaded: it names the model and asks nothing.
+fn only_loads(fields: &Fields, empty: bool, name: &str) -> ApiResult<bool> {
+    match empty && fields.text(&["model", "name"])?.is_none() {
+        true => Err(missing(name)),
+        false => Ok(empty),
+    }
 }
 
 fn is_empty(list: Option<&Vec<Value>>) -> bool {
