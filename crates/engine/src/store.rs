@@ -63,7 +63,7 @@ impl Store {
         }
         self.clock += 1;
         best.used = self.clock;
-        Some((best.tokens.len(), &best.bytes))
+        Some((best.tokens.len(), &best.bytes[..]))
     }
 
     /// Forgets everything: what was saved cannot be trusted.
@@ -85,7 +85,7 @@ mod tests {
     fn bounded_and_without_doubles() {
         // 20 tokens and 20 bytes are 100.
         let mut store = Store::new(300);
-        let mut put = |store: &mut Store, start| store.put(tokens(start, 20), vec![start as u8; 20]);
+        let put = |store: &mut Store, start| store.put(tokens(start, 20), vec![start as u8; 20]);
         assert!(!store.wants(&tokens(0, 15)));
         assert!(store.wants(&tokens(0, 20)));
         (0..3).for_each(|start| put(&mut store, start * 100));

@@ -108,8 +108,7 @@ impl Caller {
 
     async fn look(self: &Arc<Self>, app: &Arc<App>, prompts: Vec<Vec<u32>>) {
         let (caller, app) = (self.clone(), app.clone());
-        let looking =
-            tokio::task::spawn_blocking(move || caller.assess(&app.served.tokenizer, &prompts));
+        let looking = tokio::task::spawn_blocking(move || caller.assess(&app.served.tokenizer, &prompts));
         if looking.await.is_err() {
             self.failed("server_error");
         }

@@ -84,7 +84,8 @@ const CHAT: &[Member] = &[
     ("reasoning_format", Text),
     ("reasoning_effort", Text),
 ];
-const RESPONSES: &[Member] = &[("instructions", Text), ("max_output_tokens", Whole(-1)), ("tools", List(&Object))];
+const RESPONSES: &[Member] =
+    &[("instructions", Text), ("max_output_tokens", Whole(-1)), ("tools", List(&Object))];
 const ANTHROPIC: &[Member] =
     &[("messages", List(&Message(&["user", "assistant"]))), ("max_tokens", Whole(1))];
 const ANTHROPIC_MORE: &[Member] = &[("stop_sequences", List(&Text)), ("tools", List(&Object))];
@@ -102,12 +103,20 @@ const BODIES: &[Body] = &[
     body("/responses", &[("input", Text)], &[GENERATION, RESPONSES]),
     body("/responses/input_tokens", &[("input", Text)], &[MODEL, RESPONSES]),
     body("/v1/messages", ANTHROPIC, &[GENERATION, ANTHROPIC_MORE]),
-    body("/v1/messages/count_tokens", &[("messages", List(&Message(&["user", "assistant"])))], &[MODEL, ANTHROPIC_MORE]),
+    body(
+        "/v1/messages/count_tokens",
+        &[("messages", List(&Message(&["user", "assistant"])))],
+        &[MODEL, ANTHROPIC_MORE],
+    ),
     body("/api/chat", &[], &[OLLAMA, MESSAGES]),
     body("/api/generate", &[], &[OLLAMA, &[("prompt", Text), ("system", Text), ("raw", Flag)]]),
     body("/api/show", &[], &[MODEL]),
     body("/api/embed", &[], &[INPUT, PROMPT, MODEL]),
-    body("/tokenize", &[("content", Text)], &[&[("add_special", Flag), ("parse_special", Flag), ("with_pieces", Flag)]]),
+    body(
+        "/tokenize",
+        &[("content", Text)],
+        &[&[("add_special", Flag), ("parse_special", Flag), ("with_pieces", Flag)]],
+    ),
     body("/detokenize", TOKENS, &[]),
     body("/apply-template", MESSAGES, &[&[("tools", List(&Object)), ("chat_template_kwargs", Object)]]),
     body("/embedding", INPUT, &[MODEL, &[("embd_normalize", Whole(-1))]]),
@@ -124,7 +133,9 @@ impl Shape {
     fn schema(self) -> Value {
         match self {
             Text => json!({ "type": "string" }),
-            Texts => json!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] }),
+            Texts => {
+                json!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] })
+            }
             Flag => json!({ "type": "boolean" }),
             Number => json!({ "type": "number" }),
             Whole(least) => json!({ "type": "integer", "minimum": least }),
@@ -188,7 +199,8 @@ fn statuses(route: &Route) -> Map<String, Value> {
             json!({ "description": "", "content": { "application/json": { "schema": { "type": "object" } } } })
         });
         let before = known["description"].as_str().filter(|text| !text.is_empty());
-        known["description"] = json!(before.map_or(row.meaning.to_owned(), |text| format!("{text}; {}", row.meaning)));
+        known["description"] =
+            json!(before.map_or(row.meaning.to_owned(), |text| format!("{text}; {}", row.meaning)));
     }
     all
 }
@@ -203,7 +215,8 @@ fn content(route: &Route, kind: &str) -> Value {
             && body.others.iter().copied().flatten().any(|(name, _)| *name == "stream")
     });
     if streams && route.method == "POST" {
-        let stream = if route.paths[0].starts_with("/api/") { "application/x-ndjson" } else { "text/event-stream" };
+        let stream =
+            if route.paths[0].starts_with("/api/") { "application/x-ndjson" } else { "text/event-stream" };
         kinds.insert(stream.into(), json!({ "schema": { "type": "string" } }));
     }
     Value::Object(kinds)
@@ -254,7 +267,10 @@ mod tests {
         let count: usize = paths.values().map(|methods| methods.as_object().unwrap().len()).sum();
         assert_eq!(count, ROUTES.iter().map(|route| route.paths.len()).sum::<usize>());
         let chat = &paths["/llm/v1/chat/completions"]["post"];
-        assert_eq!(chat["requestBody"]["content"]["application/json"]["schema"]["required"], json!(["messages"]));
+        assert_eq!(
+            chat["requestBody"]["content"]["application/json"]["schema"]["required"],
+            json!(["messages"])
+        );
         assert!(chat["responses"]["429"]["description"].as_str().unwrap().contains("Retry-After"));
         assert!(chat["responses"]["403"]["description"].as_str().unwrap().contains("; "));
         assert_eq!(paths["/llm/health"]["get"]["security"], json!([]));

@@ -10,7 +10,9 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use serde_json::Value;
 
-use crate::api::{anthropic, embeddings, infill, information, native, ollama, openai, responses, slots, text};
+use crate::api::{
+    anthropic, embeddings, infill, information, native, ollama, openai, responses, slots, text,
+};
 use crate::app::App;
 use crate::edge::{self, Call};
 use crate::error::{ApiError, ApiResult};

@@ -89,7 +89,8 @@ fn k02_k04_a_full_context_ends_an_answer_and_nothing_else() {
     let client = start(Scripted::new(200, 1).script("hello", bytes("Hi there")), options());
     for _ in 0..2 {
         let messages = json!([{"role": "user", "content": "tell me everything"}]);
-        let full = client.post("/v1/chat/completions", json!({"messages": messages, "max_tokens": 100_000})).ok();
+        let full =
+            client.post("/v1/chat/completions", json!({"messages": messages, "max_tokens": 100_000})).ok();
         assert_eq!(full["choices"][0]["finish_reason"], "length");
         assert_eq!(full["usage"]["total_tokens"], 201);
         let messages = json!([{"role": "user", "content": "@hello:"}]);

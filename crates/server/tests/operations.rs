@@ -87,12 +87,14 @@ fn a_kill_while_slots_are_saved_leaves_whole_files() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let saved = lines.map_while(Result::ok).find(|line| line.starts_with("saved 3"));
-        assert!(saved.is_some(), "the process saves");
+        // Open until the end: writing to a closed pipe would end the process early.
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.starts_with("saved 3")), "the process saves");
         std::thread::sleep(Duration::from_millis(7 * round));
+        assert!(child.try_wait().unwrap().is_none(), "it still saves");
         child.kill().unwrap();
         child.wait().unwrap();
+        drop(lines);
     }
     let options = Options { slot_folder: Some(folder.path().into()), slot_bytes: 8 << 20, ..options() };
     let client = start(hello().ballast(4 << 20), options);
@@ -193,11 +195,8 @@ fn read_slowly(stream: &mut TcpStream, bytes: usize, pause: Duration, time: Dura
             Ok(0) => return count,
             Ok(read) => count += read,
             Err(error) => {
-                // Nothing more comes: the server hung up, or keeps an answered connection open.
-                assert!(
-                    matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::WouldBlock),
-                    "{error}"
-                );
+                // The server hung up.
+                assert!(error.kind() == ErrorKind::ConnectionReset, "{error}");
                 return count;
             }
         }
@@ -210,7 +209,7 @@ fn clients_that_do_not_read_are_left_and_delay_nobody() {
     // An answer of some 44 MB, more than the system holds for a connection.
     let large = json!({"content": "x".repeat(2_000_000), "with_pieces": true});
     let pace = |bytes: usize, pause: Duration| {
-        let mut stream = client.leave_open("/tokenize", large.clone());
+        let mut stream = client.leave_open_with("/tokenize", "Connection: close\r\n", large.clone());
         move || read_slowly(&mut stream, bytes, pause, 5 * SECOND)
     };
     let (never, trickle) = (pace(0, SECOND / 10), pace(10, SECOND / 10));
@@ -223,7 +222,7 @@ fn clients_that_do_not_read_are_left_and_delay_nobody() {
             assert_eq!(client.post("/completion", json!({"prompt": "@hello:"})).ok()["content"], "Hi there");
             longest = longest.max(start.elapsed());
         }
-        assert!(longest < 3 * SECOND, "{longest:?}");
+        assert!(longest < 4 * SECOND, "{longest:?}");
         let counts = readers.map(|reader| reader.join().unwrap());
         // What the system held for those that were left is all that they get.
         assert!(counts[2] > 40_000_000, "{counts:?}");

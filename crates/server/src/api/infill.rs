@@ -91,9 +91,10 @@ fn gap(app: &App, fields: &Fields) -> ApiResult<Vec<u32>> {
         tokens.extend(tokenizer.vocabulary().bos());
     }
     tokens.extend(others.get(others.len() - others.len().min(room)..).unwrap_or_default());
-    let (first, second) = ([&[marks.prefix], prefix], [&[marks.suffix], suffix]);
+    let first = [&[marks.prefix][..], prefix].concat();
+    let second = [&[marks.suffix][..], suffix].concat();
     let parts = if defaults.suffix_first { [second, first] } else { [first, second] };
-    parts.iter().flatten().for_each(|part| tokens.extend(*part));
+    tokens.extend(parts.concat());
     tokens.push(marks.middle);
     tokens.extend(begun);
     Ok(tokens)
