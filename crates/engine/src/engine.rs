@@ -16,11 +16,13 @@ pub struct EngineOptions {
     /// When a sequence is full, drop the older half of what follows the kept beginning and go on, instead of
     /// finishing.
     pub context_shift: bool,
+    /// Bytes of host memory for what slots held before other requests took them; 0 for none.
+    pub store_bytes: usize,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { step_tokens: 512, context_shift: false }
+        Self { step_tokens: 512, context_shift: false, store_bytes: 0 }
     }
 }
 

@@ -19,6 +19,7 @@ mod job;
 mod request;
 mod runner;
 mod schedule;
+mod store;
 mod worker;
 
 pub use diffusion::{

@@ -9,6 +9,7 @@ use puna_runtime::{Batch, OutputRows, Outputs, Work};
 use crate::ahead::Ahead;
 use crate::embedding::{EmbeddingSender, Embeddings};
 use crate::job::{Job, Next, Slot};
+use crate::store::Store;
 use crate::{
     Demand, EngineError, EngineOptions, Event, EventSender, FinishReason, Limits, Request, RequestId, Runner,
     Share, schedule,
@@ -37,6 +38,7 @@ pub(crate) struct Worker {
     model: Box<dyn Runner>,
     options: EngineOptions,
     slots: Vec<Slot>,
+    store: Store,
     queue: VecDeque<Queued>,
     embeddings: Embeddings,
     /// Counts steps and assignments.
@@ -60,6 +62,7 @@ impl Worker {
     pub(crate) fn new(model: Box<dyn Runner>, options: EngineOptions) -> Self {
         let slots = (0..model.sequences()).map(|_| Slot::default()).collect();
         Self {
+            store: Store::new(options.store_bytes),
             model,
             options,
             slots,
@@ -221,6 +224,15 @@ impl Worker {
             let common = u32::try_from(common).unwrap_or(u32::MAX);
             cached = self.model.longest_truncation(index as u32, common) as usize;
         }
+        // Looked for first, so that what is saved below does not push it out.
+        let stored = request.reuse && self.store.find(&request.prompt, cached).is_some();
+        let held = self.slots[index].held.len();
+        if (held - cached) * 2 > held {
+            self.keep(index);
+        }
+        if stored && let Some(found) = self.fetch(index, &request.prompt, cached) {
+            cached = found;
+        }
         if cached < self.slots[index].held.len() {
             let kept = cached > 0 && guarded(|| self.model.truncate(index as u32, cached as u32)).is_ok();
             if kept {
@@ -242,6 +254,41 @@ impl Worker {
                 events(Event::Failed(error));
             }
         }
+    }
+
+    /// Saves what a slot holds in memory, because it is about to lose it. Without success it is lost.
+    fn keep(&mut self, index: usize) {
+        let held = &self.slots[index].held;
+        if !self.store.wants(held) {
+            return;
+        }
+        if let Ok(bytes) = guarded(|| self.model.save(index as u32, held)) {
+            self.store.put(held.clone(), bytes);
+        }
+    }
+
+    /// Gives an idle slot what was saved of a prompt, if that is more than the `cached` tokens that it shares with it.
+    /// Returns how many tokens of the prompt it can go back to.
+    fn fetch(&mut self, index: usize, prompt: &[u32], cached: usize) -> Option<usize> {
+        let (tokens, _) = self.store.find(prompt, cached)?;
+        let own = self.slots[index].held.len();
+        self.free_cells_beside(index, tokens.saturating_sub(own));
+        let (_, bytes) = self.store.find(prompt, cached)?;
+        let sequence = index as u32;
+        match guarded(|| self.model.restore(sequence, bytes)) {
+            Ok(tokens) => self.slots[index].held = tokens,
+            Err(EngineError::Panic { .. }) => {
+                self.store.clear();
+                self.clear(index);
+                return Some(0);
+            }
+            Err(_) => {
+                self.synchronise(index);
+                return Some(cached.min(self.slots[index].held.len()));
+            }
+        }
+        let common = common_prefix(&self.slots[index].held, prompt).min(prompt.len().saturating_sub(1));
+        Some(self.model.longest_truncation(sequence, u32::try_from(common).unwrap_or(u32::MAX)) as usize)
     }
 
     /// One step: room, batch, run, tokens.
@@ -324,12 +371,18 @@ impl Worker {
 
     /// Empties idle slots, those idle for longest first, until `wanted` cells are free or none is left.
     fn free_cells(&mut self, wanted: usize) {
+        self.free_cells_beside(usize::MAX, wanted);
+    }
+
+    /// The same, but one slot is left alone.
+    fn free_cells_beside(&mut self, kept: usize, wanted: usize) {
         while (self.model.free_cells() as usize) < wanted {
-            let idle = self.slots.iter().enumerate();
+            let idle = self.slots.iter().enumerate().filter(|(index, _)| *index != kept);
             let oldest = idle
                 .filter(|(_, slot)| slot.job.is_none() && !slot.held.is_empty())
                 .min_by_key(|(_, slot)| slot.used);
             let Some((index, _)) = oldest else { return };
+            self.keep(index);
             self.clear(index);
         }
     }
@@ -409,6 +462,7 @@ impl Worker {
         if panicked {
             // Nothing that the model holds can be trusted; requests start over from their tokens.
             (0..self.slots.len()).for_each(|slot| self.clear(slot));
+            self.store.clear();
         }
     }
 
@@ -425,6 +479,6 @@ impl Worker {
     }
 }
 
-fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+pub(crate) fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

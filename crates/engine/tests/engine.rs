@@ -14,11 +14,13 @@ use puna_sampling::Parameters;
 const PROMPT: [u32; 5] = [1, 2, 3, 4, 5];
 
 fn engine(model: Arithmetic) -> Engine {
-    Engine::start(model, EngineOptions { step_tokens: 8, context_shift: false }).expect("starts")
+    Engine::start(model, EngineOptions { step_tokens: 8, context_shift: false, ..EngineOptions::default() })
+        .expect("starts")
 }
 
 fn shifting(model: Arithmetic) -> Engine {
-    Engine::start(model, EngineOptions { step_tokens: 8, context_shift: true }).expect("starts")
+    Engine::start(model, EngineOptions { step_tokens: 8, context_shift: true, ..EngineOptions::default() })
+        .expect("starts")
 }
 
 fn run(engine: &Engine, request: Request) -> Collected {

@@ -15,7 +15,11 @@ fn start(zoo: &ZooModel, sequences: u32, context: u32, step_tokens: u32) -> Engi
     let backends: [Arc<dyn Backend>; 1] = [Arc::new(Reference)];
     let options = ModelOptions { context, sequences, outputs: sequences, ..ModelOptions::default() };
     let model = Model::load(Arc::new(zoo.open()), &backends, &Placement::default(), &options, &mut |_| true);
-    Engine::start(model.unwrap(), EngineOptions { step_tokens, context_shift: true }).expect("starts")
+    Engine::start(
+        model.unwrap(),
+        EngineOptions { step_tokens, context_shift: true, ..EngineOptions::default() },
+    )
+    .expect("starts")
 }
 
 /// Models of the architectures that exist, with full and with windowed caches.

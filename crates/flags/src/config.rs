@@ -504,6 +504,14 @@ pub struct Server {
     pub api_keys: Vec<String>,
     /// A file with keys, one a line.
     pub api_key_file: Option<PathBuf>,
+    /// A JSON file of keys with names, models, ends and limits.
+    pub key_file: Option<PathBuf>,
+    /// A file to which a line of JSON is written for each request.
+    pub audit_log: Option<PathBuf>,
+    /// Rules that tell how risky a prompt is.
+    pub audit_rules: Option<PathBuf>,
+    /// Write prompts into the audit log, too.
+    pub audit_prompts: bool,
     /// Serve other machines without a key.
     pub allow_unauthenticated: bool,
     /// Origins of web pages that may use the server.
@@ -522,14 +530,24 @@ pub struct Server {
     pub slot_folder: Option<PathBuf>,
     /// Largest body of a request in MiB.
     pub body_mebibytes: u32,
-    /// Seconds that a client may take to send a body.
+    /// Seconds that a client may take to send a body, or leave an answer untaken.
     pub timeout: u32,
     /// Seconds of silence in a stream after which a comment is sent; -1 means never.
     pub ping: i32,
     /// Reuse what a slot holds of the same beginning.
     pub cache_prompt: bool,
+    /// MiB of memory for what slots held before; -1 for no limit.
+    pub cache_mebibytes: i64,
+    /// The text after a gap comes first.
+    pub suffix_first: bool,
     /// Continue a conversation's last message if it is the assistant's.
     pub prefill: bool,
+    /// Answer with a web page at `/`.
+    pub page: bool,
+    /// Private key for TLS.
+    pub tls_key: Option<PathBuf>,
+    /// Certificate chain for TLS.
+    pub tls_certificate: Option<PathBuf>,
 }
 
 impl Default for Server {
@@ -541,6 +559,10 @@ impl Default for Server {
             queue: 512,
             api_keys: Vec::new(),
             api_key_file: None,
+            key_file: None,
+            audit_log: None,
+            audit_rules: None,
+            audit_prompts: false,
             allow_unauthenticated: false,
             origins: vec!["localhost".into()],
             prefix: String::new(),
@@ -553,7 +575,12 @@ impl Default for Server {
             timeout: 60,
             ping: 30,
             cache_prompt: true,
+            cache_mebibytes: 2048,
+            suffix_first: false,
             prefill: true,
+            page: true,
+            tls_key: None,
+            tls_certificate: None,
         }
     }
 }

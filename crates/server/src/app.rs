@@ -6,10 +6,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use crate::error::{ApiError, ApiResult, Kind};
+use crate::audit::Audit;
+use crate::error::{ApiError, ApiResult, Kind, ServerError};
 use crate::grammar::Grammars;
+use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::options::{Options, Served};
+use crate::speech::Speech;
 
 /// What all requests share.
 pub struct App {
@@ -23,6 +26,12 @@ pub struct App {
     pub slots: Arc<Slots>,
     /// Grammars of requests.
     pub grammars: Grammars,
+    /// How the model writes reasoning and calls.
+    pub speech: Speech,
+    /// Keys of clients.
+    pub keys: Arc<Keys>,
+    /// The log of requests, if there is one.
+    pub audit: Option<Arc<Audit>>,
     /// Start of the server in seconds since 1970.
     pub started: u64,
     open: Arc<AtomicUsize>,
@@ -30,9 +39,15 @@ pub struct App {
 
 impl App {
     /// Nothing has been asked yet.
-    pub fn new(served: Served, options: Options) -> Self {
+    pub fn new(served: Served, options: Options) -> Result<Self, ServerError> {
         let slots = Slots::new(served.engine.sequences() as usize);
-        Self {
+        let speech = Speech::new(&served.template);
+        let keys = Arc::new(Keys::open(&options)?);
+        let audit = options.audit.as_ref().map(|audit| Audit::open(audit, &options.warnings)).transpose()?;
+        Ok(Self {
+            keys,
+            audit: audit.map(Arc::new),
+            speech,
             served,
             options,
             metrics: Arc::default(),
@@ -40,7 +55,7 @@ impl App {
             grammars: Grammars::default(),
             started: now(),
             open: Arc::default(),
-        }
+        })
     }
 
     /// Number of slots.

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, missing, wrong};
+use crate::speech::tools_as_text;
 
 /// Most messages of one conversation.
 const MOST_MESSAGES: usize = 10_000;
@@ -51,9 +52,13 @@ pub fn render(app: &App, fields: &Fields) -> ApiResult<String> {
     extra.extend(fields.object(&["chat_template_kwargs"])?.cloned().unwrap_or_default());
     let tools = fields.list(&["tools"])?.filter(|tools| !tools.is_empty()).cloned().map(Value::Array);
     let none = fields.get(&["tool_choice"]).is_some_and(|(_, choice)| choice == "none");
+    let mut tools = tools.filter(|_| !none);
+    if let Some(Value::Array(list)) = tools.take_if(|_| !app.speech.template_has_tools) {
+        messages = tools_as_text(messages, &list);
+    }
     let conversation = Conversation {
         messages,
-        tools: tools.filter(|_| !none),
+        tools,
         add_generation_prompt: fields.boolean(&["add_generation_prompt"])?.unwrap_or(true),
         extra,
         now: Some(LocalTime::from_seconds(i64::try_from(now()).unwrap_or(0))),

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 
 use crate::app::App;
+use crate::caller::Caller;
 use crate::error::{ApiError, ApiResult, Kind};
 use crate::fields::Fields;
 use crate::routes::Route;
@@ -22,6 +23,8 @@ pub struct Call {
     body: Bytes,
     query: String,
     parameters: Vec<(String, String)>,
+    /// Whose it is.
+    pub caller: Arc<Caller>,
 }
 
 impl Call {
@@ -68,10 +71,17 @@ fn fault() -> ApiError {
 pub async fn serve(app: Arc<App>, route: &'static Route, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let origin = allowed_origin(&app.options.origins, &parts.headers);
-    let anthropic = parts.uri.path().contains("/messages");
+    let caller = Caller::new(&app, route.key, format!("{} {}", route.method, parts.uri.path()));
     let answered = unwinding(async {
         if route.key {
-            check_key(&app.options.api_keys, &parts.headers)?;
+            // What is posted runs the model or asks what it holds.
+            let model = (route.method == "POST").then_some(app.served.facts.name.as_str());
+            if let Some(key) = app.keys.check(&parts.headers, model)? {
+                caller.identify(key);
+            }
+            if app.audit.as_ref().is_some_and(|audit| !audit.keeps_up()) {
+                return Err(ApiError::new(Kind::Unavailable, "the audit log cannot be written"));
+            }
         }
         let query = parts.uri.query().unwrap_or("").to_owned();
         let length =
@@ -86,12 +96,14 @@ pub async fn serve(app: Arc<App>, route: &'static Route, request: Request) -> Re
             Ok(body) => body?,
             Err(_) => return Err(ApiError::new(Kind::Timeout, "the body did not come in time")),
         };
-        (route.handler)(app.clone(), Call { body, query, parameters }).await
+        (route.handler)(app.clone(), Call { body, query, parameters, caller: caller.clone() }).await
     });
     let mut response = answered.await.unwrap_or_else(|error| {
-        let body = if anthropic { error.anthropic() } else { error.body() };
+        caller.failed(error.row().name);
+        let body = (route.error)(&error);
         error.response(&body)
     });
+    caller.answered(response.status().as_u16());
     finish(response.headers_mut(), origin);
     response
 }
@@ -144,29 +156,6 @@ fn is_local(origin: &str) -> bool {
         None => host.split(':').next().unwrap_or(""),
     };
     matches!(host, "localhost" | "127.0.0.1" | "::1")
-}
-
-fn check_key(keys: &[String], headers: &HeaderMap) -> ApiResult<()> {
-    if keys.is_empty() {
-        return Ok(());
-    }
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let bearer = bearer.and_then(|value| value.strip_prefix("Bearer "));
-    let plain = headers.get("x-api-key").and_then(|value| value.to_str().ok());
-    let given = [bearer, plain];
-    // Every key is compared, and every byte of it, so that the time taken says nothing.
-    let fits = given.iter().flatten().fold(false, |fits, given| {
-        keys.iter().fold(fits, |fits, key| fits | equal(key.as_bytes(), given.trim().as_bytes()))
-    });
-    match fits {
-        true => Ok(()),
-        false => Err(ApiError::new(Kind::Authentication, "Invalid API Key")),
-    }
-}
-
-/// Compares in a time that depends on the lengths only.
-fn equal(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
 
 /// Reads a body. One that is too large is read on for a while without being kept, because a client that is
@@ -226,21 +215,5 @@ mod tests {
         assert!(allowed("*", "http://example.org"));
         assert!(allowed("http://example.org/", "http://example.org"));
         assert!(allowed_origin(&["*".into()], &HeaderMap::new()).is_none());
-    }
-
-    #[test]
-    fn keys() {
-        let keys = ["one".to_owned(), "two".to_owned()];
-        let check = |name: &'static str, value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(name, HeaderValue::from_str(value).unwrap());
-            check_key(&keys, &headers).is_ok()
-        };
-        assert!(check("authorization", "Bearer two"));
-        assert!(check("x-api-key", "one"));
-        assert!(!check("authorization", "two"));
-        assert!(!check("authorization", "Bearer twos"));
-        assert!(!check("x-api-key", ""));
-        assert!(check_key(&[], &HeaderMap::new()).is_ok());
     }
 }

@@ -20,12 +20,36 @@ pub enum ServerError {
     },
     /// Everybody in the network could use the model.
     #[error(
-        "{host} is not a loopback address and there is no API key: give --api-key, or --allow-unauthenticated \
+        "{host} is not a loopback address and there is no API key: give --api-key or --api-keys, or --allow-unauthenticated \
          to serve everybody who can reach this machine"
     )]
     Open {
         /// Host asked for.
         host: String,
+    },
+    /// The key or the certificate cannot be used.
+    #[error("TLS: {}: {reason}", file.display())]
+    Tls {
+        /// The file.
+        file: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The file of keys cannot be used.
+    #[error("API keys: {}: {reason}", file.display())]
+    Keys {
+        /// The file.
+        file: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The audit log or its rules cannot be used.
+    #[error("audit log: {}: {reason}", file.display())]
+    Audit {
+        /// The file.
+        file: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
     },
     /// The system gives no threads or no event queue.
     #[error("cannot start the server's threads: {reason}")]
@@ -47,6 +71,8 @@ pub enum ServerError {
 pub enum Kind {
     Invalid,
     Authentication,
+    Permission,
+    RateLimit,
     NotFound,
     Disabled,
     ContextSize,
@@ -82,11 +108,18 @@ pub const ERRORS: &[ErrorRow] = &[
         "the body or a field cannot be used; the message names it",
     ),
     row(Kind::ContextSize, "exceed_context_size_error", 400, "the prompt does not fit"),
-    row(Kind::Authentication, "authentication_error", 401, "no key, or an unknown one"),
+    row(Kind::Authentication, "authentication_error", 401, "no key, or one that is unknown or has expired"),
+    row(Kind::Permission, "permission_error", 403, "the key does not open this model"),
     row(Kind::Disabled, "feature_disabled", 403, "a flag switches the endpoint on"),
     row(Kind::NotFound, "not_found_error", 404, "no such path, method or slot file"),
     row(Kind::Timeout, "timeout_error", 408, "the body did not come in time"),
     row(Kind::TooLarge, "request_too_large", 413, "the body is larger than the limit"),
+    row(
+        Kind::RateLimit,
+        "rate_limit_error",
+        429,
+        "the key has used its requests or tokens of this minute; `Retry-After` tells when to try again",
+    ),
     row(Kind::Internal, "server_error", 500, "a fault of the server"),
     row(Kind::NotSupported, "not_supported_error", 501, "this model or this build cannot do it"),
     row(Kind::Unavailable, "unavailable_error", 503, "the queue is full or the server ends; try again"),
@@ -101,6 +134,8 @@ pub struct ApiError {
     pub message: String,
     /// More members of the body.
     pub extra: Map<String, Value>,
+    /// Seconds after which the client may try again.
+    pub retry_after: Option<u64>,
 }
 
 /// Result of a request.
@@ -109,7 +144,7 @@ pub type ApiResult<T> = Result<T, ApiError>;
 impl ApiError {
     /// An error of this kind.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), extra: Map::new() }
+        Self { kind, message: message.into(), extra: Map::new(), retry_after: None }
     }
 
     /// The request cannot be used as it is.
@@ -154,13 +189,18 @@ impl ApiError {
         body
     }
 
+    /// The body as Ollama's clients expect it.
+    pub fn plain(&self) -> Value {
+        json!({ "error": self.message })
+    }
+
     /// The answer with this body.
     pub fn response(&self, body: &Value) -> Response {
         let status = StatusCode::from_u16(self.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let json = HeaderValue::from_static("application/json; charset=utf-8");
         let mut response = (status, [(header::CONTENT_TYPE, json)], body.to_string()).into_response();
-        if self.kind == Kind::Unavailable {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        if let Some(seconds) = self.retry_after.or((self.kind == Kind::Unavailable).then_some(1)) {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.kind == Kind::Authentication {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -12,6 +12,7 @@ use puna_tokenizer::Decoder;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::app::{App, Place, Slots, View};
+use crate::caller::Caller;
 use crate::error::{ApiError, ApiResult, Kind};
 use crate::metrics::Metrics;
 use crate::plan::Plan;
@@ -112,6 +113,7 @@ struct Choice {
 /// The answers to one request. Dropping it cancels what still runs.
 pub struct Generation {
     app: Arc<App>,
+    caller: Arc<Caller>,
     plan: Arc<Plan>,
     events: Receiver<(usize, Event)>,
     choices: Vec<Choice>,
@@ -120,11 +122,12 @@ pub struct Generation {
 
 impl Generation {
     /// Queues all requests of a plan, or none.
-    pub fn start(app: &Arc<App>, plan: &Arc<Plan>) -> ApiResult<Self> {
+    pub fn start(app: &Arc<App>, caller: &Arc<Caller>, plan: &Arc<Plan>) -> ApiResult<Self> {
         let places = app.admit(plan.requests.len())?;
         let (sender, events) = channel(MOST_WAITING);
         let mut all = Self {
             app: app.clone(),
+            caller: caller.clone(),
             plan: plan.clone(),
             events,
             choices: Vec::new(),
@@ -133,7 +136,7 @@ impl Generation {
         for (index, (request, place)) in plan.requests.iter().zip(places).enumerate() {
             let prompt_tokens = request.prompt.len();
             let view = View { settings: plan.settings.clone(), prompt: prompt_tokens, ..View::default() };
-            let mut watch = Watch::new(app, view, place);
+            let mut watch = Watch::new(app, caller, view, place);
             let sender: Sender<(usize, Event)> = sender.clone();
             let id = app.served.engine.submit_to(
                 request.clone(),
@@ -144,7 +147,7 @@ impl Generation {
             );
             all.choices.push(Choice {
                 id,
-                decoder: Decoder::new(&app.served.tokenizer, plan.special),
+                decoder: Decoder::new(&app.served.tokenizer, plan.special).showing(plan.shown.clone()),
                 stops: Stops::new(&plan.stops),
                 piece: Piece::default(),
                 text: String::new(),
@@ -174,6 +177,7 @@ impl Generation {
             }
             let Some((index, event)) = self.events.recv().await else {
                 self.choices.clear();
+                self.caller.failed("unavailable_error");
                 let message = "the answer was not read in time, or the server ends";
                 return Some(Err(ApiError::new(Kind::Unavailable, message)));
             };
@@ -181,6 +185,7 @@ impl Generation {
                 // The others are not worth anything without this one.
                 self.cancel();
                 self.choices.clear();
+                self.caller.failed(error.row().name);
                 return Some(Err(error));
             }
         }
@@ -250,6 +255,9 @@ impl Generation {
 
 impl Drop for Generation {
     fn drop(&mut self) {
+        if self.choices.iter().any(|choice| !choice.done) {
+            self.caller.failed("client_left");
+        }
         self.cancel();
     }
 }
@@ -322,19 +330,21 @@ impl Choice {
 struct Watch {
     metrics: Arc<Metrics>,
     slots: Arc<Slots>,
+    caller: Arc<Caller>,
     view: Arc<View>,
     started: bool,
     _place: Place,
 }
 
 impl Watch {
-    fn new(app: &Arc<App>, view: View, place: Place) -> Self {
+    fn new(app: &Arc<App>, caller: &Arc<Caller>, view: View, place: Place) -> Self {
         app.metrics.wait();
         let (metrics, slots) = (app.metrics.clone(), app.slots.clone());
-        Self { metrics, slots, view: Arc::new(view), started: false, _place: place }
+        Self { metrics, slots, caller: caller.clone(), view: Arc::new(view), started: false, _place: place }
     }
 
     fn see(&mut self, event: &Event) {
+        self.caller.see(event, self.view.prompt);
         match event {
             Event::Started { sequence, cached } => {
                 self.started = true;

@@ -8,27 +8,35 @@
 
 mod api;
 mod app;
+mod audit;
+mod caller;
 mod chat;
+mod clock;
 mod edge;
 mod error;
 mod fields;
 mod generate;
 mod grammar;
+mod keys;
 mod metrics;
+mod openapi;
 mod options;
 mod parts;
+mod patience;
 mod plan;
 mod probabilities;
 mod prompt;
 mod routes;
 mod sampling;
 mod server;
+mod speech;
 mod stream;
+mod tls;
 
 pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};
 pub use grammar::grammar_tokens;
 pub use metrics::{METRICS, MetricRow, Metrics};
-pub use options::{Defaults, Embeds, Facts, Options, Served};
+pub use options::{AuditOptions, Defaults, Embeds, Facts, Options, Served, Tls, Warnings};
 pub use routes::{ROUTES, Route};
 pub use sampling::{dry_breakers, infill_texts};
 pub use server::Server;

@@ -1,6 +1,8 @@
 //! What a server serves and how: plain data that the program fills in.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use puna_chat::Template;
@@ -85,6 +87,10 @@ pub struct Defaults {
     pub template_values: Map<String, Value>,
     /// Continue a conversation's last message if it is the assistant's.
     pub prefill: bool,
+    /// Tokens of the text around a gap that are read: three quarters before it, a quarter after it.
+    pub infill: usize,
+    /// The text after a gap comes first.
+    pub suffix_first: bool,
 }
 
 impl Default for Defaults {
@@ -100,12 +106,62 @@ impl Default for Defaults {
             reuse: true,
             template_values: Map::new(),
             prefill: true,
+            infill: 2048,
+            suffix_first: false,
         }
     }
 }
 
-/// How it is served.
+/// Private key and certificate chain, both PEM.
 #[derive(Clone, PartialEq, Debug)]
+pub struct Tls {
+    /// File of the private key.
+    pub key: PathBuf,
+    /// File of the certificate chain, the server's own first.
+    pub certificate: PathBuf,
+}
+
+/// What is written about each request.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AuditOptions {
+    /// The log; lines are appended.
+    pub file: PathBuf,
+    /// Rules that tell how risky a prompt is.
+    pub rules: Option<PathBuf>,
+    /// Write prompts, too.
+    pub prompts: bool,
+}
+
+/// Where warnings for the person who runs the server go.
+#[derive(Clone)]
+pub struct Warnings(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Warnings {
+    /// To this function, from any thread.
+    pub fn to(hear: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hear))
+    }
+
+    /// Says something.
+    pub fn say(&self, message: &str) {
+        (self.0)(message);
+    }
+}
+
+impl Default for Warnings {
+    fn default() -> Self {
+        Self::to(|_| ())
+    }
+}
+
+impl fmt::Debug for Warnings {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Warnings")
+    }
+}
+
+/// How it is served.
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Host name or address to listen on.
     pub host: String,
@@ -115,6 +171,12 @@ pub struct Options {
     pub prefix: String,
     /// Keys that open the endpoints which need one; empty for none.
     pub api_keys: Vec<String>,
+    /// File of keys with names, models, ends and limits; read again when it changes.
+    pub key_file: Option<PathBuf>,
+    /// Write a line for each request.
+    pub audit: Option<AuditOptions>,
+    /// Where warnings go.
+    pub warnings: Warnings,
     /// Serve other machines without a key.
     pub allow_unauthenticated: bool,
     /// Web pages that may use the server: `*` for all, `localhost` for those of this machine, or origins.
@@ -125,14 +187,22 @@ pub struct Options {
     pub slots: bool,
     /// Answer `POST /props`.
     pub properties: bool,
+    /// Answer with the web page at `/`.
+    pub page: bool,
+    /// Speak TLS.
+    pub tls: Option<Tls>,
     /// Folder for saved slots; without one they cannot be saved.
     pub slot_folder: Option<PathBuf>,
+    /// Largest file of a saved slot in bytes.
+    pub slot_bytes: u64,
     /// Requests that may wait for a slot; more are told to come back.
     pub queue: usize,
     /// Largest body of a request in bytes.
     pub body_bytes: usize,
     /// How long a client may take to send a body.
     pub body_time: Duration,
+    /// How long what is sent may wait for a client that does not take it.
+    pub write_time: Duration,
     /// Silence in a stream after which a comment is sent; `None` for never.
     pub ping: Option<Duration>,
     /// How long running answers may go on when the server ends.
@@ -146,15 +216,22 @@ impl Default for Options {
             port: 8080,
             prefix: String::new(),
             api_keys: Vec::new(),
+            key_file: None,
+            audit: None,
+            warnings: Warnings::default(),
             allow_unauthenticated: false,
             origins: vec!["localhost".into()],
             metrics: false,
             slots: true,
             properties: false,
+            page: true,
+            tls: None,
             slot_folder: None,
+            slot_bytes: 1 << 30,
             queue: 512,
             body_bytes: 16 << 20,
             body_time: Duration::from_secs(60),
+            write_time: Duration::from_secs(60),
             ping: Some(Duration::from_secs(30)),
             grace: Duration::from_secs(10),
         }

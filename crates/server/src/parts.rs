@@ -1,12 +1,16 @@
 //! An answer of a chat in OpenAI's members: content, reasoning, tool calls.
 
-use puna_chat::dialects::{Delta, OutputParser};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use puna_chat::dialects::{Delta, OutputParser, Tools};
 use serde_json::{Map, Value, json};
 
 use crate::api::identifier;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::fields::Fields;
+use crate::speech::Speech;
 
 /// Tells the parts of one answer apart.
 pub struct Parts {
@@ -15,10 +19,10 @@ pub struct Parts {
 }
 
 /// What is looked for in answers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Wanted {
     reasoning: bool,
-    calls: bool,
+    tools: Tools,
 }
 
 impl Wanted {
@@ -33,14 +37,20 @@ impl Wanted {
             }
         };
         let none = fields.get(&["tool_choice"]).is_some_and(|(_, choice)| choice == "none");
-        let calls = fields.list(&["tools"])?.is_some_and(|tools| !tools.is_empty()) && !none;
-        Ok(Self { reasoning, calls })
+        let tools = fields.list(&["tools"])?.filter(|_| !none).map_or(&[][..], Vec::as_slice);
+        Ok(Self { reasoning, tools: Tools::from_json(tools) })
     }
 
     /// For one answer to this prompt.
-    pub fn parts(self, app: &App, prompt: &str) -> Parts {
-        let template = app.served.template.source();
-        Parts { parser: OutputParser::new(template, prompt, self.reasoning, self.calls), calls: 0 }
+    pub fn parts(&self, app: &App, prompt: &str) -> Parts {
+        Parts { parser: app.speech.parser(prompt, self.reasoning, self.tools.clone()), calls: 0 }
+    }
+}
+
+impl Wanted {
+    /// The control tokens that must be seen to tell the parts of an answer to this prompt apart.
+    pub fn shown(&self, app: &App, prompt: &str) -> Arc<HashSet<u32>> {
+        Speech::shown(&self.parts(app, prompt).parser, &app.served.tokenizer)
     }
 }
 
@@ -80,12 +90,16 @@ impl Parts {
         match delta {
             Delta::Content(text) => json!({ "content": text }),
             Delta::Reasoning(text) => json!({ "reasoning_content": text }),
-            Delta::Call(call) => {
+            Delta::Call(name) => {
                 let index = self.calls;
                 self.calls += 1;
-                let function = json!({ "name": call.name, "arguments": call.arguments });
+                let function = json!({ "name": name, "arguments": "" });
                 let call = json!({ "index": index, "id": identifier("call_"), "type": "function", "function": function });
                 json!({ "tool_calls": [call] })
+            }
+            Delta::Arguments(text) => {
+                let index = self.calls.saturating_sub(1);
+                json!({ "tool_calls": [{ "index": index, "function": { "arguments": text } }] })
             }
         }
     }
@@ -94,17 +108,13 @@ impl Parts {
     pub fn message(&mut self, text: &str) -> Value {
         let mut deltas = self.push(text);
         deltas.extend(self.finish());
-        let (mut content, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+        let (mut content, mut reasoning) = (String::new(), String::new());
+        let mut calls: Vec<Value> = Vec::new();
         for mut delta in deltas {
             content.push_str(delta["content"].as_str().unwrap_or(""));
             reasoning.push_str(delta["reasoning_content"].as_str().unwrap_or(""));
             if let Some(Value::Array(found)) = delta.get_mut("tool_calls") {
-                calls.append(found);
-            }
-        }
-        for call in &mut calls {
-            if let Value::Object(members) = call {
-                members.remove("index");
+                found.drain(..).for_each(|call| merge(&mut calls, call));
             }
         }
         let mut message = Map::new();
@@ -118,5 +128,20 @@ impl Parts {
             message.insert("tool_calls".into(), Value::Array(calls));
         }
         Value::Object(message)
+    }
+}
+
+/// Adds a call of a stream to the whole calls: a new one, or more of the last one's arguments.
+fn merge(calls: &mut Vec<Value>, mut call: Value) {
+    if let Value::Object(members) = &mut call {
+        members.remove("index");
+    }
+    match (call.get("id"), calls.last_mut()) {
+        (None, Some(last)) => {
+            if let Value::String(arguments) = &mut last["function"]["arguments"] {
+                arguments.push_str(call["function"]["arguments"].as_str().unwrap_or(""));
+            }
+        }
+        _ => calls.push(call),
     }
 }

@@ -1,5 +1,7 @@
 //! A checked request for text: what is generated and what of it the client wants to see.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use puna_engine::Request;
@@ -23,6 +25,8 @@ pub struct Plan {
     pub stops: Vec<String>,
     /// Control tokens are part of the text.
     pub special: bool,
+    /// Control tokens that are part of the text in any case.
+    pub shown: Arc<HashSet<u32>>,
     /// How long an answer may take after its first token; it ends at the next line break.
     pub deadline: Option<Duration>,
     /// Parts as they come instead of everything at the end.
@@ -125,6 +129,7 @@ impl Plan {
             requests,
             stops,
             special: false,
+            shown: Arc::default(),
             deadline: deadline.map(Duration::from_millis),
             stream,
             include_usage: stream_options.boolean(&["include_usage"])?.unwrap_or(false),

@@ -8,11 +8,14 @@ use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
+use serde_json::Value;
 
-use crate::api::{anthropic, embeddings, information, native, openai, responses, slots, text};
+use crate::api::{
+    anthropic, embeddings, infill, information, native, ollama, openai, responses, slots, text,
+};
 use crate::app::App;
 use crate::edge::{self, Call};
-use crate::error::ApiResult;
+use crate::error::{ApiError, ApiResult};
 
 /// Runs an endpoint.
 pub type Handler = fn(Arc<App>, Call) -> Pin<Box<dyn Future<Output = ApiResult<Response>> + Send>>;
@@ -25,6 +28,8 @@ pub struct Route {
     pub paths: &'static [&'static str],
     /// Whether it needs a key, if there are keys.
     pub key: bool,
+    /// Errors as its clients expect them.
+    pub error: fn(&ApiError) -> Value,
     /// What it does, for the docs.
     pub summary: &'static str,
     /// Does it.
@@ -32,21 +37,33 @@ pub struct Route {
 }
 
 const fn get(paths: &'static [&'static str], summary: &'static str, handler: Handler) -> Route {
-    Route { method: "GET", paths, key: true, summary, handler }
+    Route { method: "GET", paths, key: true, error: ApiError::body, summary, handler }
 }
 
 const fn post(paths: &'static [&'static str], summary: &'static str, handler: Handler) -> Route {
-    Route { method: "POST", paths, key: true, summary, handler }
+    Route { method: "POST", paths, key: true, error: ApiError::body, summary, handler }
+}
+
+const fn anthropic(route: Route) -> Route {
+    Route { error: ApiError::anthropic, ..route }
+}
+
+const fn ollama(route: Route) -> Route {
+    Route { error: ApiError::plain, ..route }
 }
 
 /// Every endpoint.
 pub static ROUTES: &[Route] = &[
+    Route { key: false, ..get(&["/"], "the web page", |app, call| Box::pin(information::page(app, call))) },
     Route {
         key: false,
         ..get(&["/health", "/v1/health"], "whether the server answers", |app, call| {
             Box::pin(information::health(app, call))
         })
     },
+    get(&["/openapi.json"], "these endpoints, as OpenAPI describes them", |app, call| {
+        Box::pin(information::description(app, call))
+    }),
     get(&["/models", "/v1/models"], "the model that is served", |app, call| {
         Box::pin(information::models(app, call))
     }),
@@ -83,12 +100,27 @@ pub static ROUTES: &[Route] = &[
         "counts the tokens of its input",
         |app, call| Box::pin(text::count_responses(app, call)),
     ),
-    post(&["/v1/messages"], "answers a conversation, Anthropic's way", |app, call| {
+    anthropic(post(&["/v1/messages"], "answers a conversation, Anthropic's way", |app, call| {
         Box::pin(anthropic::messages(app, call))
-    }),
-    post(&["/v1/messages/count_tokens"], "counts the tokens of its input", |app, call| {
+    })),
+    anthropic(post(&["/v1/messages/count_tokens"], "counts the tokens of its input", |app, call| {
         Box::pin(text::count_messages(app, call))
-    }),
+    })),
+    ollama(post(&["/api/chat"], "answers a conversation, Ollama's way", |app, call| {
+        Box::pin(ollama::chat(app, call))
+    })),
+    ollama(post(&["/api/generate"], "answers a prompt, Ollama's way", |app, call| {
+        Box::pin(ollama::generate(app, call))
+    })),
+    ollama(get(&["/api/tags"], "the model that is served, Ollama's way", |app, call| {
+        Box::pin(ollama::tags(app, call))
+    })),
+    ollama(get(&["/api/ps"], "the model that is loaded", |app, call| Box::pin(ollama::running(app, call)))),
+    ollama(post(&["/api/show"], "what the model is", |app, call| Box::pin(ollama::show(app, call)))),
+    ollama(get(&["/api/version"], "the program's version", |app, call| Box::pin(ollama::version(app, call)))),
+    ollama(post(&["/api/embed", "/api/embeddings"], "embeddings of texts, Ollama's way", |app, call| {
+        Box::pin(embeddings::ollama(app, call))
+    })),
     post(&["/tokenize"], "tokens of a text", |app, call| Box::pin(text::tokenize(app, call))),
     post(&["/detokenize"], "text of tokens", |app, call| Box::pin(text::detokenize(app, call))),
     post(&["/apply-template"], "the prompt of a conversation", |app, call| {
@@ -105,7 +137,7 @@ pub static ROUTES: &[Route] = &[
         "documents by how well they answer a query",
         |app, call| Box::pin(embeddings::rerank(app, call)),
     ),
-    post(&["/infill"], "not supported yet: answers 501", |app, call| Box::pin(text::infill(app, call))),
+    post(&["/infill"], "fills a gap in a text", |app, call| Box::pin(infill::infill(app, call))),
 ];
 
 /// The router of the table.

@@ -4,15 +4,18 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
+use axum::serve::{Listener, ListenerExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::app::App;
 use crate::error::ServerError;
-use crate::options::{Options, Served};
+use crate::keys;
+use crate::options::{Options, Served, Warnings};
+use crate::patience::PatientListener;
 use crate::routes::router;
+use crate::tls;
 
 /// Threads that serve connections; the work is done elsewhere.
 const CONNECTION_THREADS: usize = 2;
@@ -35,7 +38,8 @@ impl Server {
         let (host, port) = (options.host.clone(), options.port);
         let bind = |reason| ServerError::Bind { host: host.clone(), port, reason };
         let addresses: Vec<SocketAddr> = (host.as_str(), port).to_socket_addrs().map_err(bind)?.collect();
-        let guarded = options.allow_unauthenticated || !options.api_keys.is_empty();
+        let guarded =
+            options.allow_unauthenticated || !options.api_keys.is_empty() || options.key_file.is_some();
         if !guarded && !addresses.iter().all(|address| address.ip().is_loopback()) {
             return Err(ServerError::Open { host });
         }
@@ -49,14 +53,31 @@ impl Server {
             .enable_all()
             .build()
             .map_err(|reason| ServerError::Runtime { reason })?;
-        let grace = options.grace;
-        let app = Arc::new(App::new(served, options));
+        let (grace, write_time) = (options.grace, options.write_time);
+        let acceptor = options.tls.as_ref().map(tls::acceptor).transpose()?;
+        let app = Arc::new(App::new(served, options)?);
+        if app.keys.changeable() {
+            runtime.spawn(watch_keys(app.keys.clone(), app.options.warnings.clone()));
+        }
         let (stop, stopped) = watch::channel(false);
         let listener = {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(listener).map_err(bind)?
         };
-        let task = runtime.spawn(run(listener, app, stopped, grace));
+        let task = match acceptor {
+            None => {
+                // Small parts of streams leave at once. A connection that refuses is served all the same.
+                let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
+                runtime.spawn(run(listener, app, stopped, grace, write_time))
+            }
+            Some(acceptor) => {
+                let listener = {
+                    let _inside = runtime.enter();
+                    tls::TlsListener::new(listener, acceptor).map_err(bind)?
+                };
+                runtime.spawn(run(listener, app, stopped, grace, write_time))
+            }
+        };
         Ok(Self { address, stop, task: Some(task), runtime: Some(runtime) })
     }
 
@@ -113,21 +134,32 @@ fn flatten(result: Result<Result<(), ServerError>, tokio::task::JoinError>) -> R
     result.unwrap_or_else(|error| Err(ServerError::Stopped { reason: error.to_string() }))
 }
 
-async fn run(
-    listener: tokio::net::TcpListener,
+async fn run<L: Listener<Addr = SocketAddr>>(
+    listener: L,
     app: Arc<App>,
     stopped: watch::Receiver<bool>,
     grace: Duration,
+    write_time: Duration,
 ) -> Result<(), ServerError> {
-    // Small parts of streams leave at once. A connection that refuses is served all the same.
-    let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
     let (asked, patient) = (asked(stopped.clone()), asked(stopped));
+    let listener = PatientListener { listener, limit: write_time };
     let serving = axum::serve(listener, router(&app)).with_graceful_shutdown(asked);
     tokio::select! {
         result = serving.into_future() => {
             result.map_err(|error| ServerError::Stopped { reason: error.to_string() })
         }
         () = async { patient.await; tokio::time::sleep(grace).await } => Ok(()),
+    }
+}
+
+/// Looks at the file of keys from time to time.
+async fn watch_keys(all: Arc<keys::Keys>, warnings: Warnings) {
+    loop {
+        tokio::time::sleep(keys::LOOK).await;
+        let all = all.clone();
+        if let Ok(Err(reason)) = tokio::task::spawn_blocking(move || all.refresh()).await {
+            warnings.say(&format!("API keys: {reason}"));
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
@@ -10,6 +11,7 @@ use futures_util::stream;
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::caller::Caller;
 use crate::error::{ApiError, ApiResult};
 use crate::generate::{Ending, Generation, Output};
 use crate::plan::Plan;
@@ -18,14 +20,23 @@ use crate::plan::Plan;
 pub enum Frame {
     /// `data: JSON`.
     Data(Value),
+    /// A line of JSON.
+    Line(Value),
     /// `event: NAME` and `data: JSON`.
     Event(&'static str, Value),
     /// `data: [DONE]`.
     Done,
 }
 
+/// Server-sent events.
+const EVENTS: &str = "text/event-stream";
+
 /// How an endpoint shows answers.
 pub trait Protocol: Send + 'static {
+    /// What a stream is.
+    fn content_type(&self) -> &'static str {
+        EVENTS
+    }
     /// What comes before everything else in a stream.
     fn begin(&mut self) -> Vec<Frame> {
         Vec::new()
@@ -46,6 +57,7 @@ impl Frame {
     fn write(&self, bytes: &mut Vec<u8>) {
         let text = match self {
             Self::Data(value) => format!("data: {value}\n\n"),
+            Self::Line(value) => format!("{value}\n"),
             Self::Event(name, value) => format!("event: {name}\ndata: {value}\n\n"),
             Self::Done => "data: [DONE]\n\n".to_owned(),
         };
@@ -54,9 +66,15 @@ impl Frame {
 }
 
 /// Runs a plan and answers in the endpoint's way.
-pub async fn answer(app: &Arc<App>, plan: Plan, mut protocol: impl Protocol) -> ApiResult<Response> {
+pub async fn answer(
+    app: &Arc<App>,
+    caller: &Arc<Caller>,
+    plan: Plan,
+    mut protocol: impl Protocol,
+) -> ApiResult<Response> {
     let plan = Arc::new(plan);
-    let mut generation = Generation::start(app, &plan)?;
+    caller.note(app, &plan).await;
+    let mut generation = Generation::start(app, caller, &plan)?;
     if !plan.stream {
         let endings = generation.complete().await?;
         return Ok(json_response(&protocol.whole(endings)));
@@ -68,10 +86,13 @@ pub async fn answer(app: &Arc<App>, plan: Plan, mut protocol: impl Protocol) -> 
     if let Some((choice, output)) = &first {
         protocol.output(*choice, output).iter().for_each(|frame| frame.write(&mut bytes));
     }
-    let state = State { generation, protocol, plan, bytes, over: false };
+    let content_type = protocol.content_type();
+    // Only events have comments.
+    let ping = plan.ping.filter(|_| content_type == EVENTS);
+    let state = State { generation, protocol, ping, bytes, over: false };
     let body = Body::from_stream(stream::unfold(state, State::next));
     let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+        (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     Ok((headers, body).into_response())
@@ -80,7 +101,7 @@ pub async fn answer(app: &Arc<App>, plan: Plan, mut protocol: impl Protocol) -> 
 struct State<P> {
     generation: Generation,
     protocol: P,
-    plan: Arc<Plan>,
+    ping: Option<Duration>,
     bytes: Vec<u8>,
     over: bool,
 }
@@ -90,7 +111,7 @@ impl<P: Protocol> State<P> {
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         while self.bytes.is_empty() && !self.over {
             let next = self.generation.next();
-            let output = match self.plan.ping {
+            let output = match self.ping {
                 None => next.await,
                 Some(ping) => match tokio::time::timeout(ping, next).await {
                     Ok(output) => output,

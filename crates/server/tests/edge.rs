@@ -51,7 +51,7 @@ fn keys_and_origins() {
         let path = format!("/llm{}", route.paths[0].replace("{id}", "0"));
         let reply = if route.method == "GET" { client.get(&path) } else { client.post(&path, json!({})) };
         assert!(reply.header("www-authenticate").is_some(), "{path}");
-        assert_eq!(reply.error(401, "authentication_error"), "Invalid API Key", "{path}");
+        assert_eq!((reply.status, reply.message().as_str()), (401, "Invalid API Key"), "{path}");
     }
     client.get_with("/llm/props", ("authorization", "Bearer secret")).ok();
     client.get_with("/llm/props", ("x-api-key", "secret")).ok();
@@ -128,9 +128,9 @@ fn a09_g19_hostile_bodies() {
         for body in nonsense {
             let reply = client.post_bytes(&path, body);
             assert!([400, 403, 501].contains(&reply.status), "{path} {body:?}: {reply:?}");
-            assert!(reply.json()["error"]["message"].is_string(), "{reply:?}");
+            assert!(!reply.message().is_empty(), "{reply:?}");
         }
-        client.post_bytes(&path, &vec![b' '; 300_000]).error(413, "request_too_large");
+        assert_eq!(client.post_bytes(&path, &vec![b' '; 300_000]).status, 413, "{path}");
     }
     alive();
     for prompt in [

@@ -1,5 +1,8 @@
 //! Text from a stream of tokens, whose boundaries may lie inside characters.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use crate::{Token, Tokenizer};
 
 /// Turns tokens into text as they come. Each piece of text is complete UTF-8; bytes that cannot become a character
@@ -10,18 +13,26 @@ use crate::{Token, Tokenizer};
 pub struct Decoder {
     tokenizer: Tokenizer,
     special: bool,
+    shown: Arc<HashSet<Token>>,
     pending: Vec<u8>,
 }
 
 impl Decoder {
     /// A decoder without any token yet. `special` says whether control tokens are shown.
     pub fn new(tokenizer: &Tokenizer, special: bool) -> Decoder {
-        Decoder { tokenizer: tokenizer.clone(), special, pending: Vec::new() }
+        Decoder { tokenizer: tokenizer.clone(), special, shown: Arc::default(), pending: Vec::new() }
+    }
+
+    /// The same, but these control tokens are shown too: a reader of the text needs them.
+    #[must_use]
+    pub fn showing(mut self, tokens: Arc<HashSet<Token>>) -> Decoder {
+        self.shown = tokens;
+        self
     }
 
     /// Adds a token and returns the text that is complete now, perhaps none.
     pub fn push(&mut self, token: Token) -> String {
-        let piece = self.tokenizer.piece(token, self.special);
+        let piece = self.tokenizer.piece(token, self.special || self.shown.contains(&token));
         self.push_bytes(&piece)
     }
 

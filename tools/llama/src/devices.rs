@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::{load, pages};
 use puna_backend::DeviceKind;
-use puna_backends::{REGISTRY, default_threads};
+use puna_backends::{Options, REGISTRY};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 
 /// Flags of `devices`.

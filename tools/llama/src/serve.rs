@@ -8,7 +8,9 @@ use crate::{constraint, file_types, files, interrupt, load, pages, recommended, 
 use puna_engine::{Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
-use puna_server::{Defaults, Embeds, Facts, Options, Served, Server, ServerError};
+use puna_server::{
+    AuditOptions, Defaults, Embeds, Facts, Options, Served, Server, ServerError, Tls, Warnings,
+};
 use puna_tokenizer::Tokenizer;
 use std::time::Duration;
 
@@ -28,17 +30,20 @@ const PARALLEL: u32 = 4;
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
     interrupt::install();
-    let options = options(&config)?;
-    let served = served(invocation, &config, &console)?;
+    let mut options = options(&config)?;
+    let (served, slot_bytes) = served(invocation, &config, &console)?;
+    options.slot_bytes = slot_bytes;
+    options.warnings = Warnings::to(move |message| console.warn(message));
     // From here on the server hears the signals itself.
     let _busy = interrupt::busy();
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
     let server = Server::start(served, options)?;
-    pages::print(format!("listening on http://{}\n", server.address()).as_bytes())?;
+    pages::print(format!("listening on {scheme}://{}\n", server.address()).as_bytes())?;
     Ok(server.serve_until_signal()?)
 }
 
-/// Loads the model and starts its engine.
-fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result<Served, Failure> {
+/// Loads the model and starts its engine. Also the largest size of a saved slot in bytes.
+fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result<(Served, u64), Failure> {
     session::check_sampling(invocation, &config.sampling)?;
     let opened = load::open(invocation, config, console, true)?;
     let metadata = &opened.file.metadata;
@@ -82,6 +87,8 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
         reuse: config.server.cache_prompt,
         template_values: renderer.values,
         prefill: config.server.prefill,
+        infill: config.context.batch as usize,
+        suffix_first: config.server.suffix_first,
     };
     let file_name = || opened.path.file_name().map(|name| name.to_string_lossy().into_owned());
     let facts = Facts {
@@ -95,10 +102,17 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
         bytes: information.file_bytes,
         build: format!("puna-{}", env!("CARGO_PKG_VERSION")),
     };
-    let options =
-        EngineOptions { step_tokens: model.options().micro_batch, context_shift: config.context.shift };
+    let options = EngineOptions {
+        step_tokens: model.options().micro_batch,
+        context_shift: config.context.shift,
+        store_bytes: usize::try_from(config.server.cache_mebibytes)
+            .map_or(usize::MAX, |mebibytes| mebibytes.saturating_mul(1 << 20)),
+    };
+    // All caches in their largest form, and a few numbers for each position.
+    let caches: u64 = model.memory().iter().map(|memory| memory.caches).sum();
+    let slot_bytes = caches.saturating_mul(2) + 64 * u64::from(model.information().context) + (1 << 20);
     let engine = Engine::start(model, options).map_err(|error| Failure::Failed(error.to_string()))?;
-    Ok(Served { engine, tokenizer, template: renderer.template, facts, defaults, embeds })
+    Ok((Served { engine, tokenizer, template: renderer.template, facts, defaults, embeds }, slot_bytes))
 }
 
 /// Loads a model that makes embeddings or ranks. Texts that see themselves as a whole are as long as a step, so that is
@@ -136,20 +150,39 @@ fn options(config: &Config) -> Result<Options, Failure> {
     {
         return Err(Failure::Failed(format!("--slot-save-path: {} is no folder", folder.display())));
     }
+    let tls = match (&server.tls_key, &server.tls_certificate) {
+        (None, None) => None,
+        (Some(key), Some(certificate)) => Some(Tls { key: key.clone(), certificate: certificate.clone() }),
+        (Some(_), None) => return Err(Failure::Failed("--ssl-key-file needs --ssl-cert-file".into())),
+        (None, Some(_)) => return Err(Failure::Failed("--ssl-cert-file needs --ssl-key-file".into())),
+    };
+    let audit = match (&server.audit_log, &server.audit_rules, server.audit_prompts) {
+        (Some(file), rules, prompts) => {
+            Some(AuditOptions { file: file.clone(), rules: rules.clone(), prompts })
+        }
+        (None, None, false) => None,
+        (None, Some(_), _) => return Err(Failure::Failed("--audit-rules needs --audit-log".into())),
+        (None, None, true) => return Err(Failure::Failed("--audit-prompts needs --audit-log".into())),
+    };
     Ok(Options {
         host: server.host.clone(),
         port: server.port,
         prefix: server.prefix.clone(),
         api_keys,
+        key_file: server.key_file.clone(),
+        audit,
         allow_unauthenticated: server.allow_unauthenticated,
         origins: server.origins.clone(),
         metrics: server.metrics,
         slots: server.slots,
         properties: server.properties,
+        page: server.page,
+        tls,
         slot_folder: server.slot_folder.clone(),
         queue: server.queue,
         body_bytes: (server.body_mebibytes as usize).saturating_mul(1 << 20),
         body_time: Duration::from_secs(u64::from(server.timeout)),
+        write_time: Duration::from_secs(u64::from(server.timeout)),
         ping: u64::try_from(server.ping).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs),
         ..Options::default()
     })

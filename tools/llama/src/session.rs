@@ -96,7 +96,8 @@ impl Session {
             ));
         }
         let step_tokens = model.options().micro_batch;
-        let options = EngineOptions { step_tokens, context_shift: config.context.shift };
+        let options =
+            EngineOptions { step_tokens, context_shift: config.context.shift, ..EngineOptions::default() };
         let within = |token: &u32| *token < information.vocabulary;
         let metadata = &opened.file.metadata;
         let mut sampling =

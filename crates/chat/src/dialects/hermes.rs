@@ -1,18 +1,14 @@
-//! Hermes, Qwen 2.5 and Qwen 3: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
+//! Hermes, Qwen 2.5 and 3, Granite 4, MiMo and many others: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
 
-use super::{Call, CallDialect, call_of};
+use super::{Dialect, json_calls};
 
-pub(super) const DIALECT: CallDialect =
-    CallDialect { name: "hermes", detect, begin: "<tool_call>", end: "</tool_call>", parse };
-
-/// Other models write something else between the same marks.
-fn detect(template: &str) -> bool {
-    template.contains("<tool_call>") && !template.contains("<function=") && !template.contains("<arg_key>")
-}
-
-fn parse(text: &str) -> Option<Call> {
-    let text = text.trim();
-    let text = text.strip_prefix("```json").or_else(|| text.strip_prefix("```")).unwrap_or(text);
-    let text = text.strip_suffix("```").unwrap_or(text);
-    call_of(&serde_json::from_str(text.trim()).ok()?, "name", "arguments")
-}
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "hermes",
+    detect: |template| template.contains("<tool_call>"),
+    begin: &["<tool_call>"],
+    frame: &[],
+    opened: None,
+    always: false,
+    bare: true,
+    read: |body| json_calls::read(body, &["</tool_call>"]),
+};

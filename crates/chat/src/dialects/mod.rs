@@ -1,48 +1,153 @@
 //! What models write: reasoning, text and tool calls told apart while the text comes.
 //!
-//! How a model marks its reasoning and its calls is seen from its template. [`REASONING`] and [`CALLS`] are the
-//! marks that are known; a new one is a row, and a file if its calls have a form of their own.
+//! How a model marks its reasoning and its calls is seen from its template. [`REASONING`] and [`DIALECTS`] are the
+//! ways that are known; a new one is a row, and a file if its calls have a form of their own. Most calls have one
+//! of three shapes: JSON objects ([`json_calls`]), a name and a JSON object ([`named`]), tags ([`tagged`]).
 
+mod apertus;
+mod apriel;
+mod command_r;
+mod deepseek;
+mod dsml;
+mod firefunction;
+mod functionary;
+mod gemma;
+mod gigachat;
+mod glm;
+mod gpt_oss;
+mod granite;
 mod hermes;
+mod hunyuan;
+mod json_calls;
+mod kimi;
+mod lfm;
+mod llama;
+mod minicpm;
+mod minimax;
+mod mistral;
+mod muse;
+mod named;
+mod nemotron;
+mod parser;
+mod partial_json;
+mod qwen_coder;
+mod reasoning;
+mod solar;
+mod tagged;
 
 use serde_json::Value;
 
-/// How a kind of model marks its reasoning.
-#[derive(Debug)]
-pub struct ReasoningMarks {
-    /// Text before it.
-    pub begin: &'static str,
-    /// Text after it. The first one ends the reasoning, also where the reasoning only speaks of the mark.
-    pub end: &'static str,
-}
+pub use parser::OutputParser;
+pub use reasoning::{REASONING, ReasoningMarks};
 
 /// How a kind of model writes tool calls.
 #[derive(Debug)]
-pub struct CallDialect {
+pub struct Dialect {
     /// Its name.
     pub name: &'static str,
     /// Whether a template belongs to such a model.
     pub detect: fn(&str) -> bool,
-    /// Text before a call.
-    pub begin: &'static str,
-    /// Text after a call.
-    pub end: &'static str,
-    /// The call between them, if it is one.
-    pub parse: fn(&str) -> Option<Call>,
+    /// Texts that a call begins with.
+    pub begin: &'static [&'static str],
+    /// Texts that only frame calls or answers; they are dropped.
+    pub frame: &'static [&'static str],
+    /// What the prompt may end with so that the answer begins inside of a call's beginning, which it then leaves out.
+    pub opened: Option<&'static str>,
+    /// Whether the marks frame answers too, so that they count also without functions.
+    pub always: bool,
+    /// Whether an answer that begins with a JSON object, without any mark, can be a call of a declared function.
+    pub bare: bool,
+    /// Reads what follows a beginning.
+    read: fn(&Body<'_>) -> Reading,
 }
 
-/// Every known way to mark reasoning.
-pub const REASONING: &[ReasoningMarks] = &[ReasoningMarks { begin: "<think>", end: "</think>" }];
+/// Every known way to write tool calls; the first that knows a template counts.
+pub const DIALECTS: &[Dialect] = &[
+    gpt_oss::DIALECT,
+    muse::DIALECT,
+    kimi::K2,
+    kimi::K3,
+    deepseek::DIALECT,
+    dsml::DIALECT,
+    mistral::DIALECT,
+    command_r::DIALECT,
+    command_r::PLUS,
+    gemma::DIALECT,
+    lfm::DIALECT,
+    solar::DIALECT,
+    hunyuan::DIALECT,
+    minimax::M3,
+    minimax::M2,
+    functionary::RECIPIENTS,
+    minicpm::DIALECT,
+    glm::DIALECT,
+    qwen_coder::DIALECT,
+    functionary::TAGS,
+    apertus::DIALECT,
+    apriel::DIALECT,
+    nemotron::DIALECT,
+    gigachat::DIALECT,
+    firefunction::DIALECT,
+    granite::DIALECT,
+    hermes::DIALECT,
+    llama::DIALECT,
+];
 
-/// Every known way to write tool calls.
-pub const CALLS: &[CallDialect] = &[hermes::DIALECT];
+/// The dialect of a template. Models whose template knows no tools are told to write [`generic`].
+pub fn detect(template: &str) -> Option<&'static Dialect> {
+    DIALECTS.iter().find(|dialect| (dialect.detect)(template))
+}
+
+/// The dialect of models that are told in the prompt how to call.
+pub fn generic() -> &'static Dialect {
+    const { &hermes::DIALECT }
+}
+
+/// A function that may be called.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// JSON schema of its arguments.
+    pub parameters: Value,
+}
+
+/// The functions that may be called.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Tools(pub Vec<Tool>);
+
+impl Tools {
+    /// From `tools` as OpenAI's protocol has them; what is no function is left out.
+    pub fn from_json(tools: &[Value]) -> Self {
+        let tool = |tool: &Value| {
+            let function = tool.get("function").unwrap_or(tool);
+            let name = function.get("name")?.as_str()?.to_owned();
+            Some(Tool { name, parameters: function.get("parameters").cloned().unwrap_or(Value::Null) })
+        };
+        Self(tools.iter().filter_map(tool).collect())
+    }
+
+    fn declares(&self, name: &str) -> bool {
+        self.0.iter().any(|tool| tool.name == name)
+    }
+
+    /// Whether an argument is a text; nothing if nothing says so.
+    fn is_text(&self, function: &str, key: &str) -> Option<bool> {
+        let tool = self.0.iter().find(|tool| tool.name == function)?;
+        match tool.parameters.get("properties")?.get(key)?.get("type")? {
+            Value::String(kind) => Some(kind == "string"),
+            Value::Array(kinds) if !kinds.iter().any(|kind| kind == "string") => Some(false),
+            _ => None,
+        }
+    }
+}
 
 /// A tool call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
     /// Name of the function.
     pub name: String,
-    /// Its arguments as JSON text.
+    /// Its arguments as JSON text, as the model wrote it.
     pub arguments: String,
 }
 
@@ -53,164 +158,31 @@ pub enum Delta {
     Content(String),
     /// Text of the reasoning.
     Reasoning(String),
-    /// A whole call.
-    Call(Call),
+    /// A call of this function begins.
+    Call(String),
+    /// Text of the last call's arguments, JSON.
+    Arguments(String),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    /// Reasoning may begin.
-    Start,
-    Reasoning,
-    Content,
-    Call,
+/// What follows a call's beginning, so far.
+struct Body<'a> {
+    /// The text after the beginning.
+    text: &'a str,
+    /// No more text comes.
+    done: bool,
+    /// The functions that there are.
+    tools: &'a Tools,
+    /// There was no beginning: only a declared function can be called.
+    bare: bool,
 }
 
-/// Tells the parts of an answer apart. However the text is cut, the parts are the same.
+/// What a dialect reads from a body. Names and arguments only ever grow from one reading to the next.
 #[derive(Debug)]
-pub struct OutputParser {
-    reasoning: Option<&'static ReasoningMarks>,
-    calls: Option<&'static CallDialect>,
-    state: State,
-    held: String,
-    /// Blanks before the last mark.
-    gap: String,
-    /// Blanks at the beginning of the present part are dropped.
-    fresh: bool,
-}
-
-impl OutputParser {
-    /// For a model with this template and an answer to this prompt, which may have opened the reasoning already.
-    /// `reasoning` and `calls` say whether they are looked for at all.
-    pub fn new(template: &str, prompt: &str, reasoning: bool, calls: bool) -> Self {
-        let marks = REASONING.iter().find(|marks| reasoning && template.contains(marks.end));
-        let opened = marks.is_some_and(|marks| prompt.trim_end().ends_with(marks.begin));
-        let state = match marks {
-            Some(_) if opened => State::Reasoning,
-            Some(_) => State::Start,
-            None => State::Content,
-        };
-        Self {
-            reasoning: marks,
-            calls: CALLS.iter().find(|dialect| calls && (dialect.detect)(template)),
-            state,
-            held: String::new(),
-            gap: String::new(),
-            fresh: opened,
-        }
-    }
-
-    /// Adds text and returns what is known of it.
-    pub fn push(&mut self, text: &str) -> Vec<Delta> {
-        self.held.push_str(text);
-        let mut deltas = Vec::new();
-        while self.advance(&mut deltas) {}
-        deltas
-    }
-
-    /// Ends the answer: what was held back is what it looks like.
-    pub fn finish(&mut self) -> Vec<Delta> {
-        let mut deltas = self.push("");
-        let rest = std::mem::take(&mut self.held);
-        match (self.state, self.calls) {
-            (State::Reasoning, _) => self.emit(rest.trim_end(), &mut deltas),
-            (State::Call, Some(dialect)) => match (dialect.parse)(&rest) {
-                // The closing mark is missing, as happens at the end of an answer.
-                Some(call) => deltas.push(Delta::Call(call)),
-                None => deltas.push(Delta::Content(format!("{}{}{rest}", self.gap, dialect.begin))),
-            },
-            _ => self.emit(&rest, &mut deltas),
-        }
-        deltas
-    }
-
-    /// One step; false if more text is needed.
-    fn advance(&mut self, deltas: &mut Vec<Delta>) -> bool {
-        match self.state {
-            State::Start => {
-                let Some(marks) = self.reasoning else { return self.enter(State::Content, false) };
-                let text = self.held.trim_start();
-                if let Some(rest) = text.strip_prefix(marks.begin) {
-                    self.held = rest.to_owned();
-                    return self.enter(State::Reasoning, true);
-                }
-                // Either more is needed to tell, or it is no reasoning.
-                !marks.begin.starts_with(text) && self.enter(State::Content, false)
-            }
-            State::Reasoning => match self.reasoning {
-                Some(marks) => self.until(marks.end, State::Content, deltas),
-                None => self.enter(State::Content, false),
-            },
-            State::Content => match self.calls {
-                Some(dialect) => self.until(dialect.begin, State::Call, deltas),
-                None => {
-                    let text = std::mem::take(&mut self.held);
-                    self.emit(&text, deltas);
-                    false
-                }
-            },
-            State::Call => {
-                let Some(dialect) = self.calls else { return self.enter(State::Content, false) };
-                let Some((inside, rest)) = self.held.split_once(dialect.end) else { return false };
-                let call = (dialect.parse)(inside);
-                let parsed = call.is_some();
-                deltas.push(match call {
-                    Some(call) => Delta::Call(call),
-                    None => Delta::Content(format!("{}{}{inside}{}", self.gap, dialect.begin, dialect.end)),
-                });
-                self.held = rest.to_owned();
-                self.enter(State::Content, parsed)
-            }
-        }
-    }
-
-    fn enter(&mut self, state: State, fresh: bool) -> bool {
-        (self.state, self.fresh) = (state, fresh);
-        true
-    }
-
-    /// Hands over text up to a mark; blanks before the mark are dropped. True if the mark came.
-    fn until(&mut self, mark: &str, next: State, deltas: &mut Vec<Delta>) -> bool {
-        if let Some((text, rest)) = self.held.split_once(mark) {
-            let (before, rest) = (text.to_owned(), rest.to_owned());
-            let text = before.trim_end();
-            self.gap = before[text.len()..].to_owned();
-            self.held = rest;
-            self.emit(text, deltas);
-            return self.enter(next, true);
-        }
-        let borders = mark.char_indices().map(|(place, _)| place).filter(|place| *place > 0);
-        let begun = borders.filter(|place| self.held.ends_with(&mark[..*place])).max().unwrap_or(0);
-        let sure = self.held[..self.held.len() - begun].trim_end().len();
-        let rest = self.held.split_off(sure);
-        let text = std::mem::replace(&mut self.held, rest);
-        self.emit(&text, deltas);
-        false
-    }
-
-    fn emit(&mut self, text: &str, deltas: &mut Vec<Delta>) {
-        let text = if self.fresh { text.trim_start() } else { text };
-        if text.is_empty() {
-            return;
-        }
-        self.fresh = false;
-        let text = text.to_owned();
-        deltas.push(if self.state == State::Reasoning {
-            Delta::Reasoning(text)
-        } else {
-            Delta::Content(text)
-        });
-    }
-}
-
-/// A call from an object with these members; arguments are an object, or JSON text of one, or absent.
-fn call_of(value: &Value, name: &str, arguments: &str) -> Option<Call> {
-    let name = value.get(name)?.as_str().filter(|name| !name.is_empty())?.to_owned();
-    let arguments = match value.get(arguments) {
-        None | Some(Value::Null) => "{}".to_owned(),
-        Some(Value::String(text)) => text.clone(),
-        Some(object @ Value::Object(_)) => object.to_string(),
-        Some(_) => return None,
-    };
-    Some(Call { name, arguments })
+enum Reading {
+    /// More text is needed; these calls there are so far, the last perhaps in part.
+    Partial(Vec<Call>),
+    /// These calls, which took this many bytes.
+    Complete(Vec<Call>, usize),
+    /// It is no call.
+    Nothing,
 }

@@ -1,4 +1,5 @@
 //! Requests and what comes of them.
+#![allow(dead_code)] // each test file uses a part
 
 use puna_engine::{Event, FinishReason, Request, Timings};
 use puna_sampling::{LogProbabilities, Parameters};

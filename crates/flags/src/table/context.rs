@@ -243,8 +243,8 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .tools(ToolSet::CLI.or(ToolSet::SERVE)),
     Flag::value("-cram --cache-ram", "MIB", "Memory for saved prompts", |_, v| integer::<i32>(v).map(drop))
         .env("LLAMA_ARG_CACHE_RAM")
-        .inert("prompts are reused from the cache of the context only")
-        .tools(ToolSet::CLI.or(ToolSet::SERVE)),
+        .inert("one conversation has nothing to save")
+        .tools(ToolSet::CLI),
     Flag::value("-dt --defrag-thold", "N", "Deprecated", |_, v| number(v).map(drop))
         .env("LLAMA_ARG_DEFRAG_THOLD")
         .inert("caches do not fragment")

@@ -5,7 +5,6 @@ use crate::flag::{Flag, ToolSet};
 use crate::values::{at_least, filled, integer, path};
 
 const SERVE: ToolSet = ToolSet::SERVE;
-const NO_PAGE: &str = "there is no web page yet";
 
 /// Texts separated by commas.
 fn list(value: &str) -> Result<Vec<String>, String> {
@@ -61,6 +60,35 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         Ok(())
     })
     .env("LLAMA_ARG_API_KEY_FILE")
+    .tools(SERVE),
+    Flag::value(
+        "--api-keys",
+        "FILE",
+        "JSON file of keys with names, models, ends and limits; read again when it changes",
+        |c: &mut Config, v| {
+            c.server.key_file = Some(path(v)?);
+            Ok(())
+        },
+    )
+    .tools(SERVE),
+    Flag::value("--audit-log", "FILE", "File for a line of JSON about each request", |c: &mut Config, v| {
+        c.server.audit_log = Some(path(v)?);
+        Ok(())
+    })
+    .tools(SERVE),
+    Flag::value(
+        "--audit-rules",
+        "FILE",
+        "JSON file of rules for the log's risk level",
+        |c: &mut Config, v| {
+            c.server.audit_rules = Some(path(v)?);
+            Ok(())
+        },
+    )
+    .tools(SERVE),
+    Flag::switch("--audit-prompts", "Write prompts into the audit log, too", |c: &mut Config, on| {
+        c.server.audit_prompts = on;
+    })
     .tools(SERVE),
     Flag::switch("--allow-unauthenticated", "Serve other machines without a key", |c: &mut Config, on| {
         c.server.allow_unauthenticated = on;
@@ -125,7 +153,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::value(
         "-to --timeout",
         "SECONDS",
-        "How long a client may take to send a body",
+        "How long a client may take to send a body, or leave an answer untaken",
         |c: &mut Config, v| {
             c.server.timeout = at_least(v, 1)?;
             Ok(())
@@ -153,6 +181,22 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .env("LLAMA_ARG_CACHE_PROMPT")
     .default("on")
     .tools(SERVE),
+    Flag::value(
+        "-cram --cache-ram",
+        "MIB",
+        "Memory for what slots held before; 0 means none, -1 no limit",
+        |c: &mut Config, v| {
+            c.server.cache_mebibytes = i64::from(at_least::<i32>(v, -1)?);
+            Ok(())
+        },
+    )
+    .env("LLAMA_ARG_CACHE_RAM")
+    .default("2048")
+    .tools(SERVE),
+    Flag::switch("--spm-infill", "The text after a gap comes first", |c: &mut Config, on| {
+        c.server.suffix_first = on;
+    })
+    .tools(SERVE),
     Flag::switch(
         "--prefill-assistant",
         "Continue a conversation's last message if it is the assistant's",
@@ -171,18 +215,28 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         .env("LLAMA_ARG_THREADS_HTTP")
         .inert("two serve any number")
         .tools(SERVE),
-    Flag::switch("--ui --webui", "Answer with a web page", |_, _| ())
+    Flag::switch("--ui --webui", "Answer with a web page at /", |c: &mut Config, on| c.server.page = on)
         .negative("--no-ui --no-webui")
         .env("LLAMA_ARG_UI")
-        .inert(NO_PAGE)
+        .default("on")
         .tools(SERVE),
     Flag::value("-sps --slot-prompt-similarity", "N", "How alike prompts of a slot must be", |_, v| {
         crate::values::number_in(v, 0.0, 1.0).map(drop)
     })
     .inert("the slot with the longest common beginning is chosen")
     .tools(SERVE),
-    Flag::not_yet("--ssl-key-file", "FILE", "Key for TLS").tools(SERVE),
-    Flag::not_yet("--ssl-cert-file", "FILE", "Certificate for TLS").tools(SERVE),
+    Flag::value("--ssl-key-file", "FILE", "Private key for TLS, PEM", |c: &mut Config, v| {
+        c.server.tls_key = Some(path(v)?);
+        Ok(())
+    })
+    .env("LLAMA_ARG_SSL_KEY_FILE")
+    .tools(SERVE),
+    Flag::value("--ssl-cert-file", "FILE", "Certificate chain for TLS, PEM", |c: &mut Config, v| {
+        c.server.tls_certificate = Some(path(v)?);
+        Ok(())
+    })
+    .env("LLAMA_ARG_SSL_CERT_FILE")
+    .tools(SERVE),
     Flag::not_yet("--models-dir", "DIR", "Serve all models of a folder").tools(SERVE),
     Flag::not_yet("--models-preset", "FILE", "Serve the models of a list").tools(SERVE),
     Flag::not_yet("--cache-reuse", "N", "Move later parts of a prompt").tools(SERVE),

@@ -13,7 +13,7 @@ use crate::edge::Call;
 use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, missing, wrong};
 use crate::generate::{Ending, Output, Reason};
-use crate::parts::{Parts, Wanted};
+use crate::parts::Parts;
 use crate::stream::{Frame, Protocol, answer};
 
 /// `POST /v1/messages`.
@@ -22,18 +22,20 @@ pub async fn messages(app: Arc<App>, call: Call) -> ApiResult<Response> {
         .prepare(&app, |app, fields| {
             fields.integer(&["max_tokens"], 1..=i64::from(i32::MAX))?.ok_or_else(|| missing("max_tokens"))?;
             let chat = to_chat(fields)?;
-            let (plan, prompt) = openai::chat_plan(app, &chat, &["stop_sequences"])?;
+            let (plan, mut parts) = openai::chat_plan(app, &chat, &["stop_sequences"])?;
             let protocol = Anthropic {
                 names: Names::new(app, "msg_"),
                 prompt_tokens: plan.requests.first().map_or(0, |request| request.prompt.len()),
-                parts: Wanted::new(&chat)?.parts(app, &prompt),
+                // One answer, as `n` is not a field of this protocol.
+                parts: parts.pop().ok_or_else(|| missing("messages"))?,
                 blocks: Vec::new(),
                 open: false,
+                input: String::new(),
             };
             Ok((plan, protocol))
         })
         .await?;
-    answer(&app, plan, protocol).await
+    answer(&app, &call.caller, plan, protocol).await
 }
 
 /// The request as one of OpenAI's.
@@ -121,6 +123,8 @@ struct Anthropic {
     blocks: Vec<Value>,
     /// Whether the last one may get more text.
     open: bool,
+    /// The arguments of the last call so far, JSON.
+    input: String,
 }
 
 impl Anthropic {
@@ -140,18 +144,17 @@ impl Anthropic {
                 Delta::Reasoning(text) => {
                     self.add_text("thinking", "thinking", "thinking_delta", &text, &mut frames);
                 }
-                Delta::Call(call) => {
-                    let input = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
-                    let (id, name) = (identifier("toolu_"), call.name);
-                    let mut block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
-                    self.start(block.clone(), &mut frames);
-                    let delta = json!({ "type": "input_json_delta", "partial_json": call.arguments });
-                    frames.push(self.delta(delta));
-                    self.close(&mut frames);
-                    block["input"] = input;
-                    if let Some(last) = self.blocks.last_mut() {
-                        *last = block;
-                    }
+                Delta::Call(name) => {
+                    let id = identifier("toolu_");
+                    self.start(
+                        json!({ "type": "tool_use", "id": id, "name": name, "input": {} }),
+                        &mut frames,
+                    );
+                    self.input.clear();
+                }
+                Delta::Arguments(text) => {
+                    self.input.push_str(&text);
+                    frames.push(self.delta(json!({ "type": "input_json_delta", "partial_json": text })));
                 }
             }
         }
@@ -187,6 +190,9 @@ impl Anthropic {
 
     fn close(&mut self, frames: &mut Vec<Frame>) {
         if std::mem::take(&mut self.open) {
+            if let Some(last) = self.blocks.last_mut().filter(|block| block["type"] == "tool_use") {
+                last["input"] = serde_json::from_str(&self.input).unwrap_or_else(|_| json!({}));
+            }
             frames.push(event("content_block_stop", json!({ "index": self.blocks.len() - 1 })));
         }
     }
@@ -260,6 +266,7 @@ impl Protocol for Anthropic {
         deltas.extend(self.parts.last_deltas());
         // The blocks are what counts; there is no stream to tell.
         drop(self.add(deltas));
+        self.close(&mut Vec::new());
         self.message(json!(self.blocks), self.stop(&ending.reason), usage(ending))
     }
 

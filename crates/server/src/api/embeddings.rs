@@ -7,6 +7,7 @@ use puna_engine::normalize;
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::caller::Caller;
 use crate::edge::Call;
 use crate::error::{ApiError, ApiResult, Kind};
 use crate::fields::{Fields, missing, wrong};
@@ -67,7 +68,7 @@ async fn embeddings(app: Arc<App>, call: Call, native: bool) -> ApiResult<Respon
     };
     let (texts, shape, native) = call.prepare(&app, check).await?;
     let tokens: usize = texts.iter().map(Vec::len).sum();
-    let rows = embed(&app, texts).await?;
+    let rows = embed(&app, &call.caller, texts).await?;
     let shown = |row: &[f32]| {
         let mut row = row[..shape.dimensions.unwrap_or(row.len()).min(row.len())].to_vec();
         if !embeds.ranks {
@@ -95,6 +96,28 @@ async fn embeddings(app: Arc<App>, call: Call, native: bool) -> ApiResult<Respon
     })))
 }
 
+/// `POST /api/embed`, and with `prompt` its older form `POST /api/embeddings`: Ollama's shapes.
+pub async fn ollama(app: Arc<App>, call: Call) -> ApiResult<Response> {
+    let embeds = *embeds(&app)?;
+    if embeds.per_token {
+        return Err(ApiError::invalid(
+            "the server pools no embeddings (--pooling none): start it with another pooling",
+        ));
+    }
+    let check = move |app: &App, fields: &Fields| {
+        let (name, value) = fields.get(&["input", "prompt"]).ok_or_else(|| missing("input"))?;
+        Ok((texts(name, value, app)?, name == "prompt"))
+    };
+    let (texts, old) = call.prepare(&app, check).await?;
+    let tokens: usize = texts.iter().map(Vec::len).sum();
+    let mut rows = embed(&app, &call.caller, texts).await?;
+    rows.iter_mut().for_each(|row| normalize(row, embeds.normalize));
+    Ok(json_response(&match old {
+        true => json!({ "embedding": rows.first() }),
+        false => json!({ "model": app.served.facts.name, "embeddings": rows, "prompt_eval_count": tokens }),
+    }))
+}
+
 /// What is asked of `/rerank`.
 struct Ranking {
     texts: Vec<Vec<u32>>,
@@ -116,7 +139,7 @@ pub async fn rerank(app: Arc<App>, call: Call) -> ApiResult<Response> {
     }
     let ranking = call.prepare(&app, ranking).await?;
     let tokens: usize = ranking.texts.iter().map(Vec::len).sum();
-    let rows = embed(&app, ranking.texts).await?;
+    let rows = embed(&app, &call.caller, ranking.texts).await?;
     let score = |row: &Vec<f32>| {
         let score = row.first().copied().unwrap_or(f32::NAN);
         if ranking.sigmoid { 1.0 / (1.0 + (-score).exp()) } else { score }
@@ -227,8 +250,9 @@ fn texts(name: &str, value: &Value, app: &App) -> ApiResult<Vec<Vec<u32>>> {
 }
 
 /// Asks the engine.
-async fn embed(app: &Arc<App>, texts: Vec<Vec<u32>>) -> ApiResult<Vec<Vec<f32>>> {
+async fn embed(app: &Arc<App>, caller: &Arc<Caller>, texts: Vec<Vec<u32>>) -> ApiResult<Vec<Vec<f32>>> {
     let _place = app.admit(1)?;
+    caller.note_texts(app, &texts).await;
     let (sender, receiver) = tokio::sync::oneshot::channel();
     // Nobody may be waiting any more.
     app.served.engine.embed_to(texts, Box::new(move |found| drop(sender.send(found))));

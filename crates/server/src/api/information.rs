@@ -10,12 +10,38 @@ use serde_json::{Value, json};
 use crate::app::{App, View};
 use crate::edge::Call;
 use crate::error::{ApiError, ApiResult, Kind};
+use crate::openapi;
 use crate::sampling;
 use crate::stream::json_response;
+
+/// The page, built from `web/`.
+const PAGE: &[u8] = include_bytes!("../../page/index.html");
+/// What the page may load: nothing from elsewhere, so that an answer cannot make it tell others what was said.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+    font-src data:; img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// `GET /`.
+pub async fn page(app: Arc<App>, _: Call) -> ApiResult<Response> {
+    if !app.options.page {
+        return Err(ApiError::new(Kind::NotFound, "the web page is off"));
+    }
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY)),
+        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+    ];
+    Ok((headers, PAGE).into_response())
+}
 
 /// `GET /health`.
 pub async fn health(_: Arc<App>, _: Call) -> ApiResult<Response> {
     Ok(json_response(&json!({ "status": "ok" })))
+}
+
+/// `GET /openapi.json`.
+pub async fn description(app: Arc<App>, _: Call) -> ApiResult<Response> {
+    Ok(json_response(&openapi::description(&app.options.prefix, &app.served.facts.build)))
 }
 
 /// `GET /v1/models`.
@@ -61,7 +87,7 @@ pub async fn properties(app: Arc<App>, _: Call) -> ApiResult<Response> {
         "endpoint_slots": options.slots,
         "endpoint_props": options.properties,
         "endpoint_metrics": options.metrics,
-        "ui": false,
+        "ui": options.page,
         "chat_template": served.template.source(),
         "bos_token": served.template.bos(),
         "eos_token": served.template.eos(),

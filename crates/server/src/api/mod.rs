@@ -2,8 +2,10 @@
 
 pub mod anthropic;
 pub mod embeddings;
+pub mod infill;
 pub mod information;
 pub mod native;
+pub mod ollama;
 pub mod openai;
 pub mod responses;
 pub mod slots;

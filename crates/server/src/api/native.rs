@@ -30,10 +30,11 @@ pub async fn completion(app: Arc<App>, call: Call) -> ApiResult<Response> {
             Ok((plan, protocol))
         })
         .await?;
-    answer(&app, plan, protocol).await
+    answer(&app, &call.caller, plan, protocol).await
 }
 
-struct Native {
+/// Answers in this protocol.
+pub struct Native {
     tokenizer: Tokenizer,
     model: String,
     settings: Value,
@@ -49,7 +50,8 @@ struct Native {
 }
 
 impl Native {
-    fn new(app: &App, plan: &Plan, fields: &Fields) -> ApiResult<Self> {
+    /// As the fields say.
+    pub fn new(app: &App, plan: &Plan, fields: &Fields) -> ApiResult<Self> {
         let tokenizer = app.served.tokenizer.clone();
         let text = |prompt: &[u32]| String::from_utf8_lossy(&tokenizer.decode(prompt, true)).into_owned();
         Ok(Self {

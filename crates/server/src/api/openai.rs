@@ -31,25 +31,25 @@ pub async fn completions(app: Arc<App>, call: Call) -> ApiResult<Response> {
             Ok((plan, protocol))
         })
         .await?;
-    answer(&app, plan, protocol).await
+    answer(&app, &call.caller, plan, protocol).await
 }
 
 /// `POST /v1/chat/completions`.
 pub async fn chat_completions(app: Arc<App>, call: Call) -> ApiResult<Response> {
     let (plan, protocol) = call
         .prepare(&app, |app, fields| {
-            let wanted = Wanted::new(fields)?;
-            let (plan, prompt) = chat_plan(app, fields, &["stop"])?;
+            let (plan, parts) = chat_plan(app, fields, &["stop"])?;
             let mut protocol = OpenAi::new(app, &plan, Style::Chat);
-            protocol.parts = plan.requests.iter().map(|_| wanted.parts(app, &prompt)).collect();
+            protocol.parts = parts;
             Ok((plan, protocol))
         })
         .await?;
-    answer(&app, plan, protocol).await
+    answer(&app, &call.caller, plan, protocol).await
 }
 
-/// The plan of a request with `messages`, and the text of its prompt.
-pub fn chat_plan(app: &App, fields: &Fields, stop_fields: &[&str]) -> ApiResult<(Plan, String)> {
+/// The plan of a request with `messages`, and what tells the parts of each answer apart.
+pub fn chat_plan(app: &App, fields: &Fields, stop_fields: &[&str]) -> ApiResult<(Plan, Vec<Parts>)> {
+    let wanted = Wanted::new(fields)?;
     match fields.get(&["tool_choice"]) {
         None => {}
         Some((_, Value::String(choice))) if choice == "auto" || choice == "none" => {}
@@ -70,8 +70,10 @@ pub fn chat_plan(app: &App, fields: &Fields, stop_fields: &[&str]) -> ApiResult<
         (false, Some(top)) if top > 0 => Some(top as usize),
         _ => None,
     };
-    let plan = Plan::new(app, fields, vec![chat::tokens(app, &text)], probable, stop_fields)?;
-    Ok((plan, text))
+    let mut plan = Plan::new(app, fields, vec![chat::tokens(app, &text)], probable, stop_fields)?;
+    plan.shown = wanted.shown(app, &text);
+    let parts = plan.requests.iter().map(|_| wanted.parts(app, &text)).collect();
+    Ok((plan, parts))
 }
 
 /// Which of the two protocols.

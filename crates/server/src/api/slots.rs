@@ -1,6 +1,6 @@
 //! `POST /slots/{id}`: saving, restoring and erasing what a slot holds.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -55,7 +55,7 @@ fn save(app: &App, slot: u32, fields: &Fields) -> ApiResult<Value> {
 fn restore(app: &App, slot: u32, fields: &Fields) -> ApiResult<Value> {
     let (name, path) = file(app, fields)?;
     let start = Instant::now();
-    let bytes = std::fs::read(&path).map_err(|error| failed("restore", &name, &error))?;
+    let bytes = read(&path, &name, app.options.slot_bytes)?;
     let length = bytes.len();
     let tokens = app.served.engine.restore(slot, bytes).map_err(|error| match error {
         puna_engine::EngineError::Runtime(reason) => {
@@ -103,6 +103,26 @@ fn is_safe(name: &str) -> bool {
         && !name.starts_with(ends)
         && !name.ends_with(ends)
         && !device
+}
+
+/// Reads a file that cannot be larger than what a slot may hold, whatever lies under its name.
+fn read(path: &Path, name: &str, most: u64) -> ApiResult<Vec<u8>> {
+    let fault = |error: std::io::Error| failed("restore", name, &error);
+    // Before it is opened: opening a pipe waits for its other end.
+    let data = std::fs::metadata(path).map_err(fault)?;
+    if !data.is_file() {
+        return Err(ApiError::invalid(format!("'{name}' is not a file")));
+    }
+    if data.len() > most {
+        let message =
+            format!("'{name}' has {} bytes, but a slot of this model has {most} at most", data.len());
+        return Err(ApiError::invalid(message));
+    }
+    let mut bytes = Vec::with_capacity(data.len() as usize);
+    let file = std::fs::File::open(path).map_err(fault)?;
+    // It may be growing.
+    file.take(most).read_to_end(&mut bytes).map_err(fault)?;
+    Ok(bytes)
 }
 
 /// Writes beside the file and renames, so that there is never half a file under its name.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::api::{anthropic, responses};
 use crate::app::App;
 use crate::edge::Call;
-use crate::error::{ApiError, ApiResult};
+use crate::error::ApiResult;
 use crate::fields::{Fields, missing};
 use crate::stream::json_response;
 use crate::{chat, prompt};
@@ -80,10 +80,4 @@ pub async fn count_responses(app: Arc<App>, call: Call) -> ApiResult<Response> {
 
 fn input_tokens(count: usize) -> Value {
     json!({ "object": "response.input_tokens", "input_tokens": count })
-}
-
-/// `POST /infill`.
-pub async fn infill(_: Arc<App>, _: Call) -> ApiResult<Response> {
-    let message = "filling in is not supported yet";
-    Err(ApiError::new(crate::error::Kind::NotSupported, message))
 }

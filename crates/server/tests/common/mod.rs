@@ -23,6 +23,11 @@ pub fn options() -> Options {
 
 /// A vocabulary of single bytes, a blank, and a few longer tokens.
 pub fn tokenizer() -> Tokenizer {
+    tokenizer_with(&[])
+}
+
+/// The same with these tokens for parts of gaps.
+pub fn tokenizer_with(roles: &[(&str, u32)]) -> Tokenizer {
     let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
     tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
     tokens.extend(["\u{2581}", "yab", "z?\n"].map(str::to_owned));
@@ -46,6 +51,9 @@ pub fn tokenizer() -> Tokenizer {
     ] {
         metadata.set(key, value);
     }
+    for (key, token) in roles {
+        metadata.set(key, Stored::U32(*token));
+    }
     Tokenizer::from_metadata(&metadata).unwrap().unwrap()
 }
 
@@ -60,7 +68,8 @@ pub fn served(
     template: &str,
 ) -> Served {
     let engine =
-        Engine::start(model, EngineOptions { step_tokens, context_shift: false }).expect("the engine starts");
+        Engine::start(model, EngineOptions { step_tokens, context_shift: false, ..EngineOptions::default() })
+            .expect("the engine starts");
     let facts = Facts { name: "scripted".into(), build: "test".into(), ..Facts::default() };
     let template = Template::parse(template, "<s>", "</s>").unwrap();
     Served { engine, tokenizer, template, facts, defaults: Defaults::default(), embeds: None }
@@ -100,6 +109,13 @@ impl Reply {
     pub fn ok(self) -> Value {
         assert_eq!(self.status, 200, "{self:?}");
         self.json()
+    }
+
+    /// The message of an error of any protocol; Ollama's is a plain text.
+    #[track_caller]
+    pub fn message(&self) -> String {
+        let error = &self.json()["error"];
+        error.as_str().or(error["message"].as_str()).unwrap().to_owned()
     }
 
     /// The message if it is an error with this status and type.
@@ -170,12 +186,22 @@ impl Client {
         Self::reply(self.agent.post(self.url(path)).content_type("application/json").send(body))
     }
 
+    pub fn post_with(&self, path: &str, header: (&str, &str), body: Value) -> Reply {
+        let request = self.agent.post(self.url(path)).header(header.0, header.1);
+        Self::reply(request.content_type("application/json").send(body.to_string()))
+    }
+
     /// Sends a request and does not read the answer.
     pub fn leave_open(&self, path: &str, body: Value) -> TcpStream {
+        self.leave_open_with(path, "", body)
+    }
+
+    /// The same with more headers, each with its line break.
+    pub fn leave_open_with(&self, path: &str, headers: &str, body: Value) -> TcpStream {
         let mut stream = TcpStream::connect(self.address()).unwrap();
         let body = body.to_string();
         let length = body.len();
-        let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+        let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{headers}\r\n");
         stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
         stream
     }
@@ -194,6 +220,12 @@ impl Client {
     /// Slots that are busy now.
     pub fn busy(&self) -> usize {
         let slots = self.get("/slots").ok();
+        slots.as_array().unwrap().iter().filter(|slot| slot["is_processing"] == true).count()
+    }
+
+    /// The same with a key.
+    pub fn busy_with(&self, key: &str) -> usize {
+        let slots = self.get_with("/slots", ("x-api-key", key)).ok();
         slots.as_array().unwrap().iter().filter(|slot| slot["is_processing"] == true).count()
     }
 

@@ -26,12 +26,19 @@ pub struct Scripted {
     held: Vec<Vec<u32>>,
     scripts: Vec<(Vec<u32>, Vec<u32>)>,
     delay: Duration,
+    ballast: usize,
 }
 
 impl Scripted {
     /// So many sequences that share a context of so many tokens.
     pub fn new(context: u32, sequences: usize) -> Self {
-        Self { context, held: vec![Vec::new(); sequences], scripts: Vec::new(), delay: Duration::ZERO }
+        Self {
+            context,
+            held: vec![Vec::new(); sequences],
+            scripts: Vec::new(),
+            delay: Duration::ZERO,
+            ballast: 0,
+        }
     }
 
     /// With a script.
@@ -43,6 +50,12 @@ impl Scripted {
     /// With so much time for each step.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
+        self
+    }
+
+    /// With so many bytes more in saved sequences.
+    pub fn ballast(mut self, bytes: usize) -> Self {
+        self.ballast = bytes;
         self
     }
 
@@ -119,15 +132,24 @@ impl Runner for Scripted {
         Ok(())
     }
     fn save(&mut self, _: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError> {
-        Ok(tokens.iter().flat_map(|token| token.to_le_bytes()).collect())
+        let mut bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+        bytes.resize(bytes.len() + self.ballast, 7);
+        bytes.extend(checksum(&bytes).to_le_bytes());
+        Ok(bytes)
     }
     fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, RuntimeError> {
-        let tokens: Vec<u32> =
-            bytes.chunks(4).map(|part| u32::from_le_bytes(part.try_into().unwrap_or([255; 4]))).collect();
-        if let Some(token) = tokens.iter().find(|token| **token >= VOCABULARY) {
-            return Err(RuntimeError::TokenOutOfRange { token: *token, vocabulary: VOCABULARY });
+        let refused = RuntimeError::NotALanguageModel { what: "damaged file" };
+        let Some((body, sum)) = bytes.split_last_chunk::<8>() else { return Err(refused) };
+        if *sum != checksum(body).to_le_bytes() || body.len() < self.ballast {
+            return Err(refused);
         }
+        let tokens = body[..body.len() - self.ballast].chunks_exact(4);
+        let tokens: Vec<u32> = tokens.map(|part| u32::from_le_bytes(part.try_into().unwrap())).collect();
         self.held[sequence as usize].clone_from(&tokens);
         Ok(tokens)
     }
+}
+
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(7, |sum: u64, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3))
 }

@@ -1,0 +1,41 @@
+//! DeepSeek R1 to V3.1: a call between marks, named before its arguments, which R1 fences.
+
+use super::named::{LONGEST_NAME, Named};
+use super::{Body, Dialect, Reading};
+
+const CALL: Named = Named {
+    before: None,
+    until: &["<｜tool▁sep｜>", "\n", "```", "{"],
+    then: &[],
+    ends: &["<｜tool▁call▁end｜>"],
+};
+/// R1 writes the kind of the call first, which is always `function`.
+const KIND: &str = "function<｜tool▁sep｜>";
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "deepseek",
+    detect: |template| {
+        template.contains("<｜tool▁call▁begin｜>") || template.contains("<｜tool▁calls▁begin｜>")
+    },
+    begin: &["<｜tool▁call▁begin｜>"],
+    frame: &["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>"],
+    opened: None,
+    always: false,
+    bare: true,
+    read,
+};
+
+fn read(body: &Body<'_>) -> Reading {
+    if body.bare {
+        return super::json_calls::read(body, &[]);
+    }
+    let text = body.text;
+    if !body.done && text.len() < LONGEST_NAME && KIND.starts_with(text) {
+        return Reading::Partial(Vec::new());
+    }
+    let Some(rest) = text.strip_prefix(KIND) else { return CALL.read(body) };
+    match CALL.read(&Body { text: rest, ..*body }) {
+        Reading::Complete(calls, length) => Reading::Complete(calls, length + KIND.len()),
+        other => other,
+    }
+}

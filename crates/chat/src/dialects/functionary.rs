@@ -1,0 +1,39 @@
+//! Functionary 3.1: `<function=name>{…}</function>`; 3.2: `>>>name` and the arguments on the lines below.
+
+use super::named::Named;
+use super::{Body, Dialect, Reading};
+
+const TAG: Named = Named { before: None, until: &[">"], then: &[], ends: &["</function>"] };
+
+pub(super) const TAGS: Dialect = Dialect {
+    name: "functionary-3.1",
+    detect: |template| template.contains("<function="),
+    begin: &["<function="],
+    frame: &[],
+    opened: None,
+    always: false,
+    bare: false,
+    read: |body| TAG.read(body),
+};
+
+const LINE: Named = Named { before: None, until: &["\n"], then: &[], ends: &[] };
+
+pub(super) const RECIPIENTS: Dialect = Dialect {
+    name: "functionary-3.2",
+    detect: |template| template.contains(">>>all"),
+    begin: &[">>>"],
+    frame: &[],
+    opened: Some(">>>"),
+    always: true,
+    bare: false,
+    read,
+};
+
+/// What goes to all is text.
+fn read(body: &Body<'_>) -> Reading {
+    const ALL: &str = "all\n";
+    if body.text.starts_with(ALL) {
+        return Reading::Complete(Vec::new(), ALL.len());
+    }
+    LINE.read(body)
+}

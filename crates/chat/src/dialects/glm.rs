@@ -1,0 +1,29 @@
+//! GLM 4.5 and later, Ling 3, Laguna, Spark:
+//! `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`.
+
+use super::tagged::Tagged;
+use super::{Dialect, json_calls};
+
+const CALL: Tagged = Tagged {
+    until: &["<arg_key>", "\n", "</tool_call>"],
+    parameter: "<arg_key>",
+    key_end: "</arg_key>",
+    open_end: "<arg_value>",
+    value_end: "</arg_value>",
+    close_end: "",
+    ends: &["</tool_call>"],
+};
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "glm",
+    detect: |template| template.contains("<arg_key>"),
+    begin: &["<tool_call>"],
+    frame: &[],
+    opened: None,
+    always: false,
+    bare: false,
+    read: |body| match body.text.trim_start().starts_with('{') {
+        true => json_calls::read(body, &["</tool_call>"]),
+        false => CALL.read(body),
+    },
+};

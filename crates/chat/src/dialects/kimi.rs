@@ -1,0 +1,61 @@
+//! Kimi K2: `<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`; K3: tags.
+
+use super::Dialect;
+use super::named::Named;
+use super::tagged::Tagged;
+
+const K2_CALL: Named =
+    Named { before: None, until: &["<|tool_call_argument_begin|>"], then: &[], ends: &["<|tool_call_end|>"] };
+
+pub(super) const K2: Dialect = Dialect {
+    name: "kimi-k2",
+    detect: |template| template.contains("<|tool_call_argument_begin|>"),
+    begin: &["<|tool_call_begin|>"],
+    frame: &["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
+    opened: None,
+    always: false,
+    bare: false,
+    read: |body| K2_CALL.read(body),
+};
+
+const K3_CALL: Tagged = Tagged {
+    until: &["\""],
+    parameter: "<|open|>argument key=\"",
+    key_end: "\"",
+    open_end: "<|sep|>",
+    value_end: "<|close|>argument<|sep|>",
+    close_end: "",
+    ends: &["<|close|>call<|sep|>"],
+};
+
+pub(super) const K3: Dialect = Dialect {
+    name: "kimi-k3",
+    detect: |template| template.contains("<|open|>") && template.contains("<|end_of_msg|>"),
+    begin: &["<|open|>call tool=\""],
+    frame: &[
+        "<|open|>tools<|sep|>",
+        "<|close|>tools<|sep|>",
+        "<|open|>response<|sep|>",
+        "<|close|>response<|sep|>",
+        "<|close|>message<|sep|>",
+    ],
+    opened: None,
+    always: true,
+    bare: false,
+    read: |body| {
+        // The number of the call stands between its name and its arguments.
+        let text = body.text;
+        let Some((name, rest)) = text.split_once('"') else { return K3_CALL.read(body) };
+        let Some((_, arguments)) = rest.split_once("<|sep|>") else {
+            return match body.done {
+                true => super::Reading::Nothing,
+                false => super::Reading::Partial(Vec::new()),
+            };
+        };
+        let (short, skipped) = (format!("{name}\"{arguments}"), rest.len() - arguments.len());
+        match K3_CALL.read(&super::Body { text: &short, ..*body }) {
+            super::Reading::Complete(calls, length) => super::Reading::Complete(calls, length + skipped),
+            other => other,
+        }
+    },
+};

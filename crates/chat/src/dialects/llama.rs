@@ -1,0 +1,16 @@
+//! Llama 3.1 to 3.3 and models whose template shows no marks: `{"name": …, "parameters": {…}}` alone.
+
+use super::{Dialect, json_calls};
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "llama",
+    detect: |template| {
+        template.contains("tools") && (template.contains("parameters") || template.contains("ipython"))
+    },
+    begin: &["<|python_tag|>"],
+    frame: &[],
+    opened: None,
+    always: false,
+    bare: true,
+    read: |body| json_calls::read(body, &["<|eom_id|>", "<|eot_id|>"]),
+};

@@ -1,0 +1,38 @@
+//! Muse Glimmer: a recipient before each part, and calls as `<atem:invoke name="…">`.
+
+use super::tagged::Tagged;
+use super::{Body, Dialect, Reading};
+
+const CALL: Tagged = Tagged {
+    until: &["\">"],
+    parameter: "<atem:parameter name=\"",
+    key_end: "\"",
+    open_end: ">",
+    value_end: "</atem:parameter>",
+    close_end: "",
+    ends: &["</atem:invoke>"],
+};
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "muse",
+    detect: |template| template.contains("<atem:function_calls>"),
+    begin: &["<atem:invoke name=\"", " to="],
+    frame: &["<atem:function_calls>", "</atem:function_calls>", "<|start|>assistant", "<|eom|>"],
+    opened: None,
+    always: true,
+    bare: false,
+    read,
+};
+
+/// A recipient ends with the mark of the message and is no call.
+fn read(body: &Body<'_>) -> Reading {
+    const MESSAGE: &str = "<|message|>";
+    let header = body.text.split_once(MESSAGE).map_or(body.text, |(header, _)| header);
+    let recipient = !header.is_empty()
+        && header.len() < 128
+        && header.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-*".contains(&byte));
+    match body.text.find(MESSAGE) {
+        Some(place) if recipient => Reading::Complete(Vec::new(), place + MESSAGE.len()),
+        _ => CALL.read(body),
+    }
+}
