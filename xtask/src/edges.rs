@@ -44,7 +44,12 @@ pub const EDGES: &[Edges] = &[
     },
     row("puna-backends", &["puna-backend", "puna-backend-cpu"]),
     // Who asks for it.
-    row("puna-runtime", &["puna-backend", "puna-gguf", "puna-graph", "puna-models", "puna-quant"]),
+    Edges {
+        from: "puna-runtime",
+        to: &["puna-backend", "puna-gguf", "puna-graph", "puna-models", "puna-quant"],
+        // The report on all models of the zoo.
+        tests: &["puna-backend-cpu"],
+    },
     row("puna-engine", &["puna-runtime", "puna-sampling"]),
     Edges {
         from: "puna-server",

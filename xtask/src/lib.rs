@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agreement;
+pub mod architectures;
 pub mod edges;
 pub mod files;
 pub mod hygiene;

@@ -68,6 +68,7 @@ const TOOLS: &[(&str, ToolSet)] = &[
     ("completion", ToolSet::COMPLETION),
     ("simple", ToolSet::SIMPLE),
     ("run", ToolSet::RUN),
+    ("diffusion", ToolSet::DIFFUSION),
     ("logits", ToolSet::LOGITS),
     ("tokenize", ToolSet::TOKENIZE),
     ("info", ToolSet::INFO),

@@ -86,7 +86,8 @@ impl Backend for Cpu {
         match &node.op {
             Op::GatherRows(_) => matches!(
                 (node.inputs[0], node.inputs[1]),
-                (Operand::Weight(_), Operand::Input(Input::Tokens | Input::Positions | Input::EncoderTokens),)
+                (Operand::Weight(_), Operand::Input(Input::Tokens | Input::Positions | Input::EncoderTokens))
+                    | (Operand::Weight(_), Operand::Value(_))
                     | (Operand::Value(_), Operand::Input(Input::OutputRows))
             ),
             Op::MatMul(_) => {

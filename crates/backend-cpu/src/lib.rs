@@ -12,6 +12,7 @@ mod lower;
 pub mod memory;
 pub mod pool;
 mod recurrent;
+mod recurrent_tasks;
 mod row_ops;
 mod states;
 mod tasks;

@@ -1,5 +1,7 @@
 //! From the nodes of a segment to the tasks of a program.
 
+mod recurrent;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -81,6 +83,9 @@ pub fn lower(segment: &Segment, weights: &Weights, features: Features, bounds: B
     lowering.program
 }
 
+/// A table of sines and cosines: parameters, frequencies, magnitude, positions, slot.
+type RopeTable = (Rope, Vec<f64>, f32, ops::RopePlace, SlotId);
+
 struct Lowering<'a> {
     graph: Arc<Graph>,
     weights: &'a Weights,
@@ -88,8 +93,8 @@ struct Lowering<'a> {
     bounds: Bounds,
     program: Program,
     slots: HashMap<ValueId, SlotId>,
-    /// Tables of sines and cosines made so far: parameters, frequencies, slot.
-    tables: Vec<(Rope, Vec<f64>, f32, SlotId)>,
+    /// Tables of sines and cosines made so far.
+    tables: Vec<RopeTable>,
     /// The activation that the last task's matrices read, for further matrices to join.
     prepared: Option<ValueId>,
 }
@@ -185,24 +190,24 @@ impl Lowering<'_> {
             Op::SoftCap(soft_cap) => self.unary(node, Unary::Softcap { cap: soft_cap.cap }, value, symbol),
             Op::Unary(unary) => match unary_kernel(unary.function) {
                 Some(kernel) => self.unary(node, kernel, value, symbol),
-                None => self.evaluate(index, node, value),
+                None => self.evaluate_rows(index, node, value, symbol),
             },
             Op::MatMulHeads(_) => self.heads(node, value),
             Op::Glu(glu) => match gate_kernel(glu.function) {
                 Some(kernel) => self.binary(node, kernel, value, symbol),
-                None => self.evaluate(index, node, value),
+                None => self.evaluate_rows(index, node, value, symbol),
             },
-            Op::Softmax(_)
-            | Op::Concat(_)
-            | Op::RepeatHeads(_)
-            | Op::SumElements(_)
-            | Op::Interpolate(_)
-            | Op::ShortConvolution(_)
+            Op::ShortConvolution(_)
             | Op::TokenShift(_)
             | Op::SelectiveScan(_)
             | Op::GatedDeltaRule(_)
             | Op::GatedLinearAttention(_)
-            | Op::Rwkv7(_) => self.evaluate(index, node, value),
+            | Op::Rwkv7(_) => self.recurrence(index, node, value),
+            Op::BlockAttention(attention) => self.block_attention(node, attention, value),
+            Op::CompressBlocks(_) | Op::NgramRows(_) => self.evaluate(index, node, value),
+            Op::Concat(_) | Op::RepeatHeads(_) | Op::SumElements(_) | Op::SumExperts(_) => {
+                self.rearrange(node, value, symbol);
+            }
             Op::Div(_) => self.binary(node, Binary::Divide, value, symbol),
             Op::Clamp(clamp) => {
                 self.unary(node, Unary::Clamp { low: clamp.low, high: clamp.high }, value, symbol);
@@ -224,12 +229,16 @@ impl Lowering<'_> {
             | Op::FillColumns(_)
             | Op::RouteExperts(_)
             | Op::ExpertWeights(_)
-            | Op::SumExperts(_)
             | Op::GroupOfExpert(_)
+            | Op::Softmax(_)
+            | Op::Interpolate(_)
+            | Op::HyperRead(_)
+            | Op::HyperWrite(_)
+            | Op::ChooseByTable(_)
             | Op::WeightedSum(_)
             | Op::MatchNorm(_)
             | Op::GaussianCut(_)
-            | Op::Xielu(_) => self.evaluate(index, node, value),
+            | Op::Xielu(_) => self.evaluate_rows(index, node, value, symbol),
         }
     }
 
@@ -309,17 +318,20 @@ impl Lowering<'_> {
 
     fn rope(&mut self, node: &Node, rope: &ops::Rope, value: ValueId, symbol: Symbol) {
         let (kernel, frequencies) = rotation(&self.graph, node, rope, self.weights);
-        let made = self.tables.iter().find(|(other, known, magnitude, _)| {
+        let place = rope.place;
+        let made = self.tables.iter().find(|(other, known, magnitude, other_place, _)| {
             (other.kind, other.dims) == (kernel.kind, kernel.dims)
                 && *known == frequencies
                 && *magnitude == rope.magnitude
+                && *other_place == place
         });
         let table = match made {
-            Some((_, _, _, slot)) => *slot,
+            Some((_, _, _, _, slot)) => *slot,
             None => {
                 let out = self.new_slot(symbol, kernel.table_width());
-                self.tables.push((kernel, frequencies.clone(), rope.magnitude, out));
-                let op = RowOp::RopeTable { rope: kernel, frequencies, magnitude: rope.magnitude, out };
+                self.tables.push((kernel, frequencies.clone(), rope.magnitude, place, out));
+                let magnitude = rope.magnitude;
+                let op = RowOp::RopeTable { rope: kernel, frequencies, magnitude, place, out };
                 self.push_row_op(symbol, op);
                 out
             }
@@ -340,6 +352,12 @@ impl Lowering<'_> {
             (Operand::Weight(table), Operand::Input(Input::Positions)) => {
                 let out = self.value_slot(value);
                 self.push_row_op(symbol, RowOp::EmbedPositions { table, out });
+            }
+            (Operand::Weight(table), chosen @ Operand::Value(_)) => {
+                let task = self.task(symbol);
+                let chosen = self.read(chosen, task);
+                let out = self.value_slot(value);
+                self.push_row_op(symbol, RowOp::EmbedChosen { table, chosen, out });
             }
             (x @ Operand::Value(_), Operand::Input(Input::OutputRows)) => {
                 // Rows of another axis are read, so they must be complete: a task of its own.
@@ -550,6 +568,38 @@ impl Lowering<'_> {
         self.push_task(Task::AttentionMerge(attention));
     }
 
+    fn rearrange(&mut self, node: &Node, value: ValueId, symbol: Symbol) {
+        let widths = node.inputs.iter().map(|input| self.graph.operand_type(*input).width().unwrap_or(1));
+        let widths: Vec<usize> = widths.map(|width| width as usize).collect();
+        let task = self.task(symbol);
+        let slots: Vec<SlotId> = node.inputs.iter().map(|input| self.read(*input, task)).collect();
+        let out = self.value_slot(value);
+        let (x, group) = (slots[0], widths[0]);
+        self.push_row_op(
+            symbol,
+            match node.op {
+                Op::Concat(_) => RowOp::Concat { a: x, b: slots[1], groups: [group, widths[1]], out },
+                Op::RepeatHeads(ops::RepeatHeads { times }) => {
+                    RowOp::Repeat { group, times: times as usize, x, out }
+                }
+                Op::SumElements(_) => RowOp::SumGroups { group, x, out },
+                _ => RowOp::SumParts { x, shares: slots.get(1).copied(), out },
+            },
+        );
+    }
+
+    /// An operation that treats each row alone, by its definition.
+    fn evaluate_rows(&mut self, index: usize, node: &Node, value: ValueId, symbol: Symbol) {
+        let task = self.task(symbol);
+        let inputs = node
+            .inputs
+            .iter()
+            .map(|operand| matches!(operand, Operand::Value(_)).then(|| self.read(*operand, task)))
+            .collect();
+        let out = self.value_slot(value);
+        self.push_row_op(symbol, RowOp::Evaluate { node: index, inputs, out });
+    }
+
     /// An operation by its definition.
     fn evaluate(&mut self, index: usize, node: &Node, value: ValueId) {
         let task = self.program.tasks.len();
@@ -579,7 +629,7 @@ fn unary_kernel(function: Function) -> Option<Unary> {
         Function::Sigmoid => Some(Unary::Sigmoid),
         Function::Tanh => Some(Unary::Tanh),
         Function::Exp => Some(Unary::Exp),
-        Function::Softplus => None,
+        Function::Softplus | Function::SignedRoot => None,
     }
 }
 
@@ -598,6 +648,10 @@ fn gate_kernel(function: Function) -> Option<Binary> {
         Function::Gelu => Some(Binary::GeluGate),
         Function::Relu => Some(Binary::ReluGate),
         Function::Sigmoid => Some(Binary::SigmoidGate),
-        Function::ReluSquared | Function::Tanh | Function::Exp | Function::Softplus => None,
+        Function::ReluSquared
+        | Function::Tanh
+        | Function::Exp
+        | Function::Softplus
+        | Function::SignedRoot => None,
     }
 }

@@ -6,7 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use puna_backend::partition::states;
 use puna_backend::{BackendError, CacheOptions, CellMove};
 use puna_graph::evaluate::Memory;
-use puna_graph::{CacheGroup, Graph, StateDecl, StateId};
+use puna_graph::{CacheGroup, Graph, Span, StateDecl, StateId, Step};
+
+use crate::kernels::recurrent::{Cells, Run};
 
 /// See the module.
 pub struct RecurrentStates {
@@ -45,6 +47,30 @@ impl RecurrentStates {
     /// Calls `use_memory` with the memory of all states of the graph; only recurrent ones have any.
     pub fn with<R>(&self, use_memory: impl FnOnce(&mut [Memory]) -> R) -> R {
         use_memory(&mut self.memory.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The cells of a state that lives here.
+    pub fn cells(&self, state: StateId) -> Cells {
+        let elements = self.declared[state.index()].map_or(0, |(_, elements)| elements);
+        self.with(|memory| {
+            let floats = &mut memory[state.index()].recurrent;
+            // A state of nothing has as many cells as anybody asks for.
+            let cells = floats.len().checked_div(elements).unwrap_or(usize::MAX);
+            // SAFETY: the memory is never moved while a program runs, and tasks use parts of their own.
+            unsafe { Cells::from_raw(floats.as_mut_ptr(), cells, elements) }
+        })
+    }
+
+    /// The sequences of a step, in order.
+    pub fn runs(&self, step: &Step) -> Vec<Run> {
+        let Some(group) = self.group.and_then(|group| step.groups.get(group)) else { return Vec::new() };
+        let run = |span: &Span| {
+            let rows = span.tokens.start as usize..span.tokens.end as usize;
+            let last = rows.end.checked_sub(1).filter(|_| !rows.is_empty())?;
+            let from = span.cells.first().map(|cells| cells.start as usize);
+            Some(Run { rows, from, to: group.write_cells[last] as usize })
+        };
+        group.spans.iter().filter_map(run).collect()
     }
 
     /// Whether this is a recurrent state that lives here.

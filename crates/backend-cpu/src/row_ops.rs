@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use puna_graph::ops::PositionScale;
-use puna_graph::{StateId, Symbol, WeightId};
+use puna_graph::ops::{OpDef, PositionScale, RopePlace};
+use puna_graph::{Array, Dim, Element, Operand, StateId, Symbol, ValueId, WeightId};
 
 use crate::arena::SlotId;
 use crate::frame::Frame;
@@ -35,7 +35,7 @@ pub enum RowOp {
         out: SlotId,
     },
     /// Sines and cosines of the step's positions.
-    RopeTable { rope: Rope, frequencies: Vec<f64>, magnitude: f32, out: SlotId },
+    RopeTable { rope: Rope, frequencies: Vec<f64>, magnitude: f32, place: RopePlace, out: SlotId },
     /// Rotates heads.
     Rope { rope: Rope, table: SlotId, x: SlotId, out: SlotId },
     /// Stores keys and values in their cells.
@@ -54,6 +54,18 @@ pub enum RowOp {
     AddExpertBias { biases: WeightId, chosen: SlotId, x: SlotId, out: SlotId },
     /// Multiplies each row by a factor that grows with its position.
     PositionScale { scale: PositionScale, x: SlotId, out: SlotId },
+    /// Decodes the rows of a table that integers name, side by side; one past the end counts as the last.
+    EmbedChosen { table: WeightId, chosen: SlotId, out: SlotId },
+    /// Groups of `a` and of `b` in turn.
+    Concat { a: SlotId, b: SlotId, groups: [usize; 2], out: SlotId },
+    /// Each group of `group` numbers so many times.
+    Repeat { group: usize, times: usize, x: SlotId, out: SlotId },
+    /// The sum of each group of `group` numbers.
+    SumGroups { group: usize, x: SlotId, out: SlotId },
+    /// The sum of a row's parts as wide as the result, each times its share.
+    SumParts { x: SlotId, shares: Option<SlotId>, out: SlotId },
+    /// A node by its definition, row by row.
+    Evaluate { node: usize, inputs: Vec<Option<SlotId>>, out: SlotId },
     /// Converts an activation for the matrices that read it.
     Prepare { x: SlotId, prepared: Prepared },
 }
@@ -126,9 +138,16 @@ impl RowOp {
                 let norm = Norm { kind: *kind, epsilon: *epsilon, groups: *groups, weight, bias };
                 norm.run(features, frame.rows(*x), &mut frame.rows_mut(*out), range);
             }
-            RowOp::RopeTable { rope, frequencies, magnitude, out } => {
+            RowOp::RopeTable { rope, frequencies, magnitude, place, out } => {
+                let mut out = frame.rows_mut(*out);
                 let positions = &frame.step.positions;
-                rope.fill_table(frequencies, *magnitude as f64, positions, &mut frame.rows_mut(*out), range);
+                let magnitude = *magnitude as f64;
+                if *place == RopePlace::Own {
+                    rope.fill_table(frequencies, magnitude, positions, &mut out, range);
+                } else {
+                    let positions: Vec<i32> = positions.iter().map(|position| place.at(*position)).collect();
+                    rope.fill_table(frequencies, magnitude, &positions, &mut out, range);
+                }
             }
             RowOp::Rope { rope, table, x, out } => {
                 rope.run(features, frame.rows(*table), frame.rows(*x), &mut frame.rows_mut(*out), range);
@@ -221,6 +240,27 @@ impl RowOp {
                     out.iter_mut().zip(x).for_each(|(out, x)| *out = x * factor);
                 }
             }
+            RowOp::EmbedChosen { table, chosen, out } => {
+                let (chosen, out) = (frame.integers(*chosen), frame.rows_mut(*out));
+                let last = frame.weights.rows(*table).saturating_sub(1);
+                let count = chosen.len() / out.rows().max(1);
+                for row in range {
+                    // SAFETY: the row is this chunk's own.
+                    let out = unsafe { std::slice::from_raw_parts_mut(out.row(row), out.width()) };
+                    let parts = out.chunks_exact_mut((out.len() / count.max(1)).max(1));
+                    for (part, index) in parts.zip(&chosen[row * count..][..count]) {
+                        let index = usize::try_from(*index).unwrap_or(0).min(last);
+                        frame.weights.decode_row(*table, index, part);
+                    }
+                }
+            }
+            RowOp::Concat { .. }
+            | RowOp::Repeat { .. }
+            | RowOp::SumGroups { .. }
+            | RowOp::SumParts { .. } => {
+                self.rearrange(frame, range);
+            }
+            RowOp::Evaluate { node, inputs, out } => evaluate_rows(frame, *node, inputs, *out, range),
             RowOp::Prepare { x, prepared } => {
                 let x = frame.rows(*x);
                 let mut done: Vec<ActivationFormat> = Vec::new();
@@ -241,6 +281,105 @@ impl RowOp {
                 }
             }
         }
+    }
+}
+
+impl RowOp {
+    /// Operations that only move or add numbers.
+    fn rearrange(&self, frame: &Frame<'_>, range: Range<usize>) {
+        let read = |slot: SlotId, row: usize| {
+            let rows = frame.rows(slot);
+            // SAFETY: the row has `width` numbers that nobody writes now.
+            unsafe { std::slice::from_raw_parts(rows.row(row), rows.width()) }
+        };
+        let write = |slot: SlotId, row: usize| {
+            let rows = frame.rows_mut(slot);
+            // SAFETY: the row is this chunk's own and lies in another slot than what is read.
+            unsafe { std::slice::from_raw_parts_mut(rows.row(row), rows.width()) }
+        };
+        for row in range {
+            match self {
+                RowOp::Concat { a, b, groups: [first, second], out } => {
+                    let parts = read(*a, row).chunks_exact(*first).zip(read(*b, row).chunks_exact(*second));
+                    let out = write(*out, row).chunks_exact_mut(first + second);
+                    for (out, (a, b)) in out.zip(parts) {
+                        out[..*first].copy_from_slice(a);
+                        out[*first..].copy_from_slice(b);
+                    }
+                }
+                RowOp::Repeat { group, times, x, out } => {
+                    let out = write(*out, row).chunks_exact_mut(group * times);
+                    for (out, x) in out.zip(read(*x, row).chunks_exact(*group)) {
+                        out.chunks_exact_mut(*group).for_each(|out| out.copy_from_slice(x));
+                    }
+                }
+                RowOp::SumGroups { group, x, out } => {
+                    let sums = read(*x, row).chunks_exact(*group).map(|x| x.iter().sum());
+                    write(*out, row).iter_mut().zip(sums).for_each(|(out, sum): (&mut f32, f32)| *out = sum);
+                }
+                RowOp::SumParts { x, shares, out } => {
+                    let out = write(*out, row);
+                    out.fill(0.0);
+                    for (part, x) in read(*x, row).chunks_exact(out.len()).enumerate() {
+                        let share = shares.map_or(1.0, |shares| read(shares, row)[part]);
+                        out.iter_mut().zip(x).for_each(|(out, x)| *out += share * x);
+                    }
+                }
+                _ => unreachable!("{self:?} does more than move and add"),
+            }
+        }
+    }
+}
+
+/// Rows `range` of a node that treats each row alone, by its definition.
+fn evaluate_rows(
+    frame: &Frame<'_>,
+    node: usize,
+    inputs: &[Option<SlotId>],
+    out: SlotId,
+    range: Range<usize>,
+) {
+    let graph = frame.weights.graph();
+    let node = &graph.nodes[node];
+    let fixed = |dim: &Dim| match dim {
+        Dim::Fixed(extent) => *extent as usize,
+        Dim::Of(_) => range.len(),
+    };
+    let array = |value: ValueId, slot: SlotId| {
+        let ty = graph.value_type(value);
+        let shape = ty.shape.iter().map(fixed).collect();
+        let width = frame.arena.slot(slot).width;
+        let part = range.start * width..range.end * width;
+        match ty.element {
+            Element::F32 => Array::f32(shape, frame.floats(slot)[part].to_vec()),
+            Element::I32 => Array::i32(shape, frame.integers(slot)[part].to_vec()),
+        }
+    };
+    let inputs: Vec<Array> = node
+        .inputs
+        .iter()
+        .zip(inputs)
+        .map(|(operand, slot)| match (operand, slot) {
+            (Operand::Value(value), Some(slot)) => array(*value, *slot),
+            (Operand::Weight(weight), _) => {
+                let shape = graph.weights[weight.index()].shape.iter().map(|n| *n as usize).collect();
+                Array::f32(shape, frame.weights.vector(*weight).to_vec())
+            }
+            _ => unreachable!("lowering keeps operations that read the step apart"),
+        })
+        .collect();
+    let inputs: Vec<&Array> = inputs.iter().collect();
+    let mut context = puna_graph::evaluate::Context { graph, step: frame.step, memory: &mut [] };
+    let result = node.op.evaluate(&inputs, &mut context);
+    let (source, count): (*const u8, usize) = match node.ty.element {
+        Element::F32 => (result.floats().as_ptr().cast(), result.floats().len()),
+        Element::I32 => (result.integers().as_ptr().cast(), result.integers().len()),
+    };
+    let width = frame.arena.slot(out).width;
+    assert_eq!(count, range.len() * width, "numbers of the value");
+    // SAFETY: the slot has room for these rows, numbers have four bytes, and the rows are this chunk's own.
+    unsafe {
+        std::ptr::copy_nonoverlapping(source, frame.pointer(out).add(range.start * width * 4), count * 4);
     }
 }
 

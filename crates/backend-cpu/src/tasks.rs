@@ -9,6 +9,7 @@ use crate::frame::Frame;
 use crate::kernels::attention::{Attention, Heads, Inputs, Partials, Plan};
 use crate::kernels::matmul::{Activation, OutputView, Plan as MatrixPlan};
 use crate::pool::{Scratch, Stage};
+use crate::recurrent_tasks::{BlockAttentionTask, RecurrentTask};
 use crate::row_ops::{Prepared, RowOp};
 
 /// One stage of a program.
@@ -29,6 +30,10 @@ pub enum Task {
     AttentionMerge(AttentionTask),
     /// Matrices of the experts that the router chose.
     Experts(ExpertsTask),
+    /// A recurrence.
+    Recurrent(RecurrentTask),
+    /// Attention over a window and compressed blocks.
+    BlockAttention(BlockAttentionTask),
     /// An operation without a kernel, by its definition.
     Evaluate(EvaluateTask),
 }
@@ -127,6 +132,8 @@ impl Stage for Bound<'_> {
             Task::Attention(task) => self.plans[task.plan].chunks(),
             Task::AttentionMerge(task) => self.plans[task.plan].merge_chunks(),
             Task::Experts(task) => self.frame.weights.matrices(task.weight).len() * task.block(self.frame).1,
+            Task::Recurrent(task) => task.chunks(self.frame),
+            Task::BlockAttention(task) => task.chunks(self.frame),
             Task::Evaluate(_) => 1,
         }
     }
@@ -143,6 +150,8 @@ impl Stage for Bound<'_> {
             Task::Attention(task) => task.run(self, chunk, scratch, false),
             Task::AttentionMerge(task) => task.run(self, chunk, scratch, true),
             Task::Experts(task) => task.run(self.frame, chunk, scratch),
+            Task::Recurrent(task) => task.run(self.frame, chunk, scratch),
+            Task::BlockAttention(task) => task.run(self.frame, chunk, scratch),
             Task::Evaluate(task) => task.run(self.frame, self.graph),
         }
     }
@@ -153,6 +162,8 @@ impl Stage for Bound<'_> {
             Task::MatMul(task) => task.scratch_bytes(self.frame),
             Task::Attention(task) | Task::AttentionMerge(task) => 4 * self.plans[task.plan].scratch_floats(),
             Task::Experts(task) => task.scratch_bytes(self.frame),
+            Task::Recurrent(task) => task.scratch_bytes(),
+            Task::BlockAttention(task) => task.scratch_bytes(self.frame),
         }
     }
 }

@@ -67,6 +67,11 @@ impl Weights {
         Ok(Self { graph, source, loaded })
     }
 
+    /// The graph whose weights these are.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
     /// Bytes held outside the file.
     pub fn bytes(&self) -> usize {
         let bytes = |weight: &Weight| match weight {

@@ -79,6 +79,7 @@ pub fn key_rotations(graph: &Graph, nodes: Range<usize>) -> Vec<(StateId, Option
             Op::Attention(attention) => {
                 Some((attention.state, node.inputs.get(1).copied().and_then(rotation)))
             }
+            Op::BlockAttention(attention) => Some((attention.state, None)),
             _ => None,
         })
         .collect()

@@ -16,16 +16,22 @@ pub struct ZooModel {
     /// Recorded greedy continuation.
     pub greedy: Vec<u32>,
     seed: u64,
+    header: PathBuf,
 }
 
-/// Folder of the zoo's fixtures.
-pub fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/zoo")
+/// Folders of fixtures: what llama.cpp recorded, and what the specification in numpy gives.
+fn folders() -> [PathBuf; 2] {
+    ["zoo", "zoo-own"]
+        .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name))
 }
 
-/// Every model with recorded logits, in the order of the manifest.
+/// Every model with recorded logits, in the order of the manifests.
 pub fn models() -> Vec<ZooModel> {
-    let folder = folder().join("golden");
+    folders().iter().flat_map(|folder| models_of(folder)).collect()
+}
+
+fn models_of(zoo: &Path) -> Vec<ZooModel> {
+    let folder = zoo.join("golden");
     let text = std::fs::read_to_string(folder.join("manifest.json")).expect("the zoo has a manifest");
     let manifest: serde_json::Value = serde_json::from_str(&text).expect("the manifest is JSON");
     let numbers = |value: &serde_json::Value| -> Vec<u32> {
@@ -42,6 +48,7 @@ pub fn models() -> Vec<ZooModel> {
                 logits: bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
                 greedy: numbers(&model["greedy"]),
                 seed: manifest["seed"].as_u64().expect("the manifest has a seed"),
+                header: zoo.join("headers").join(format!("{name}.header")),
             }
         })
         .collect()
@@ -50,7 +57,12 @@ pub fn models() -> Vec<ZooModel> {
 impl ZooModel {
     /// The model file's bytes.
     pub fn bytes(&self) -> Vec<u8> {
-        fill(&folder().join("headers").join(format!("{}.header", self.name)), self.seed)
+        fill(&self.header, self.seed)
+    }
+
+    /// The file of its header: a GGUF cut at its data section.
+    pub fn header(&self) -> &Path {
+        &self.header
     }
 
     /// The model, opened.
@@ -60,7 +72,7 @@ impl ZooModel {
 
     /// `general.architecture`.
     pub fn architecture(&self) -> String {
-        let header = File::header(&folder().join("headers").join(format!("{}.header", self.name)));
+        let header = File::header(&self.header);
         let metadata = header.expect("the zoo's headers are good").metadata;
         metadata.str("general.architecture").expect("a header has an architecture").to_string()
     }

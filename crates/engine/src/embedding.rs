@@ -151,7 +151,9 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, channel};
 
-    fn waiting(texts: &[&[u32]]) -> (Waiting, Receiver<Result<Vec<Vec<f32>>, EngineError>>) {
+    type Answer = Receiver<Result<Vec<Vec<f32>>, EngineError>>;
+
+    fn waiting(texts: &[&[u32]]) -> (Waiting, Answer) {
         let (sender, receiver) = channel();
         let texts = texts.iter().map(|text| text.to_vec()).collect();
         let sender: EmbeddingSender = Box::new(move |found| drop(sender.send(found)));

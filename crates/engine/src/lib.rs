@@ -9,6 +9,7 @@
 //! caused them, and the others go on.
 #![forbid(unsafe_code)]
 
+mod diffusion;
 mod embedding;
 mod engine;
 mod error;
@@ -19,6 +20,10 @@ mod runner;
 mod schedule;
 mod worker;
 
+pub use diffusion::{
+    CanvasLogits, DiffusionError, DiffusionOptions, DiffusionOrder, DiffusionProgress, DiffusionSchedule,
+    diffuse, diffuse_with,
+};
 pub use embedding::{EmbeddingSender, normalize};
 pub use engine::{Engine, EngineOptions, EventSender};
 pub use error::EngineError;

@@ -1,5 +1,6 @@
 //! The configuration that flags write: plain data, one field per flag.
 
+use crate::diffusion::Diffusion;
 use crate::embedding::Embedding;
 use crate::values::Toggle;
 use crate::workshop::{GgufSplit, Perplexity, Quantize};
@@ -33,6 +34,8 @@ pub struct Config {
     pub tokenize: Tokenize,
     /// What `logits` computes.
     pub logits: Logits,
+    /// How `diffusion` makes a text.
+    pub diffusion: Diffusion,
     /// How texts become embeddings.
     pub embedding: Embedding,
     /// What `perplexity` computes.

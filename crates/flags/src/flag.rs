@@ -194,6 +194,7 @@ impl ToolSet {
     pub const PERPLEXITY: Self = Self(1 << 16);
     pub const QUANTIZE: Self = Self(1 << 17);
     pub const GGUF_SPLIT: Self = Self(1 << 18);
+    pub const DIFFUSION: Self = Self(1 << 26);
     pub const EMBEDDING: Self = Self(1 << 24);
     pub const RERANK: Self = Self(1 << 25);
     /// Every tool.
@@ -201,11 +202,12 @@ impl ToolSet {
     /// Tools that hold a conversation.
     pub const CHAT: Self = Self::CLI.or(Self::COMPLETION).or(Self::RUN);
     /// Tools that use chat templates.
-    pub const TEMPLATE: Self = Self::CHAT.or(Self::SERVE);
+    pub const TEMPLATE: Self = Self::CHAT.or(Self::SERVE).or(Self::DIFFUSION);
     /// Tools that generate text.
     pub const GENERATE: Self = Self::CHAT.or(Self::SIMPLE).or(Self::SERVE);
     /// Tools that run a model.
-    pub const ENGINE: Self = Self::GENERATE.or(Self::LOGITS).or(Self::PERPLEXITY).or(Self::EMBED);
+    pub const ENGINE: Self =
+        Self::GENERATE.or(Self::LOGITS).or(Self::PERPLEXITY).or(Self::EMBED).or(Self::DIFFUSION);
     /// Tools that turn texts into numbers.
     pub const EMBED: Self = Self::EMBEDDING.or(Self::RERANK);
     /// Tools that need a model file.

@@ -8,6 +8,7 @@
 
 pub mod bench;
 mod config;
+mod diffusion;
 mod embedding;
 mod error;
 mod flag;
@@ -24,6 +25,7 @@ pub use config::{
     Chat, Config, Context, Cpu, Device, LoadMode, Log, Logits, Model, Prompt, Rope, Sampling, Server,
     Tokenize,
 };
+pub use diffusion::Diffusion;
 pub use embedding::Embedding;
 pub use error::UsageError;
 pub use flag::{Action, Flag, Group, Kind, SetValue, ToolSet};

@@ -92,6 +92,7 @@ fn operation(name: &str, random: &mut Random, states: usize) -> Op {
             position_scale: random.float(),
             yarn: (random.below(2) == 0).then_some(yarn),
             magnitude: float,
+            place: random.of(&[RopePlace::Own, RopePlace::Reversed, RopePlace::BlockStart(2)]),
         }
         .into(),
         "Attention" => Attention {
@@ -146,7 +147,7 @@ fn operation(name: &str, random: &mut Random, states: usize) -> Op {
         "SumElements" => SumElements.into(),
         "MatMulHeads" => MatMulHeads.into(),
         "Interpolate" => Interpolate.into(),
-        "ShortConvolution" => ShortConvolution { state }.into(),
+        "ShortConvolution" => ShortConvolution { state, dilation: random.of(&[0, 1, 1, 2]) }.into(),
         "TokenShift" => TokenShift { state }.into(),
         "SelectiveScan" => SelectiveScan { state }.into(),
         "GatedDeltaRule" => {
@@ -159,6 +160,25 @@ fn operation(name: &str, random: &mut Random, states: usize) -> Op {
             GatedLinearAttention { state, scale: float, head_decays }.into()
         }
         "Rwkv7" => Rwkv7 { state }.into(),
+        "HyperRead" => HyperRead { epsilon: float }.into(),
+        "HyperWrite" => {
+            let rounds = random.of(&[None, None, Some(0), Some(2), Some(u32::MAX)]);
+            HyperWrite { magnitude: float, offset: random.float(), epsilon: random.float(), rounds }.into()
+        }
+        "BlockAttention" => {
+            BlockAttention { state, scale: float, window: random.small(), ratio: random.small() }.into()
+        }
+        "CompressBlocks" => {
+            CompressBlocks { state, ratio: random.small(), overlap: random.below(2) == 0 }.into()
+        }
+        "NgramRows" => {
+            let multipliers = (0..random.below(6)).map(|_| random.next()).collect();
+            let heads = (0..random.below(4))
+                .map(|_| NgramHead { tokens: random.small(), first: random.small(), rows: random.small() })
+                .collect();
+            NgramRows { state, multipliers, heads, end: random.small() }.into()
+        }
+        "ChooseByTable" => ChooseByTable { experts: random.small() }.into(),
         "AddRow" => AddRow { row: random.small() }.into(),
         "MeanRows" => MeanRows.into(),
         "Convolution" => Convolution.into(),
@@ -200,7 +220,7 @@ fn beginning(random: &mut Random) -> Graph {
     }
     // What most operations want: rows, rows of heads, and integers, for each token.
     for (index, shape) in
-        [vec![3, 4], vec![2], vec![2, 2], vec![2, 2, 2], vec![2, 2, 1]].into_iter().enumerate()
+        [vec![3, 4], vec![2], vec![2, 2], vec![2, 2, 2], vec![2, 2, 1], vec![4]].into_iter().enumerate()
     {
         graph.weights[index].shape = shape;
     }
@@ -209,19 +229,23 @@ fn beginning(random: &mut Random) -> Graph {
     push(Reshape { trailing: vec![2, 2] }.into(), vec![wide.into()]);
     let narrow = push(Slice { start: 1, length: 2 }.into(), vec![wide.into()]);
     push(RouteExperts { used: 2, gating: Gating::Softmax, groups: None }.into(), vec![narrow.into()]);
+    push(Reshape { trailing: vec![1, 2] }.into(), vec![narrow.into()]);
     graph
 }
 
 /// Operands of [`beginning`] that fit an operation which random ones seldom do; none for the others.
 fn fitting(name: &str) -> &'static [Operand] {
     use puna_graph::ValueId;
+    const WIDE: Operand = Operand::Value(ValueId(0));
     const HEADS: Operand = Operand::Value(ValueId(1));
     const ROWS: Operand = Operand::Value(ValueId(2));
     const EXPERTS: Operand = Operand::Value(ValueId(3));
+    const ONE_HEAD: Operand = Operand::Value(ValueId(4));
     const VECTOR: Operand = Operand::Weight(WeightId(1));
     const MATRIX: Operand = Operand::Weight(WeightId(2));
     const MATRICES: Operand = Operand::Weight(WeightId(3));
     const KERNEL: Operand = Operand::Weight(WeightId(4));
+    const FOUR: Operand = Operand::Weight(WeightId(5));
     match name {
         "Rope" => &[HEADS, Operand::Input(Input::Positions)],
         "AddExpertBias" => &[HEADS, MATRIX, EXPERTS],
@@ -229,6 +253,12 @@ fn fitting(name: &str) -> &'static [Operand] {
         "ShortConvolution" => &[ROWS, MATRIX],
         "SelectiveScan" => &[HEADS, ROWS, MATRIX, HEADS, HEADS, VECTOR],
         "GatedDeltaRule" => &[HEADS, HEADS, HEADS, HEADS, ROWS],
+        "HyperRead" => &[HEADS, ROWS, VECTOR, VECTOR],
+        "HyperWrite" => &[HEADS, ROWS, WIDE, VECTOR, FOUR],
+        "BlockAttention" => &[HEADS, ONE_HEAD, ONE_HEAD],
+        "CompressBlocks" => &[ROWS, ROWS, MATRIX],
+        "NgramRows" => &[Operand::Input(Input::Tokens)],
+        "ChooseByTable" => &[ROWS],
         "AddRow" => &[ROWS, MATRIX],
         "MeanRows" => &[ROWS, Operand::Input(Input::OutputRows)],
         "Convolution" => &[ROWS, KERNEL],
@@ -242,7 +272,7 @@ fn operand(random: &mut Random, graph: &Graph) -> Operand {
         0 => Operand::Weight(WeightId(random.below(graph.weights.len()) as u32)),
         1 => Operand::Input(random.of(&[Input::Tokens, Input::Positions, Input::OutputRows])),
         // Those that were made to fit.
-        2 => Operand::Value(puna_graph::ValueId(random.below(4) as u32)),
+        2 => Operand::Value(puna_graph::ValueId(random.below(5) as u32)),
         _ => Operand::Value(puna_graph::ValueId(random.below(graph.nodes.len()) as u32)),
     }
 }

@@ -125,6 +125,11 @@ impl<'m> Builder<'m> {
         Err(self.value_error(key, value, rule))
     }
 
+    /// The error of a key that is not there.
+    pub fn missing_key(&self, key: &str) -> ModelError {
+        ModelError::MissingKey { key: self.key(key), architecture: self.architecture.to_string() }
+    }
+
     /// The error of a key whose value breaks a rule.
     pub fn value_error(&self, key: &str, value: impl std::fmt::Display, rule: &'static str) -> ModelError {
         ModelError::Value { key: self.key(key), value: value.to_string(), rule }
@@ -212,6 +217,37 @@ impl<'m> Builder<'m> {
                 Ok(self.metadata.bool_per_layer(&key, self.layers as usize)?)
             }
             _ => Ok(None),
+        }
+    }
+
+    /// A required array of `length` integers, as 64 bits each.
+    pub fn u64_array(&self, key: &str, length: usize) -> Result<Vec<u64>> {
+        let key = self.key(key);
+        let values = match self.metadata.required(&key)? {
+            // Factors are bit patterns and may look negative.
+            puna_gguf::Value::Array(puna_gguf::Array::I64(values)) => {
+                values.iter().map(|value| *value as u64).collect()
+            }
+            _ => self.metadata.u64_array(&key)?,
+        };
+        match values.len() == length {
+            true => Ok(values),
+            false => Err(puna_gguf::Error::ArrayLength { key, found: values.len(), expected: length }.into()),
+        }
+    }
+
+    /// Rows of a table that belongs to no layer; at most 2³¹.
+    pub fn table_rows(&self, name: &str) -> Result<u32> {
+        match self.file_shape(name) {
+            Some([rows, _]) if (1..=1 << 31).contains(rows) => Ok(*rows as u32),
+            Some(found) => {
+                let (name, found) = (name.to_string(), found.to_vec());
+                Err(ModelError::TensorShape { name, found, expected: vec![] })
+            }
+            None => Err(ModelError::MissingTensor {
+                name: name.to_string(),
+                architecture: self.architecture.to_string(),
+            }),
         }
     }
 
@@ -360,7 +396,27 @@ impl<'m> Builder<'m> {
         self.weight_at(name.to_string(), shape, None)
     }
 
+    /// [`Builder::weight`] for a tensor of 32-bit integers; readers see them as floats.
+    pub fn integer_weight(&mut self, name: &str, shape: &[u32]) -> Result<Operand> {
+        let name = self.tensor_name(name);
+        let found = self.tensors.get(&name).map(|tensor| tensor.dtype);
+        match found.filter(|dtype| *dtype != DType::I32) {
+            Some(dtype) => Err(ModelError::TensorFormat { name, dtype }),
+            None => self.declare(name, shape, self.layer),
+        }
+    }
+
     fn weight_at(&mut self, name: String, shape: &[u32], layer: Option<u32>) -> Result<Operand> {
+        let found = self.tensors.get(&name).map(|tensor| tensor.dtype);
+        let refused = [DType::I8, DType::I16, DType::I32, DType::I64, DType::Q8_1, DType::Q8_K];
+        let declared = self.declare(name.clone(), shape, layer)?;
+        match found.filter(|dtype| refused.contains(dtype)) {
+            Some(dtype) => Err(ModelError::TensorFormat { name, dtype }),
+            None => Ok(declared),
+        }
+    }
+
+    fn declare(&mut self, name: String, shape: &[u32], layer: Option<u32>) -> Result<Operand> {
         let Some(tensor) = self.tensors.get(&name) else {
             return Err(ModelError::MissingTensor { name, architecture: self.architecture.to_string() });
         };
@@ -376,12 +432,6 @@ impl<'m> Builder<'m> {
         }
         if shape.contains(&0) {
             return Err(ModelError::EmptyTensor { name });
-        }
-        if matches!(
-            tensor.dtype,
-            DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::Q8_1 | DType::Q8_K
-        ) {
-            return Err(ModelError::TensorFormat { name, dtype: tensor.dtype });
         }
         if let Some(id) = self.declared.get(&name) {
             return Ok(Operand::Weight(*id));
@@ -524,7 +574,7 @@ impl<'m> Builder<'m> {
             None if self.metadata.contains(&self.key(LAYER_EPSILON)) => {
                 self.positive_f32(LAYER_EPSILON).map(Norm::Layer)
             }
-            None => self.positive_f32("attention.layer_norm_rms_epsilon").map(Norm::Rms),
+            None => Err(self.missing_key("attention.layer_norm_rms_epsilon or attention.layer_norm_epsilon")),
         }
     }
 

@@ -4,16 +4,24 @@
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// `general.architecture` names none of ours.
-    #[error("unknown model architecture '{name}'; known are {}", .known.join(", "))]
+    #[error("unknown model architecture '{name}'; the nearest known are {}", .nearest.join(", "))]
     UnknownArchitecture {
         /// What the file says.
         name: String,
-        /// What there is.
-        known: Vec<&'static str>,
+        /// Known names that look most like it, best first.
+        nearest: Vec<&'static str>,
     },
     /// A metadata key is missing or of the wrong type.
     #[error(transparent)]
     Metadata(#[from] puna_gguf::Error),
+    /// The architecture needs a key that the file does not have.
+    #[error("key {key} is missing, the architecture '{architecture}' needs it")]
+    MissingKey {
+        /// Full key, or the keys of which there must be one.
+        key: String,
+        /// Architecture of the file.
+        architecture: String,
+    },
     /// A key's value makes no sense for the architecture.
     #[error("key {key} is {value}, it must be {rule}")]
     Value {

@@ -18,20 +18,24 @@ mod chameleon;
 mod cohere;
 mod deci;
 mod deepseek2;
+mod deepseek4;
 mod dots3note;
 mod exaone;
 mod falcon;
 mod falcon_h1;
 mod gated;
 mod gemma;
-mod gemma_per_layer;
+mod gemma3n;
+mod gemma4;
 mod glm;
+mod glm5_next;
 mod gpt2;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod grok;
 mod hunyuan;
+mod hy_v4;
 mod jamba;
 mod kimi_k3;
 mod kimi_linear;
@@ -50,6 +54,7 @@ mod phi;
 mod plamo2;
 mod plm;
 mod qwen;
+mod qwen4exp;
 mod qwen_next;
 mod rwkv6;
 mod rwkv7;
@@ -92,8 +97,8 @@ pub const ARCHITECTURES: &[Architecture] = &[
     gemma::GEMMA,
     gemma::GEMMA2,
     gemma::GEMMA3,
-    gemma_per_layer::GEMMA3N,
-    gemma_per_layer::GEMMA4,
+    gemma3n::ARCHITECTURE,
+    gemma4::ARCHITECTURE,
     glm::CHATGLM,
     glm::GLM4,
     gpt2::GPT2,
@@ -201,6 +206,10 @@ pub const ARCHITECTURES: &[Architecture] = &[
     plm::ARCHITECTURE,
     dots3note::ARCHITECTURE,
     kimi_k3::ARCHITECTURE,
+    deepseek4::ARCHITECTURE,
+    glm5_next::ARCHITECTURE,
+    hy_v4::ARCHITECTURE,
+    qwen4exp::ARCHITECTURE,
     rwkv6::RWKV6,
     rwkv6::RWKV6_QWEN2,
     rwkv7::RWKV7,
@@ -239,14 +248,35 @@ pub struct BuildOptions {
 /// Errors name the architecture, key or tensor at fault.
 pub fn build(metadata: &Metadata, tensors: &Tensors, options: &BuildOptions) -> Result<Graph, ModelError> {
     let name = metadata.str("general.architecture")?;
-    let architecture =
-        ARCHITECTURES.iter().find(|row| row.name == name).ok_or_else(|| ModelError::UnknownArchitecture {
-            name: name.chars().take(64).collect(),
-            known: ARCHITECTURES.iter().map(|row| row.name).collect(),
-        })?;
+    let architecture = ARCHITECTURES.iter().find(|row| row.name == name).ok_or_else(|| {
+        ModelError::UnknownArchitecture { name: name.chars().take(64).collect(), nearest: nearest(name) }
+    })?;
     let mut graph = (architecture.build)(Builder::new(name, metadata, tensors, options)?)?;
     puna_graph::passes::move_output_rows_up(&mut graph);
     Ok(graph)
+}
+
+/// The three known architectures whose names look most like `name`: by the pairs of neighbouring letters that they
+/// share (Dice's coefficient).
+fn nearest(name: &str) -> Vec<&'static str> {
+    let pairs = |text: &str| {
+        let letters: Vec<char> =
+            text.chars().take(64).filter(|c| c.is_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect();
+        letters.windows(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>()
+    };
+    let wanted = pairs(name);
+    let likeness = |row: &Architecture| {
+        let mut left = pairs(row.name);
+        let total = (left.len() + wanted.len()).max(1);
+        let shared = wanted.iter().filter(|pair| {
+            let found = left.iter().position(|other| other == *pair);
+            found.map(|index| left.swap_remove(index)).is_some()
+        });
+        (2000 * shared.count() / total, row.name)
+    };
+    let mut ranked: Vec<(usize, &'static str)> = ARCHITECTURES.iter().map(likeness).collect();
+    ranked.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+    ranked.into_iter().take(3).map(|(_, name)| name).collect()
 }
 
 /// Names of tensors in the file that the graph does not use, in file order; worth a warning.

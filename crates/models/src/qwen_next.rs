@@ -16,17 +16,12 @@ fn build(mut b: Builder<'_>, key_heads: KeyHeads) -> Result<Graph, ModelError> {
     let head_dim = b.key_dim()?;
     let rope = Some(b.rope_settings(RopeKind::Split, head_dim, true)?);
     let block = AttentionBlock { rope, ..AttentionBlock::default() };
-    let interval = b.extent_or("full_attention_interval", 4)?;
-    let recurrent = b.bool_array("attention.recurrent_layers")?;
-    let is_recurrent = |layer: u32| match &recurrent {
-        Some(recurrent) => recurrent.get(layer as usize).copied().unwrap_or(false),
-        None => !(layer + 1).is_multiple_of(interval),
-    };
+    let recurrent = recurrent_layers(&b)?;
     let x = b.embed()?;
     let x = b.decoder(
         x,
         Residuals::POST_ATTENTION,
-        |b, x| match is_recurrent(b.layer()) {
+        |b, x| match recurrent[b.layer() as usize] {
             true => b.gated_delta_net(x, key_heads, Function::Silu),
             false => gated_attention(b, x, &block),
         },
@@ -36,16 +31,29 @@ fn build(mut b: Builder<'_>, key_heads: KeyHeads) -> Result<Graph, ModelError> {
     b.logits(x)
 }
 
+/// Which layers are delta nets: those of `attention.recurrent_layers`, else all but the last of each interval.
+pub fn recurrent_layers(b: &Builder<'_>) -> Result<Vec<bool>, ModelError> {
+    let interval = b.extent_or("full_attention_interval", 4)?;
+    let named = b.bool_array("attention.recurrent_layers")?;
+    let by_interval = || (0..b.layers()).map(|layer| !(layer + 1).is_multiple_of(interval)).collect();
+    Ok(named.unwrap_or_else(by_interval))
+}
+
 /// Attention whose query projection holds a gate beside each head's query.
-fn gated_attention(b: &mut Builder<'_>, x: ValueId, block: &AttentionBlock) -> Result<ValueId, ModelError> {
+pub fn gated_attention(
+    b: &mut Builder<'_>,
+    x: ValueId,
+    block: &AttentionBlock,
+) -> Result<ValueId, ModelError> {
+    let biases = !block.ignores_input_biases;
     let shape = b.head_shape()?;
     let dim = shape.key_dim;
-    let both = b.linear("attn_q", x, 2 * shape.heads * dim)?;
+    let both = b.linear_with("attn_q", x, 2 * shape.heads * dim, biases)?;
     let both = b.split_heads(both, 2 * dim)?;
     let (q, gate) = (b.slice(both, 0, dim)?, b.slice(both, dim, dim)?);
     let gate = b.join_heads(gate)?;
-    let k = b.linear("attn_k", x, shape.kv_heads * dim)?;
-    let v = b.linear("attn_v", x, shape.kv_heads * shape.value_dim)?;
+    let k = b.linear_with("attn_k", x, shape.kv_heads * dim, biases)?;
+    let v = b.linear_with("attn_v", x, shape.kv_heads * shape.value_dim, biases)?;
     let (k, v) = (b.split_heads(k, dim)?, b.split_heads(v, shape.value_dim)?);
     let (mut q, mut k) = (b.norm("attn_q_norm", q)?, b.norm("attn_k_norm", k)?);
     if let Some(rope) = &block.rope {

@@ -7,8 +7,8 @@ use puna_models::{ARCHITECTURES, BuildOptions, ModelError, build};
 fn headers() -> impl Iterator<Item = (String, Vec<u8>)> {
     let known = |model: &zoo::ZooModel| ARCHITECTURES.iter().any(|row| row.name == model.architecture());
     zoo::models().into_iter().filter(known).map(|model| {
-        let path = zoo::folder().join("headers").join(format!("{}.header", model.name));
-        (model.name, std::fs::read(path).expect("a model has a header"))
+        let header = std::fs::read(model.header()).expect("a model has a header");
+        (model.name, header)
     })
 }
 
@@ -80,4 +80,87 @@ fn a_missing_tensor_is_named_or_optional() {
             }
         }
     }
+}
+
+/// Models of ten families whose keys and tensors are dropped one by one, with what may be absent and why.
+const MUTATED: &[&str] = &[
+    "llama-dense",
+    "qwen3moe-moe",
+    "gemma3-window8",
+    "phi3-longrope-long",
+    "deepseek2-groups",
+    "mamba2-heads",
+    "qwen35-heads",
+    "rwkv6-dense",
+    "openelm-arrays",
+    "gpt-oss-window8",
+    "qwen4exp-moe",
+    "deepseek4-moe",
+];
+
+/// Keys with a default; `docs/architectures.md` has them all.
+fn documented_defaults() -> Vec<String> {
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/architectures.md");
+    let page = std::fs::read_to_string(page).expect("the page is there");
+    let part = page.split("## Keys that may be absent").nth(1).expect("the page has the part");
+    let rows = part.lines().filter_map(|line| line.strip_prefix("- `")?.split_once("`: "));
+    rows.flat_map(|(keys, _)| keys.split("`, `").map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn a_dropped_key_is_named_or_has_a_documented_default() {
+    let defaults = documented_defaults();
+    let mut faults = Vec::new();
+    assert_eq!(headers().filter(|(name, _)| MUTATED.contains(&name.as_str())).count(), MUTATED.len());
+    for (name, bytes) in headers().filter(|(name, _)| MUTATED.contains(&name.as_str())) {
+        let header = Header::parse(&bytes).expect("the zoo's headers are good");
+        let prefix = format!("{}.", header.metadata.str("general.architecture").expect("it has one"));
+        let keys: Vec<String> = header.metadata.iter().map(|(key, _)| key.to_string()).collect();
+        for key in keys.iter().filter_map(|key| key.strip_prefix(&prefix)) {
+            let mut metadata = header.metadata.clone();
+            let value = metadata.remove(&format!("{prefix}{key}")).expect("the key was listed");
+            let has_default = defaults.iter().any(|other| other == key);
+            match built(&metadata, &header.tensors) {
+                Ok(()) if has_default => {}
+                Ok(()) => faults.push(format!("{name}: {key} has an undocumented default")),
+                // Another size follows from the default, which the file's tensors do not have.
+                Err(error)
+                    if has_default
+                        && ["tensor ", "key "].iter().any(|kind| error.to_string().contains(kind)) => {}
+                Err(error) if error.to_string().contains(key) => {}
+                Err(error) => faults.push(format!("{name} without {key}: {error}")),
+            }
+            if let Value::Array(_) = value {
+                metadata.set(format!("{prefix}{key}"), Value::Array(Array::U32(vec![1; 77])));
+                match built(&metadata, &header.tensors) {
+                    Err(error) if error.to_string().contains(key) => {}
+                    Err(error) => faults.push(format!("{name}, {key} of wrong length: {error}")),
+                    Ok(()) if UNREAD_ARRAYS.contains(&key) => {}
+                    Ok(()) => faults.push(format!("{name}: {key} may have any length")),
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// Arrays that say nothing that the tensors do not say: which layers have n-grams, and positions of parts of images.
+const UNREAD_ARRAYS: &[&str] = &["ple.layers", "rope.dimension_sections"];
+
+#[test]
+fn an_unknown_architecture_is_told_its_nearest_names() {
+    let (_, bytes) = headers().next().expect("there are models");
+    let header = Header::parse(&bytes).expect("the zoo's headers are good");
+    for (wrong, near) in
+        [("lama", "llama"), ("qwen-3", "qwen3"), ("deepseek3", "deepseek"), ("Gemma_3", "gemma3")]
+    {
+        let mut metadata = header.metadata.clone();
+        metadata.set("general.architecture", Value::String(wrong.into()));
+        let error = built(&metadata, &header.tensors).expect_err("is refused").to_string();
+        assert!(error.contains(&format!("'{wrong}'")) && error.contains(near), "{error}");
+    }
+    let mut metadata = header.metadata.clone();
+    metadata.remove("general.architecture");
+    let error = built(&metadata, &header.tensors).expect_err("is refused").to_string();
+    assert!(error.contains("general.architecture"), "{error}");
 }

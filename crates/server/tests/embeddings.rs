@@ -11,7 +11,6 @@ use puna_chat::Template;
 use puna_conformance::zoo;
 use puna_engine::{Engine, EngineOptions};
 use puna_gguf::{Array, Metadata, Value as Stored};
-use puna_quant::DType;
 use puna_runtime::{Model, ModelOptions, OutputRows, Placement, Pooling, Purpose};
 use puna_server::{Defaults, Embeds, Facts, Served, Server};
 use puna_tokenizer::Tokenizer;
@@ -43,8 +42,6 @@ fn client(name: &str, pooling: Pooling) -> (Client, zoo::EmbeddingModel) {
         context: 64,
         sequences: 2,
         micro_batch: 64,
-        keys: DType::F32,
-        values: DType::F32,
         purpose: Purpose::Embed(Some(pooling)),
         ..ModelOptions::default()
     };

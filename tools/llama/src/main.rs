@@ -10,6 +10,7 @@ mod cli;
 mod completion;
 mod console;
 mod devices;
+mod diffusion;
 mod embedder;
 mod embedding;
 mod failure;

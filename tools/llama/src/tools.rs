@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::{
-    bench, cli, completion, devices, embedding, gguf_split, info, logits, pages, perplexity, pull, quantize,
-    rerank, run, serve, simple, tokenize,
+    bench, cli, completion, devices, diffusion, embedding, gguf_split, info, logits, pages, perplexity, pull,
+    quantize, rerank, run, serve, simple, tokenize,
 };
 use puna_flags::{Command, closest};
 
@@ -51,6 +51,13 @@ pub static TOOLS: &[Tool] = &[
         summary: "Continue a text greedily, with few flags",
         command: |program| simple::SPEC.command(program),
         run: simple::run,
+    },
+    Tool {
+        name: "diffusion",
+        aliases: &["diffusion-cli"],
+        summary: "Write a text with a diffusion model",
+        command: |program| diffusion::SPEC.command(program),
+        run: diffusion::run,
     },
     Tool {
         name: "serve",

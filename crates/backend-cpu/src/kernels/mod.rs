@@ -2,9 +2,11 @@
 
 pub mod activation;
 pub mod attention;
+pub mod block_attention;
 pub mod cache;
 pub mod matmul;
 pub mod norm;
+pub mod recurrent;
 pub mod rope;
 pub mod rows;
 pub mod vector;

@@ -11,7 +11,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         c.chat.system = Some(v.to_owned());
         Ok(())
     })
-    .tools(ToolSet::CHAT),
+    .tools(ToolSet::CHAT.or(ToolSet::DIFFUSION)),
     Flag::value("-sysf --system-prompt-file", "FILE", "File with the system prompt", |c: &mut Config, v| {
         c.chat.system_file = Some(path(v)?);
         Ok(())
@@ -23,7 +23,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         c.chat.conversation = Some(on)
     })
     .negative("-no-cnv --no-conversation")
-    .tools(WITH_INPUT),
+    .tools(WITH_INPUT.or(ToolSet::DIFFUSION)),
     Flag::switch("-i --interactive", "Take input between answers", |c: &mut Config, on| {
         c.chat.interactive = on
     })

@@ -10,7 +10,7 @@ pub(crate) const CACHE_TYPES: &[&str] =
 
 const ONE_SEQUENCE: &str = "this tool runs one sequence";
 /// Tools that run one sequence whatever they are told.
-const ALONE: ToolSet = ToolSet::CHAT.or(ToolSet::SIMPLE).or(ToolSet::LOGITS);
+const ALONE: ToolSet = ToolSet::CHAT.or(ToolSet::SIMPLE).or(ToolSet::LOGITS).or(ToolSet::DIFFUSION);
 const SIZED: ToolSet = ToolSet::ENGINE.or(ToolSet::INFO);
 
 fn cache_type(value: &str) -> Result<&'static str, String> {

@@ -4,6 +4,7 @@ mod chat;
 mod context;
 mod cpu;
 mod device;
+mod diffusion;
 mod embedding;
 mod general;
 mod model;
@@ -29,6 +30,7 @@ pub static FLAGS: &[Group<Config>] = &[
     Group { heading: "Prompt", flags: prompt::FLAGS },
     Group { heading: "Chat", flags: chat::FLAGS },
     Group { heading: "Sampling", flags: sampling::FLAGS },
+    Group { heading: "Diffusion", flags: diffusion::FLAGS },
     Group { heading: "Server", flags: server::FLAGS },
     Group { heading: "Context", flags: context::FLAGS },
     Group { heading: "CPU", flags: cpu::FLAGS },

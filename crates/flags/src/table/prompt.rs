@@ -4,8 +4,12 @@ use crate::config::Config;
 use crate::flag::{Flag, ToolSet};
 use crate::values::{at_least, filled, path};
 
-const TEXT: ToolSet =
-    ToolSet::CHAT.or(ToolSet::SIMPLE).or(ToolSet::TOKENIZE).or(ToolSet::PERPLEXITY).or(ToolSet::EMBED);
+const TEXT: ToolSet = ToolSet::CHAT
+    .or(ToolSet::SIMPLE)
+    .or(ToolSet::TOKENIZE)
+    .or(ToolSet::PERPLEXITY)
+    .or(ToolSet::EMBED)
+    .or(ToolSet::DIFFUSION);
 
 pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::text("-p --prompt", "TEXT", "The prompt", |c: &mut Config, v| {
@@ -48,14 +52,14 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         },
     )
     .env("LLAMA_ARG_N_PREDICT")
-    .tools(ToolSet::GENERATE),
+    .tools(ToolSet::GENERATE.or(ToolSet::DIFFUSION)),
     Flag::text("-r --reverse-prompt", "TEXT", "Stop at this text; may be repeated", |c: &mut Config, v| {
         c.prompt.reverse.push(filled(v)?);
         Ok(())
     })
     .tools(ToolSet::CHAT),
     Flag::switch("-sp --special", "Print special tokens", |c: &mut Config, on| c.prompt.special = on)
-        .tools(ToolSet::CHAT),
+        .tools(ToolSet::CHAT.or(ToolSet::DIFFUSION)),
     Flag::switch("--display-prompt", "Print the prompt before the text", |c: &mut Config, on| {
         c.prompt.display = on
     })

@@ -64,6 +64,9 @@ fn off(value: &str) -> Result<(), String> {
     }
 }
 
+/// Tools that draw tokens.
+const DRAW: ToolSet = ToolSet::GENERATE.or(ToolSet::DIFFUSION);
+
 pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::value(
         "--temp --temperature",
@@ -76,14 +79,14 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     )
     .env("LLAMA_ARG_TEMPERATURE")
     .default("0.8")
-    .tools(ToolSet::GENERATE),
+    .tools(DRAW),
     Flag::value("--top-k", "N", "Keep the N most likely tokens; 0 means all", |c: &mut Config, v| {
         c.sampling.top_k = integer(v)?;
         Ok(())
     })
     .env("LLAMA_ARG_TOP_K")
     .default("40")
-    .tools(ToolSet::GENERATE),
+    .tools(DRAW),
     Flag::value(
         "--top-p",
         "N",
@@ -95,7 +98,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     )
     .env("LLAMA_ARG_TOP_P")
     .default("0.95")
-    .tools(ToolSet::GENERATE),
+    .tools(DRAW),
     Flag::value(
         "--min-p",
         "N",
@@ -132,7 +135,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         },
     )
     .default("-1")
-    .tools(ToolSet::GENERATE),
+    .tools(DRAW),
     Flag::value(
         "--repeat-last-n",
         "N",

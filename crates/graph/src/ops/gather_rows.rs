@@ -3,8 +3,8 @@
 use super::{OpDef, expect_inputs, row_index, shape_error};
 use crate::{Array, Dim, GraphError, Symbol, Type, evaluate::Context};
 
-/// Inputs: table `[n, ...]`, indexes `[m]`. Result: `[m, ...]`; an index past the end counts as the last, as of
-/// a position beyond a table of learned ones.
+/// Inputs: table `[n, ...]`, indexes `[m]` or `[m, k]`. Result: `[m, ...]` or `[m, k, ...]`; an index past the end counts
+/// as the last, as of a position beyond a table of learned ones.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct GatherRows;
 
@@ -12,15 +12,15 @@ impl OpDef for GatherRows {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("GatherRows", inputs, 2..=2, "a table and indexes")?;
         let (table, indexes) = (&inputs[0], &inputs[1]);
-        if indexes.shape.len() != 1 || table.shape.len() < 2 {
-            return Err(shape_error("GatherRows", inputs, "it needs a table and a list of integers"));
+        if !(1..=2).contains(&indexes.shape.len()) || table.shape.len() < 2 {
+            let reason = "it needs a table and one or two axes of integers";
+            return Err(shape_error("GatherRows", inputs, reason));
         }
         // A step has tokens, but perhaps no outputs.
         if table.shape[0] == Dim::Of(Symbol::Outputs) {
             return Err(shape_error("GatherRows", inputs, "the table may have no rows"));
         }
-        let mut shape = table.shape.clone();
-        shape[0] = indexes.shape[0];
+        let shape = [&indexes.shape[..], &table.shape[1..]].concat();
         Ok(Type { element: table.element, shape })
     }
 
@@ -31,8 +31,7 @@ impl OpDef for GatherRows {
     fn evaluate(&self, inputs: &[&Array], _: &mut Context<'_>) -> Array {
         let (table, indexes) = (inputs[0], inputs[1]);
         let row: usize = table.shape[1..].iter().product();
-        let mut shape = table.shape.clone();
-        shape[0] = indexes.shape[0];
+        let shape = [&indexes.shape[..], &table.shape[1..]].concat();
         let rows = indexes.integers().iter().flat_map(|index| {
             let start = row_index(*index, table.shape[0]) * row;
             table.floats()[start..start + row].iter().copied()

@@ -5,6 +5,8 @@ use crate::{Array, Dim, Element, GraphError, StateDecl, StateId, Symbol, Type, e
 mod add;
 mod add_row;
 mod attention;
+mod block_attention;
+mod choose_by_table;
 mod clamp;
 mod clamped_glu;
 mod concat;
@@ -16,6 +18,7 @@ mod gather_rows;
 mod gaussian_cut;
 mod glu;
 mod group_norm;
+mod hyper_connections;
 mod interpolate;
 mod match_norm;
 mod matmul;
@@ -41,6 +44,8 @@ mod xielu;
 pub use add::Add;
 pub use add_row::AddRow;
 pub use attention::{Attention, MaskRule, RelativeBias, alibi_slope};
+pub use block_attention::BlockAttention;
+pub use choose_by_table::ChooseByTable;
 pub use clamp::Clamp;
 pub use clamped_glu::{ClampedGlu, GateBound};
 pub use concat::Concat;
@@ -55,6 +60,7 @@ pub use gather_rows::GatherRows;
 pub use gaussian_cut::GaussianCut;
 pub use glu::Glu;
 pub use group_norm::GroupNorm;
+pub use hyper_connections::{HyperRead, HyperWrite};
 pub use interpolate::Interpolate;
 pub use match_norm::MatchNorm;
 pub use matmul::MatMul;
@@ -64,11 +70,12 @@ pub use mul::Mul;
 pub use norm::{LayerNorm, RmsNorm};
 pub use position_scale::PositionScale;
 pub use recurrent::{
-    GatedDeltaRule, GatedLinearAttention, KeyHeads, Rwkv7, SelectiveScan, ShortConvolution, TokenShift,
+    CompressBlocks, GatedDeltaRule, GatedLinearAttention, KeyHeads, NgramHead, NgramRows, Rwkv7,
+    SelectiveScan, ShortConvolution, TokenShift,
 };
 pub use repeat_heads::RepeatHeads;
 pub use reshape::Reshape;
-pub use rope::{Rope, RopeKind, Yarn};
+pub use rope::{Rope, RopeKind, RopePlace, Yarn};
 pub use scale::Scale;
 pub use scale_rows::ScaleRows;
 pub use slice::Slice;
@@ -151,6 +158,7 @@ ops! {
     ClampedGlu, PositionScale, Xielu, GroupOfExpert, WeightedSum, MatchNorm, GaussianCut, Softmax, Concat, RepeatHeads, SumElements, MatMulHeads,
     AddRow, MeanRows, Convolution, GroupNorm, FillColumns,
     Interpolate, ShortConvolution, TokenShift, SelectiveScan, GatedDeltaRule, GatedLinearAttention, Rwkv7,
+    HyperRead, HyperWrite, BlockAttention, CompressBlocks, NgramRows, ChooseByTable,
 }
 
 /// Shape-rule helper: builds the error of operation `op`.

@@ -25,6 +25,32 @@ pub struct Yarn {
     pub extrapolation: f32,
 }
 
+/// Which position a row is rotated by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum RopePlace {
+    /// Its own.
+    #[default]
+    Own,
+    /// Its own, backwards: undoes the rotation, but for its magnitude.
+    Reversed,
+    /// The first of its block of so many positions, at least 1.
+    BlockStart(u32),
+}
+
+impl RopePlace {
+    /// The position that the angle is made from.
+    pub fn at(self, position: i32) -> i32 {
+        match self {
+            RopePlace::Own => position,
+            RopePlace::Reversed => position.saturating_neg(),
+            RopePlace::BlockStart(block) => {
+                let block = block.clamp(1, i32::MAX as u32) as i32;
+                position.div_euclid(block) * block
+            }
+        }
+    }
+}
+
 /// Inputs: `x` `[Tokens, heads, n]`, positions `[Tokens]`, optional factors that divide the
 /// frequencies, one per pair (further ones are not read). Result: `x` with pairs of its first `dimensions` elements rotated by
 /// `position · frequency` (Su et al., arXiv 2104.09864).
@@ -42,6 +68,8 @@ pub struct Rope {
     pub yarn: Option<Yarn>,
     /// Factor on cosine and sine.
     pub magnitude: f32,
+    /// Which position a row is rotated by.
+    pub place: RopePlace,
 }
 
 impl Rope {
@@ -115,7 +143,7 @@ impl OpDef for Rope {
         let (heads, width) = (x.shape[1], x.shape[2]);
         let mut data = x.floats().to_vec();
         for (row, head) in data.chunks_exact_mut(width).enumerate() {
-            let position = positions[row / heads] as f64;
+            let position = self.place.at(positions[row / heads]) as f64;
             for (pair, frequency) in frequencies.iter().enumerate() {
                 let (sine, cosine) = (position * frequency).sin_cos();
                 let (sine, cosine) = (sine * self.magnitude as f64, cosine * self.magnitude as f64);

@@ -22,6 +22,8 @@ pub enum Function {
     Exp,
     /// `ln(1 + exp(x))`
     Softplus,
+    /// `sign(x) · √max(|x|, 1e-6)`
+    SignedRoot,
 }
 
 impl Function {
@@ -39,6 +41,9 @@ impl Function {
             Function::Tanh => x.tanh(),
             Function::Exp => x.exp(),
             Function::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
+            // The sign of zero is zero.
+            Function::SignedRoot if x == 0.0 => 0.0,
+            Function::SignedRoot => x.abs().max(1e-6).sqrt().copysign(x),
         }
     }
 }

@@ -71,7 +71,8 @@ impl Builder<'_> {
 
     fn head_dim(&self, key: &str) -> Result<u32, ModelError> {
         let default = match self.most_heads()? {
-            0 => 0,
+            0 if self.has_key(key) => 0,
+            0 => return Err(self.missing_key("attention.head_count")),
             heads => self.width_or("embedding_length", 0)? / heads,
         };
         self.width_or(key, default)

@@ -1,10 +1,10 @@
 //! Mixture of experts in place of a feed-forward network.
 
-use puna_graph::ValueId;
 use puna_graph::ops::{
-    AddExpertBias, ExpertGroups, ExpertWeights, Function, Gating, MatMulExperts, RouteExperts, ScaleRows,
-    SumExperts,
+    AddExpertBias, ChooseByTable, ExpertGroups, ExpertWeights, Function, GatherRows, Gating, MatMulExperts,
+    RouteExperts, ScaleRows, SumExperts,
 };
+use puna_graph::{Input, Operand, ValueId};
 
 use super::{Activation, FeedForward};
 use crate::{Builder, ModelError};
@@ -54,6 +54,8 @@ pub struct Routing {
 
 /// Names of the experts' tensors: gate, up, down.
 pub const EXPERTS: [&str; 3] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
+/// Experts of each token of the vocabulary, in layers without a choice by score.
+const TABLE: &str = "ffn_gate_tid2eid.weight";
 /// Names of GroveMoE's chunk experts.
 pub const CHUNK_EXPERTS: [&str; 3] = ["ffn_gate_chexps", "ffn_up_chexps", "ffn_down_chexps"];
 
@@ -116,23 +118,41 @@ impl Builder<'_> {
         let scale = self.applied_f32("expert_weights_scale")?.unwrap_or(1.0);
         let groups = match self.u32_or("expert_group_count", 0)? {
             0 | 1 => None,
-            groups => Some(ExpertGroups { count: groups, used: self.u32_or("expert_group_used_count", 0)? }),
+            groups => {
+                let used_groups = self.u32_or("expert_group_used_count", 0)?;
+                if !(1..=groups).contains(&used_groups) {
+                    let rule = "between 1 and expert_group_count";
+                    return Err(self.value_error("expert_group_used_count", used_groups, rule));
+                }
+                Some(ExpertGroups { count: groups, used: used_groups })
+            }
         };
 
         let weight = self.weight("ffn_gate_inp.weight", &[count, self.width(x)])?;
         let mut inputs = vec![weight, x.into()];
         inputs.extend(self.optional_weight("ffn_gate_inp.bias", &[count])?);
         let logits = self.push(puna_graph::ops::MatMul, inputs, "ffn_gate_inp")?;
-        let mut inputs = vec![logits.into()];
-        inputs.extend(match self.has("exp_probs_b") {
-            true => self.optional_weight("exp_probs_b", &[count])?,
-            false => self.optional_weight("exp_probs_b.bias", &[count])?,
-        });
-        let chosen = self.push(RouteExperts { used, gating, groups }, inputs, "expert_choice")?;
+        let chosen = if self.has(TABLE) {
+            self.choose_by_table(count, used)?
+        } else {
+            let mut inputs = vec![logits.into()];
+            inputs.extend(match self.has("exp_probs_b") {
+                true => self.optional_weight("exp_probs_b", &[count])?,
+                false => self.optional_weight("exp_probs_b.bias", &[count])?,
+            });
+            self.push(RouteExperts { used, gating, groups }, inputs, "expert_choice")?
+        };
         let mut inputs = vec![logits.into(), chosen.into()];
         inputs.extend(self.optional_weight("ffn_down_exps.scale", &[count])?);
         let shares = self.push(ExpertWeights { gating, normalise, scale }, inputs, "expert_shares")?;
         Ok(Routing { chosen, shares, groups: 1 })
+    }
+
+    /// Experts by the rows of a table at the step's tokens, which the file has as integers.
+    fn choose_by_table(&mut self, experts: u32, used: u32) -> Result<ValueId, ModelError> {
+        let table = self.integer_weight(TABLE, &[self.vocabulary()?, used])?;
+        let rows = self.push(GatherRows, vec![table, Operand::Input(Input::Tokens)], "expert_table")?;
+        self.push(ChooseByTable { experts }, vec![rows.into()], "expert_choice")
     }
 
     fn gating(&self, default: Option<Gating>) -> Result<Gating, ModelError> {

@@ -88,7 +88,7 @@ impl Builder<'_> {
             name if self.has_key(&name) => self.extent(&name)?,
             _ => self.key_dim()?,
         };
-        let rotary = self.width_or("rope.dimension_count", key)?;
+        let rotary = self.u32_or("rope.dimension_count", key)?;
         if rotary > key {
             return Err(self.value_error("rope.dimension_count", rotary, "at most the width of a key"));
         }
@@ -113,25 +113,18 @@ impl Builder<'_> {
         let both = self.linear("attn_kv_a_mqa", x, latent + rotary)?;
         let compressed = self.slice(both, 0, latent)?;
         let compressed = self.norm("attn_kv_a_norm", compressed)?;
-        let k_rotary = self.slice(both, latent, rotary)?;
-        let mut k_rotary = self.split_heads(k_rotary, rotary)?;
-        if block.key_norm {
-            k_rotary = self.norm("attn_k_norm", k_rotary)?;
-        }
-        if let Some(rope) = &block.rope {
-            k_rotary = self.rope(k_rotary, rope)?;
-        }
+        let k_rotary = match rotary {
+            0 => None,
+            _ => Some(self.rotary_keys(both, block, widths)?),
+        };
         let h = if self.has("attn_kv_b.weight") {
             let both = self.linear("attn_kv_b", compressed, heads * (plain + value))?;
             let both = self.split_heads(both, plain + value)?;
             let v = self.slice(both, plain, value)?;
-            let k_rotary = self.push(RepeatHeads { times: heads }, vec![k_rotary.into()], "key_rotary")?;
-            let (q, k) = if plain > 0 {
-                let k_plain = self.slice(both, 0, plain)?;
-                (self.concat(q_plain, q_rotary)?, self.concat(Some(k_plain), k_rotary)?)
-            } else {
-                (q_rotary, k_rotary)
-            };
+            let times = RepeatHeads { times: heads };
+            let k_rotary = k_rotary.map(|k| self.push(times, vec![k.into()], "key_rotary")).transpose()?;
+            let k_plain = if plain > 0 { Some(self.slice(both, 0, plain)?) } else { None };
+            let (q, k) = (self.concat(q_plain, q_rotary)?, self.concat(k_plain, k_rotary)?);
             let h = self.attend_latent([q, k, v], block, heads)?;
             self.split_heads(h, value)?
         } else {
@@ -162,7 +155,7 @@ impl Builder<'_> {
         x: ValueId,
         block: &LatentAttention,
         widths: Widths,
-    ) -> Result<(Option<ValueId>, ValueId), ModelError> {
+    ) -> Result<(Option<ValueId>, Option<ValueId>), ModelError> {
         let Widths { heads, plain, rotary, .. } = widths;
         let q = if self.has("attn_q_a.weight") {
             let rank = self.rows_of("attn_q_a.weight")?;
@@ -176,18 +169,38 @@ impl Builder<'_> {
         if let Some(temperature) = block.temperature {
             q = self.push(temperature, vec![q.into(), Operand::Input(Input::Positions)], "temperature")?;
         }
-        let mut q_rotary = self.slice(q, plain, rotary)?;
-        if let Some(rope) = &block.rope {
-            q_rotary = self.rope(q_rotary, rope)?;
+        let mut q_rotary = if rotary > 0 { Some(self.slice(q, plain, rotary)?) } else { None };
+        if let (Some(q), Some(rope)) = (q_rotary, &block.rope) {
+            q_rotary = Some(self.rope(q, rope)?);
         }
         let q_plain = if plain > 0 { Some(self.slice(q, 0, plain)?) } else { None };
         Ok((q_plain, q_rotary))
     }
 
-    fn concat(&mut self, a: Option<ValueId>, b: ValueId) -> Result<ValueId, ModelError> {
-        match a {
-            Some(a) => self.push(Concat, vec![a.into(), b.into()], "latent_and_rotary"),
-            None => Ok(b),
+    /// The rotary part of keys, one head for all.
+    fn rotary_keys(
+        &mut self,
+        both: ValueId,
+        block: &LatentAttention,
+        widths: Widths,
+    ) -> Result<ValueId, ModelError> {
+        let k = self.slice(both, widths.latent, widths.rotary)?;
+        let mut k = self.split_heads(k, widths.rotary)?;
+        if block.key_norm {
+            k = self.norm("attn_k_norm", k)?;
+        }
+        match &block.rope {
+            Some(rope) => self.rope(k, rope),
+            None => Ok(k),
+        }
+    }
+
+    /// The parts of a key or query that are there, side by side.
+    fn concat(&mut self, a: Option<ValueId>, b: Option<ValueId>) -> Result<ValueId, ModelError> {
+        match (a, b) {
+            (Some(a), Some(b)) => self.push(Concat, vec![a.into(), b.into()], "latent_and_rotary"),
+            (Some(part), None) | (None, Some(part)) => Ok(part),
+            (None, None) => Err(self.value_error("attention.key_length", 0, "at least 1")),
         }
     }
 

@@ -39,12 +39,23 @@ impl Builder<'_> {
 
     /// A causal convolution of each channel by `name.weight`, with `name.bias` if the file has it.
     pub fn short_convolution(&mut self, name: &'static str, x: ValueId) -> Result<ValueId, ModelError> {
+        self.dilated_convolution(name, x, 1)
+    }
+
+    /// [`Builder::short_convolution`] whose taps are `dilation` tokens apart.
+    pub fn dilated_convolution(
+        &mut self,
+        name: &'static str,
+        x: ValueId,
+        dilation: u32,
+    ) -> Result<ValueId, ModelError> {
         let channels = self.width(x);
         let kernel = self.shape_of(&format!("{name}.weight"))?.last().copied().unwrap_or(1);
         let weight = self.weight(&format!("{name}.weight"), &[channels, kernel])?;
         let bias = self.optional_weight(&format!("{name}.bias"), &[channels])?;
-        let state = self.recurrent_state(&[kernel - 1, channels])?;
-        self.push(ShortConvolution { state }, [x.into(), weight].into_iter().chain(bias).collect(), name)
+        let state = self.recurrent_state(&[kernel - 1, dilation, channels])?;
+        let op = ShortConvolution { state, dilation };
+        self.push(op, [x.into(), weight].into_iter().chain(bias).collect(), name)
     }
 
     /// For each row the one before it in its sequence.

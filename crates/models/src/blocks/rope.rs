@@ -1,6 +1,6 @@
 //! Rotary embedding as a file's keys describe it.
 
-use puna_graph::ops::{Rope, RopeKind, Yarn};
+use puna_graph::ops::{Rope, RopeKind, RopePlace, Yarn};
 use puna_graph::{Input, Operand, ValueId};
 
 use crate::{Builder, ModelError};
@@ -66,7 +66,9 @@ impl Builder<'_> {
                 if multiplier != 0.0 { temperature(1.0) / temperature(multiplier) } else { temperature(1.0) };
         }
         let factors = if with_factors { self.rope_factors(dimensions, original_context)? } else { None };
-        Ok(RopeSettings { rope: Rope { kind, dimensions, base, position_scale, yarn, magnitude }, factors })
+        let place = RopePlace::Own;
+        let rope = Rope { kind, dimensions, base, position_scale, yarn, magnitude, place };
+        Ok(RopeSettings { rope, factors })
     }
 
     /// A base of frequencies: above 1.

@@ -7,7 +7,7 @@ use puna_backend::reference::Reference;
 use puna_backend::{Backend, WeightSource};
 pub use puna_conformance::normalised_squared_error;
 use puna_graph::ops::{
-    Add, Attention, Function, GatherRows, Glu, MaskRule, MatMul, Reshape, RmsNorm, Rope, RopeKind,
+    Add, Attention, Function, GatherRows, Glu, MaskRule, MatMul, Reshape, RmsNorm, Rope, RopeKind, RopePlace,
 };
 use puna_graph::{CacheGroup, Graph, Input, Operand, Output, StateDecl, StateId, WeightDecl, WeightId};
 use puna_quant::DType;
@@ -73,6 +73,7 @@ impl Handmade {
             position_scale: 1.0,
             yarn: None,
             magnitude: 1.0,
+            place: RopePlace::Own,
         };
         let query = self.push(rope, &[query, Operand::Input(Input::Positions)]);
         let key = self.push(rope, &[key, Operand::Input(Input::Positions)]);

@@ -5,15 +5,17 @@ mod conversation;
 mod input;
 pub mod template;
 
+pub use conversation::{Conversation, Role};
+pub use template::Renderer;
+
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::session::{Answer, End, Session, summary};
-use conversation::{Conversation, Role};
+
 use input::{Input, Line};
 use puna_engine::Timings;
 use puna_flags::Config;
 use std::io::{self, IsTerminal, Write};
-use template::Renderer;
 
 /// Whether the model's file has a chat template.
 pub fn has_template(session: &Session) -> bool {

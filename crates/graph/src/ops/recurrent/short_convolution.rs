@@ -4,12 +4,14 @@ use super::{OpDef, are_by_token, expect_inputs, extents, is_recurrent, shape_err
 use crate::{Array, GraphError, StateDecl, StateId, Type, evaluate::Context};
 
 /// Inputs: `x` `[Tokens, channels]`, weight `[channels, kernel]`, optional bias `[channels]`. Result: as `x`, for
-/// each channel `Σ_k weight[k] · x[t − kernel + 1 + k] + bias`; rows before the first of a sequence are zero.
-/// State: the last rows, oldest first, `[kernel − 1, channels]`.
+/// each channel `Σ_k weight[k] · x[t − dilation · (kernel − 1 − k)] + bias`; rows before the first of a sequence are zero.
+/// State: the last rows, oldest first, `[dilation · (kernel − 1), channels]`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ShortConvolution {
     /// The last rows.
     pub state: StateId,
+    /// Distance of the taps in tokens, at least 1.
+    pub dilation: u32,
 }
 
 impl OpDef for ShortConvolution {
@@ -20,7 +22,9 @@ impl OpDef for ShortConvolution {
         }
         let (x, weight) = (extents(&inputs[0]), extents(&inputs[1]));
         let fits = match (&x[..], &weight[..]) {
-            ([_, channels @ Some(_)], [others, Some(kernel)]) => channels == others && *kernel > 0,
+            ([_, channels @ Some(_)], [others, Some(kernel)]) => {
+                channels == others && *kernel > 0 && self.dilation > 0
+            }
             _ => false,
         };
         if !fits || inputs.get(2).is_some_and(|bias| extents(bias)[..] != x[1..]) {
@@ -35,28 +39,29 @@ impl OpDef for ShortConvolution {
 
     fn fits_state(&self, inputs: &[Type], state: &StateDecl) -> bool {
         let weight = extents(&inputs[1]);
-        let before = weight[1].map(|kernel| kernel - 1);
+        let before = weight[1].and_then(|kernel| (kernel - 1).checked_mul(self.dilation));
         is_recurrent(state, &[weight[0], before])
     }
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {
         let (x, weight, bias) = (inputs[0], inputs[1], inputs.get(2));
-        let (channels, kernel) = (weight.shape[0], weight.width());
+        let (channels, kernel, dilation) = (weight.shape[0], weight.width(), self.dilation as usize);
+        let kept = dilation * (kernel - 1);
         let mut out = vec![0.0; x.floats().len()];
-        context.each_span(self.state, (kernel - 1) * channels, |rows, history| {
+        context.each_span(self.state, kept * channels, |rows, history| {
             for row in rows {
                 let current = &x.floats()[row * channels..][..channels];
                 for channel in 0..channels {
                     let kernel_row = &weight.floats()[channel * kernel..][..kernel];
-                    let past = history.iter().skip(channel).step_by(channels);
+                    let past = history.iter().skip(channel).step_by(channels * dilation);
                     let taps = past.chain(std::iter::once(&current[channel]));
                     let sum: f64 = kernel_row.iter().zip(taps).map(|(w, x)| *w as f64 * *x as f64).sum();
                     let bias = bias.map_or(0.0, |bias| bias.floats()[channel] as f64);
                     out[row * channels + channel] = (sum + bias) as f32;
                 }
-                if kernel > 1 {
+                if kept > 0 {
                     history.copy_within(channels.., 0);
-                    history[(kernel - 2) * channels..].copy_from_slice(current);
+                    history[(kept - 1) * channels..].copy_from_slice(current);
                 }
             }
         });

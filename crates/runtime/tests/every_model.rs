@@ -1,0 +1,31 @@
+//! Every model of the zoo through every check of the report `cargo run -p xtask -- zoo`.
+
+#[path = "support/checks.rs"]
+mod checks;
+
+use checks::{CHECKS, Outcome};
+use puna_conformance::zoo;
+
+#[test]
+fn every_model_passes_every_check() {
+    let cpu = checks::cpu();
+    let mut faults = Vec::new();
+    let mut known = 0;
+    let mut passed = vec![0; CHECKS.len()];
+    for model in zoo::models() {
+        for (index, outcome) in checks::check(&model, &cpu).into_iter().enumerate() {
+            match outcome {
+                Outcome::Pass(_) => passed[index] += 1,
+                Outcome::Known(_) => known += 1,
+                Outcome::Fail(reason) => {
+                    faults.push(format!("{}, {}: {reason}", model.name, CHECKS[index].name));
+                }
+                Outcome::None(_) => {}
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    for (check, passed) in CHECKS.iter().zip(passed) {
+        assert!(passed + known > 170, "{} means something for {passed} models only", check.name);
+    }
+}

@@ -1,0 +1,50 @@
+//! Files of architectures: short, and about nothing but the model.
+
+use crate::files::TextFile;
+
+/// Most lines of an architecture's file.
+pub const MOST_LINES: usize = 200;
+
+/// What only blocks and the builder may know: number formats, caches, back ends.
+const FOREIGN: &[&str] = &["DType", "StateDecl", "CacheGroup", "puna_quant", "puna_backend"];
+
+/// Files with a row of the table of architectures that are too long or know too much.
+pub fn check(files: &[TextFile]) -> Vec<String> {
+    let mut faults = Vec::new();
+    let folder = "crates/models/src/";
+    for file in files {
+        let name = file.path.strip_prefix(folder).filter(|name| !name.contains('/'));
+        if name.is_none() || !file.text.contains(": Architecture =") {
+            continue;
+        }
+        let lines = file.text.lines().count();
+        if lines > MOST_LINES {
+            faults.push(format!("{} has {lines} lines, more than {MOST_LINES}", file.path));
+        }
+        let named = FOREIGN.iter().filter(|word| file.text.contains(*word));
+        faults.extend(named.map(|word| format!("{} names {word}", file.path)));
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn architectures_are_short_and_about_the_model() {
+        crate::assert_clean(check(&crate::files::all()));
+    }
+
+    #[test]
+    fn a_long_or_knowing_file_is_caught() {
+        let file = |text: &str| [TextFile::sample("crates/models/src/a.rs", text)];
+        let row = "pub const A: Architecture = x;\n";
+        assert_eq!(check(&file(row)), [""; 0]);
+        assert_eq!(check(&file(&[row, &"\n".repeat(MOST_LINES)].concat())).len(), 1);
+        assert_eq!(check(&file(&[row, "use puna_quant::DType;"].concat())).len(), 2);
+        assert_eq!(check(&file("use puna_quant::DType;")), [""; 0]);
+        let block = TextFile::sample("crates/models/src/blocks/a.rs", &[row, "DType"].concat());
+        assert_eq!(check(&[block]), [""; 0]);
+    }
+}
