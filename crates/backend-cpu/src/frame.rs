@@ -2,7 +2,7 @@
 
 use puna_graph::{Step, Symbol};
 
-use crate::arena::{Arena, SlotId};
+use puna_backend::arena::{Arena, SlotId};
 use crate::isa::Features;
 use crate::kernels::rows::{Rows, RowsMut};
 use crate::memory::AlignedBuffer;

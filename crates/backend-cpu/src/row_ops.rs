@@ -6,7 +6,7 @@ use std::ops::Range;
 use puna_graph::ops::PositionScale;
 use puna_graph::{StateId, WeightId};
 
-use crate::arena::SlotId;
+use puna_backend::arena::SlotId;
 use crate::frame::Frame;
 use crate::kernels::activation::{Binary, Unary, binary, unary};
 use crate::kernels::cache;

@@ -3,7 +3,7 @@
 use puna_graph::ops::OpDef;
 use puna_graph::{Array, Element, Graph, Operand, StateId, Symbol, WeightId};
 
-use crate::arena::SlotId;
+use puna_backend::arena::SlotId;
 use crate::frame::Frame;
 use crate::kernels::attention::{Attention, Heads, Inputs, MaskRule, Partials, Plan};
 use crate::kernels::matmul::{Activation, OutputView, Plan as MatrixPlan};
