@@ -49,7 +49,13 @@ pub const EDGES: &[Edges] = &[
         // As above.
         tests: &["puna-gguf", "puna-graph", "puna-models", "puna-quant"],
     },
-    row("puna-backends", &["puna-backend", "puna-backend-cpu", "puna-backend-cuda"]),
+    Edges {
+        from: "puna-backend-openvino",
+        to: &["puna-backend", "puna-graph", "puna-quant"],
+        // Whole models are its best test.
+        tests: &["puna-gguf", "puna-models"],
+    },
+    row("puna-backends", &["puna-backend", "puna-backend-cpu", "puna-backend-cuda", "puna-backend-openvino"]),
     // Who asks for it.
     row("puna-runtime", &["puna-backend", "puna-gguf", "puna-graph", "puna-models", "puna-quant"]),
     row("puna-engine", &["puna-runtime", "puna-sampling"]),

@@ -7,10 +7,11 @@
 use std::time::Instant;
 
 use puna_backend_cpu::isa::Features;
-use puna_backend_cpu::kernels::attention::{Attention, Heads, Inputs, MaskRule, Partials, Plan, Span};
+use puna_backend_cpu::kernels::attention::{Attention, Heads, Inputs, Partials, Plan, Span};
 use puna_backend_cpu::kernels::cache::{CacheRows, RowFormat};
 use puna_backend_cpu::kernels::rows::{Rows, RowsMut};
 use puna_backend_cpu::pool::{Pool, Scratch, Stage};
+use puna_graph::ops::MaskRule;
 use puna_quant::DType;
 
 struct Chunks<F> {

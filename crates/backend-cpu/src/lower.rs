@@ -10,10 +10,10 @@ use puna_graph::{Dim, Graph, Input, Node, Op, Operand, StateDecl, Symbol, Type, 
 use puna_backend::arena::{Arena, SlotId};
 use crate::isa::Features;
 use crate::kernels::activation::{Binary, Unary};
-use crate::kernels::attention::{Heads, MaskRule};
+use crate::kernels::attention::Heads;
 use crate::kernels::matmul::ActivationFormat;
 use crate::kernels::norm::NormKind;
-use crate::kernels::rope::{Rope, RopeKind};
+use crate::kernels::rope::Rope;
 use crate::row_ops::{Operands, Prepared, RowOp};
 use crate::tasks::{AttentionTask, EvaluateTask, ExpertsTask, MatMulTask, Task};
 use crate::weights::Weights;
@@ -35,16 +35,12 @@ pub struct Program {
 
 /// Rotation of a node, in the kernels' terms, with its frequencies.
 pub fn rotation(graph: &Graph, node: &Node, rope: &ops::Rope, weights: &Weights) -> (Rope, Vec<f64>) {
-    let kind = match rope.kind {
-        ops::RopeKind::Interleaved => RopeKind::Norm,
-        ops::RopeKind::Split => RopeKind::Neox,
-    };
     let factors = match node.inputs.get(2) {
         Some(Operand::Weight(weight)) => Some(weights.vector(*weight)),
         _ => None,
     };
     let head_dim = graph.operand_type(node.inputs[0]).width().unwrap_or(0) as usize;
-    let kernel = Rope { kind, dims: rope.dimensions as usize, offset: 0, head_dim };
+    let kernel = Rope { kind: rope.kind, dims: rope.dimensions as usize, offset: 0, head_dim };
     (kernel, rope.frequencies(factors))
 }
 
@@ -525,12 +521,7 @@ impl Lowering<'_> {
             plan,
             scale: attention.scale,
             soft_cap: attention.soft_cap,
-            mask: match attention.mask {
-                ops::MaskRule::Causal => MaskRule::Causal,
-                ops::MaskRule::Window(window) => MaskRule::Window(window),
-                ops::MaskRule::Chunked(chunk) => MaskRule::Chunked(chunk),
-                ops::MaskRule::Bidirectional => MaskRule::Bidirectional,
-            },
+            mask: attention.mask,
             sinks: node.inputs.get(3).and_then(|operand| match operand {
                 Operand::Weight(weight) => Some(*weight),
                 _ => None,

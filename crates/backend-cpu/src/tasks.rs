@@ -1,11 +1,12 @@
 //! The stages of a program.
 
+use puna_graph::ops::MaskRule;
 use puna_graph::ops::OpDef;
 use puna_graph::{Array, Element, Graph, Operand, StateId, Symbol, WeightId};
 
 use puna_backend::arena::SlotId;
 use crate::frame::Frame;
-use crate::kernels::attention::{Attention, Heads, Inputs, MaskRule, Partials, Plan};
+use crate::kernels::attention::{Attention, Heads, Inputs, Partials, Plan};
 use crate::kernels::matmul::{Activation, OutputView, Plan as MatrixPlan};
 use crate::pool::{Scratch, Stage};
 use crate::row_ops::{Prepared, RowOp};

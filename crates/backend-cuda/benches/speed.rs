@@ -91,7 +91,7 @@ fn main() {
         let bench = loaded.get_or_insert_with(|| {
             let source = Arc::new(FileWeights::new(file.clone(), graph.clone()));
             let caches =
-                CacheOptions { keys: cache, values: cache, cells: vec![MOST_CELLS; graph.groups().len()] };
+                CacheOptions { keys: cache, values: cache, sequences: 64, cells: vec![MOST_CELLS; graph.groups().len()] };
             let (_, segment) = partition(&graph, |_| 0).remove(0);
             let mut partition =
                 cuda.load(DeviceId(0), segment, source, &caches, &mut |_| true).expect("the model loads");

@@ -94,7 +94,7 @@ fn products_equal_those_of_decoded_weights() {
         for tokens in [1, 2, 3, 8, 20, 40, 70] {
             let (_, mut segment) = partition(&graph, |_| 0).remove(0);
             segment.outputs = vec![x, y];
-            let caches = CacheOptions { keys: DType::F32, values: DType::F32, cells: vec![] };
+            let caches = CacheOptions { keys: DType::F32, values: DType::F32, sequences: 1, cells: vec![] };
             let source = Arc::new(Bytes(bytes.clone(), bytes.clone()));
             let mut partition =
                 backend.load(DeviceId(0), segment, source, &caches, &mut |_| true).expect("it loads");

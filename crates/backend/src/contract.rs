@@ -50,6 +50,8 @@ pub struct CacheOptions {
     pub keys: DType,
     /// Format of values.
     pub values: DType,
+    /// Sequences that may exist at once.
+    pub sequences: u32,
     /// Cells of each cache group (of a recurrent one: whole states), in the order of `Graph::groups`.
     pub cells: Vec<u32>,
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use puna_graph::ops::OpDef;
-use puna_graph::{Graph, Op, Operand, StateId, ValueId};
+use puna_graph::{Graph, Input, Op, Operand, StateId, ValueId};
 
 use crate::Segment;
 
@@ -82,4 +82,40 @@ pub fn key_rotations(graph: &Graph, nodes: Range<usize>) -> Vec<(StateId, Option
             _ => None,
         })
         .collect()
+}
+
+/// The first state whose keys or values depend on positions in another way than by the rotation that
+/// [`key_rotations`] finds: cells of such a state cannot be moved to other positions. Attention itself counts as
+/// independent, since with movable keys only distances matter.
+pub fn immovable_state(graph: &Graph) -> Option<StateId> {
+    let mut depends: Vec<bool> = Vec::with_capacity(graph.nodes.len());
+    let on_positions = |operand: Operand, depends: &[bool]| match operand {
+        Operand::Input(input) => input == Input::Positions,
+        Operand::Value(value) => depends.get(value.index()).copied().unwrap_or(true),
+        Operand::Weight(_) => false,
+    };
+    for node in &graph.nodes {
+        let any = node.inputs.iter().any(|operand| on_positions(*operand, &depends));
+        depends.push(any && node.op.state().is_none());
+    }
+    // Whether keys depend on positions, apart from their one rotation.
+    let keys_do = |keys: Operand| {
+        let mut operand = keys;
+        while let Operand::Value(value) = operand {
+            let Some(node) = graph.nodes.get(value.index()) else { return true };
+            operand = match (&node.op, &node.inputs[..]) {
+                (Op::Rope(_), [x, ..]) => return on_positions(*x, &depends),
+                (Op::Concat(_), [first, second]) if !on_positions(*first, &depends) => *second,
+                (Op::RepeatHeads(_), [x]) => *x,
+                _ => break,
+            };
+        }
+        on_positions(operand, &depends)
+    };
+    graph.nodes.iter().find_map(|node| match (&node.op, &node.inputs[..]) {
+        (Op::Attention(attention), [_, keys, values, ..]) => {
+            (keys_do(*keys) || on_positions(*values, &depends)).then_some(attention.state)
+        }
+        _ => None,
+    })
 }

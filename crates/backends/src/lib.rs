@@ -11,20 +11,25 @@ use puna_backend::{Backend, BackendError};
 pub use puna_backend_cpu::isa::Features;
 use puna_backend_cpu::{Cpu, CpuOptions};
 use puna_backend_cuda::Cuda;
+use puna_backend_openvino::OpenVino;
 pub use threads::default_threads;
 
 /// What back ends are started with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Worker threads of the processor. Default: [`default_threads`].
     pub threads: usize,
     /// Instruction sets of the processor to use.
     pub features: Features,
+    /// Looks up a variable of the environment. Default: there are none.
+    pub variable: fn(&str) -> Option<String>,
+    /// Takes a line for the user. Default: nobody reads it.
+    pub log: fn(&str),
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { threads: default_threads(), features: Features::detect() }
+        Self { threads: default_threads(), features: Features::detect(), variable: |_| None, log: |_| {} }
     }
 }
 
@@ -55,6 +60,15 @@ pub const REGISTRY: &[Entry] = &[
         description: "the first NVIDIA card, if its driver is installed",
         automatic: false,
         start: |_| Ok(Arc::new(Cuda::find()?)),
+    },
+    Entry {
+        name: puna_backend_openvino::DEVICE_NAME,
+        description: "OpenVINO, if it is installed",
+        automatic: false,
+        start: |options| {
+            let backend = OpenVino::new(&options.variable, options.threads, Arc::new(options.log))?;
+            Ok(Arc::new(backend))
+        },
     },
     Entry {
         name: "reference",
@@ -91,12 +105,12 @@ mod tests {
         for entry in REGISTRY {
             match start(Some(&entry.name.to_uppercase()), &options) {
                 Ok(backend) => assert_eq!(backend.devices()[0].name, entry.name),
-                // What needs a library says so.
+                // What needs a library says so; without an environment none is found but the system's.
                 Err(error) => assert!(error.to_string().contains("not installed"), "{error}"),
             }
         }
         assert_eq!(start(None, &options).expect("there is an automatic one").name(), "CPU");
         let error = start(Some("TPU"), &options).err().expect("there is none");
-        assert_eq!(error.to_string(), "unknown device 'TPU'; known are CPU, CUDA0, reference");
+        assert_eq!(error.to_string(), "unknown device 'TPU'; known are CPU, CUDA0, OPENVINO0, reference");
     }
 }

@@ -14,16 +14,16 @@ use crate::{Error, LocalTime, stack};
 pub struct Limits {
     /// Steps of the template engine, about one per instruction and per 64 bytes of text.
     pub fuel: u64,
-    /// Length of the rendered text in bytes.
+    /// Length of the rendered text in bytes, beyond twice that of the conversation.
     pub output: usize,
     /// Length of the template source in bytes.
     pub source: usize,
 }
 
 impl Default for Limits {
-    /// Ten million steps, 64 MiB of text, 256 KiB of source (real templates have 20 KiB).
+    /// Two million steps (a second or two), 4 MiB of text, 256 KiB of source (real templates have 20 KiB).
     fn default() -> Limits {
-        Limits { fuel: 10_000_000, output: 64 << 20, source: 256 << 10 }
+        Limits { fuel: 2_000_000, output: 4 << 20, source: 256 << 10 }
     }
 }
 
@@ -120,12 +120,16 @@ impl Template {
 
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(fuel));
-        let mut output = LimitedOutput { bytes: Vec::new(), limit: self.limits.output, exceeded: false };
+        let given =
+            conversation.tools.iter().chain(conversation.extra.values()).chain(&conversation.messages);
+        let given: usize = given.map(text_bytes).sum();
+        let limit = self.limits.output.saturating_add(2 * given);
+        let mut output = LimitedOutput { bytes: Vec::new(), limit, exceeded: false };
         let rendered = environment.get_template(TEMPLATE_NAME).and_then(|template| {
             template.render_captured_to(Value::from_pairs(variables), &mut output).map(drop)
         });
         if output.exceeded {
-            return Err(Error::TooLong { limit: self.limits.output });
+            return Err(Error::TooLong { limit });
         }
         rendered.map_err(|error| explain(&error, fuel))?;
         Ok(String::from_utf8_lossy(&output.bytes).into_owned())
@@ -161,6 +165,18 @@ fn explain(error: &minijinja::Error, fuel: u64) -> Error {
     let kind = error.kind();
     let message = error.detail().map_or_else(|| kind.to_string(), |detail| format!("{kind}: {detail}"));
     Error::Render { line, message }
+}
+
+/// Bytes of text in a value, keys included.
+fn text_bytes(value: &serde_json::Value) -> usize {
+    match value {
+        serde_json::Value::String(text) => text.len(),
+        serde_json::Value::Array(items) => items.iter().map(text_bytes).sum(),
+        serde_json::Value::Object(members) => {
+            members.iter().map(|(key, value)| key.len() + text_bytes(value)).sum()
+        }
+        _ => 8,
+    }
 }
 
 /// Roughly how much a template can do with a value: bytes of text, and a hundred for each member.

@@ -80,6 +80,22 @@ fn long_conversations_stay_within_the_limits() {
 }
 
 #[test]
+fn a_long_conversation_gives_a_hostile_template_no_more_time() {
+    let message = json!({ "role": "user", "content": "word ".repeat(2_000) });
+    let messages = json!(vec![message; 2_000]);
+    for source in [
+        "{% for m in messages %}{% for i in range(10000) %}{{ loop.index }}{% endfor %}{% endfor %}",
+        "{% for m in messages %}{% for n in messages %}{{ n.content | upper | length }}{% endfor %}{% endfor %}",
+        "{% for m in messages %}{{ m.content }}{{ m.content }}{{ m.content }}{% endfor %}",
+    ] {
+        let start = Instant::now();
+        let result = render(source, messages.clone());
+        assert!(result.is_err(), "{source}: {:?}", result.map(|text| text.len()));
+        assert!(start.elapsed() < Duration::from_secs(3), "{source}: {:?}", start.elapsed());
+    }
+}
+
+#[test]
 fn output_and_source_have_a_limit() {
     let limits = Limits { output: 10, source: 100, ..Limits::default() };
     let template = Template::parse_with("{{ 'x' * 11 }}", "", "", limits).unwrap();

@@ -62,7 +62,8 @@ impl SingleSequence {
     pub fn load(backend: &dyn Backend, file: Arc<File>, graph: Graph, cache: DType, cells: u32) -> Self {
         let graph = Arc::new(graph);
         let weights = Arc::new(FileWeights::new(file, graph.clone()));
-        let caches = CacheOptions { keys: cache, values: cache, cells: vec![cells; graph.groups().len()] };
+        let cells_of_groups = vec![cells; graph.groups().len()];
+        let caches = CacheOptions { keys: cache, values: cache, sequences: 1, cells: cells_of_groups };
         let (_, segment) = partition(&graph, |_| 0).remove(0);
         let mut partition =
             backend.load(DeviceId(0), segment, weights, &caches, &mut |_| true).expect("the segment loads");

@@ -54,8 +54,8 @@ impl Request {
         }
     }
 
-    /// Checks the prompt against the model's limits.
-    pub(crate) fn validate(&self, vocabulary: u32, context: u32, sequences: u32) -> Result<(), EngineError> {
+    /// Checks the prompt against the limits of a model and its context, as the engine does when the request arrives.
+    pub fn validate(&self, vocabulary: u32, context: u32, sequences: u32) -> Result<(), EngineError> {
         if self.prompt.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }

@@ -77,6 +77,12 @@ pub enum UsageError {
         /// The argument with its invalid parts replaced.
         argument: String,
     },
+    /// A variable whose value is not UTF-8.
+    #[error("environment variable {name} is not valid UTF-8")]
+    NotUtf8Variable {
+        /// Its name.
+        name: String,
+    },
     /// Anything else that the parser refuses.
     #[error("{0}")]
     Other(String),

@@ -39,7 +39,7 @@ impl<C> Spec<C> {
         &self,
         mut config: C,
         arguments: &[OsString],
-        environment: &dyn Fn(&str) -> Option<String>,
+        environment: &dyn Fn(&str) -> Option<OsString>,
     ) -> Result<Outcome<C>, UsageError> {
         let plain = match self.normalise(arguments)? {
             Normal::Action(action) => return Ok(Outcome::Action(action)),
@@ -68,6 +68,8 @@ impl<C> Spec<C> {
         let mut warnings = Vec::new();
         for flag in self.flags() {
             let Some((variable, value)) = variable_of(flag, environment) else { continue };
+            let value =
+                value.into_string().map_err(|_| UsageError::NotUtf8Variable { name: variable.clone() })?;
             if given.contains(flag.name()) {
                 warnings.push(format!("--{} overrides environment variable {variable}", flag.name()));
             } else {
@@ -146,6 +148,15 @@ impl<C> Spec<C> {
                     };
                     let value = match (next, words.first()) {
                         // A flag that may stand alone takes the next argument only if it is one of its words.
+                        (Some(value), Some(_))
+                            if self.positional.is_none()
+                                && !value.starts_with('-')
+                                && !words.contains(&value.as_str())
+                                && !argument.contains('=') =>
+                        {
+                            let reason = format!("expected one of {}", words.join(", "));
+                            return Err(UsageError::BadValue { flag: spelling, value, reason });
+                        }
                         (Some(next), Some(first))
                             if !words.contains(&next.as_str()) && !argument.contains('=') =>
                         {
@@ -235,12 +246,15 @@ fn set<C>(config: &mut C, flag: &Flag<C>, positive: bool, value: &str) -> Result
 
 /// The variable that is set for a flag, and its value. A switch that can be turned off also has a variable with
 /// `NO_` in its name, whose presence turns it off.
-fn variable_of<C>(flag: &Flag<C>, environment: &dyn Fn(&str) -> Option<String>) -> Option<(String, String)> {
+fn variable_of<C>(
+    flag: &Flag<C>,
+    environment: &dyn Fn(&str) -> Option<OsString>,
+) -> Option<(String, OsString)> {
     let name = flag.env?;
     if !flag.negative.is_empty() {
         let negative = name.replace("LLAMA_ARG_", "LLAMA_ARG_NO_");
         if environment(&negative).is_some() {
-            return Some((negative, "0".to_owned()));
+            return Some((negative, "0".into()));
         }
     }
     environment(name).map(|value| (name.to_owned(), value))
@@ -257,6 +271,11 @@ fn apply_variable<C>(config: &mut C, flag: &Flag<C>, variable: &str, value: &str
         Kind::Switch(set) => match boolean(value).map_err(failed)? {
             true => set(config, true),
             false if !flag.negative.is_empty() => set(config, false),
+            // What is always on cannot be switched off.
+            false if flag.default == Some("on") => {
+                let flag = format!("environment variable {variable}={value}");
+                return Err(UsageError::NotYet { flag });
+            }
             // Off is what an absent flag means anyway.
             false => {}
         },

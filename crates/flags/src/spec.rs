@@ -54,8 +54,7 @@ impl<C> Spec<C> {
             }
         }
         if let Some(positional) = &self.positional {
-            let name = positional.placeholder.trim_matches(['[', ']', '.', '<', '>']);
-            let argument = Arg::new(POSITIONAL).value_name(name.to_owned()).help(positional.help);
+            let argument = Arg::new(POSITIONAL).value_name(positional.placeholder).help(positional.help);
             command = command.arg(argument.num_args(0..).action(ArgAction::Append));
         }
         command

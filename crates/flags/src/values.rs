@@ -74,6 +74,14 @@ pub(crate) fn number_in(value: &str, least: f32, most: f32) -> Result<f32, Strin
     }
 }
 
+/// A finite number above 0.
+pub(crate) fn positive(value: &str) -> Result<f32, String> {
+    match number(value) {
+        Ok(number) if number <= 0.0 => Err("expected a number above 0".into()),
+        other => other,
+    }
+}
+
 /// One of a few words.
 pub(crate) fn choice(value: &str, words: &[&'static str]) -> Result<&'static str, String> {
     words
@@ -138,6 +146,8 @@ mod tests {
         assert_eq!(integer::<u32>("99999999999999999999"), Err("the number is out of range".into()));
         assert_eq!(integer::<u32>("1.5"), Err("expected a whole number".into()));
         assert_eq!(number("nan"), Err("expected a number".into()));
+        assert_eq!(positive("0"), Err("expected a number above 0".into()));
+        assert_eq!(positive("1e-3"), Ok(1e-3));
         assert_eq!(number_in("1.5", 0.0, 1.0), Err("expected 0 to 1".into()));
         assert_eq!(at_least::<u32>("0", 1), Err("expected a whole number of at least 1".into()));
     }

@@ -1,5 +1,7 @@
 //! Command lines and environments, and what they mean.
 
+use std::ffi::OsString;
+
 use puna_flags::{
     Action, Config, FLAGS, LoadMode, Outcome, Positional, Spec, Toggle, ToolSet, UsageError, bench,
 };
@@ -24,7 +26,7 @@ fn parse_with(
 ) -> Result<(Config, Vec<String>), UsageError> {
     let arguments: Vec<_> = line.iter().map(Into::into).collect();
     let lookup = |name: &str| {
-        environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        environment.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(*value))
     };
     match spec.parse(Config::default(), &arguments, &lookup)? {
         Outcome::Run { config, warnings } => Ok((config, warnings)),
@@ -68,6 +70,7 @@ fn words_may_be_left_out() {
     assert_eq!(parse(&["-co", "-c", "9"]).chat.color, Toggle::On);
     assert_eq!(parse(&["-co", "-c", "9"]).context.size, 9);
     assert!(refuse(&["-fa=maybe"]).contains("on, off or auto"));
+    assert!(refuse(&["-fa", "maybe"]).contains("expected one of on, off, auto"));
 }
 
 #[test]

@@ -122,6 +122,11 @@ impl Writer {
         Ok(())
     }
 
+    /// Where the bytes are until [`Writer::finish`], for who wants to take them away when the process ends.
+    pub fn temporary_path(&self) -> &Path {
+        self.output.get_ref().path()
+    }
+
     /// Completes the file and gives it its name. Fails if data is missing.
     pub fn finish(mut self) -> Result<(), Error> {
         while self.written == 0 && self.tensors.get(self.current).is_some_and(|&(_, length)| length == 0) {

@@ -25,6 +25,16 @@ pub enum GraphError {
         /// Which rule they break.
         reason: &'static str,
     },
+    /// The state that the operation names does not exist or has other extents than its inputs need.
+    #[error("{op} of {} does not fit state {state}", shapes(.inputs))]
+    State {
+        /// Name of the operation.
+        op: &'static str,
+        /// The types it got.
+        inputs: Vec<Type>,
+        /// Number of the state.
+        state: usize,
+    },
 }
 
 fn shapes(inputs: &[Type]) -> String {

@@ -183,6 +183,11 @@ impl Graph {
         let op = op.into();
         let types: Vec<Type> = inputs.iter().map(|operand| self.operand_type(*operand)).collect();
         let ty = op.infer(&types)?;
+        if let Some(state) = op.state()
+            && !self.states.get(state.index()).is_some_and(|declared| op.fits_state(&types, declared))
+        {
+            return Err(GraphError::State { op: op.name(), inputs: types, state: state.index() });
+        }
         let id = ValueId(self.nodes.len() as u32);
         self.nodes.push(Node { op, inputs, ty, layer, name });
         Ok(id)

@@ -118,6 +118,12 @@ pub enum Error {
         /// Computed.
         found: String,
     },
+    /// A file of the cache folder is not what was downloaded, and the network may not be used.
+    #[error("{} is damaged; without --offline it is fetched again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
     /// A file of the cache folder cannot be used.
     #[error("{}: {source}", path.display())]
     Io {

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::hub::Hub;
 use crate::{Event, Observer};
 use std::fs;
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -45,6 +46,9 @@ impl Hub {
         let path = self.options.cache.join("starter").join(starter.file);
         if Origin::of(&path).is_some_and(|origin| origin.sha256 == starter.sha256) {
             return Ok(path);
+        }
+        if self.options.offline && path.exists() {
+            return Err(Error::Damaged { path });
         }
         if self.options.offline {
             return Err(Error::Offline { what: format!("the starter model {}", starter.title) });
@@ -135,16 +139,15 @@ impl Hub {
     }
 }
 
-/// Runs a program that fills a folder, and reports how full it is. What it prints goes to a file there.
+/// Runs a program that fills a folder, and reports how full it is. The last line of its errors is the reason if it fails.
 fn run(mut command: Command, folder: &Path, most: u64, observe: Observer<'_>) -> Result<(), Error> {
     let program: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args().take(3)).collect();
     let program = program.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let failed = |reason: String| Error::Program { program: program.clone(), reason };
-    let log = folder.join("output.log");
-    let output = fs::File::create(&log).map_err(|source| io(&log, source))?;
-    let errors = output.try_clone().map_err(|source| io(&log, source))?;
-    command.stdin(Stdio::null()).stdout(output).stderr(errors);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
+    // A pipe and no file: the disk may be full. Reading goes on, so that the program never waits.
+    let errors = child.stderr.take().map(|errors| std::thread::spawn(move || last_line(errors)));
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break Ok(status),
@@ -158,13 +161,22 @@ fn run(mut command: Command, folder: &Path, most: u64, observe: Observer<'_>) ->
         }
         std::thread::sleep(Duration::from_millis(100));
     };
-    let text = fs::read(&log).unwrap_or_default();
     if status?.success() {
         return Ok(());
     }
-    let text = String::from_utf8_lossy(&text);
-    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
-    Err(failed(line.trim().to_owned()))
+    let line = errors.and_then(|errors| errors.join().ok().flatten());
+    Err(failed(line.unwrap_or_else(|| "no reason given".to_owned())))
+}
+
+/// The last line with something in it, cut when it is very long.
+fn last_line(from: impl std::io::Read) -> Option<String> {
+    let mut last = None;
+    let lines = std::io::BufReader::new(from).split(b'\n');
+    for line in lines.map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line).trim().chars().take(1000).collect::<String>();
+        last = Some(line).filter(|line| !line.is_empty()).or(last);
+    }
+    last
 }
 
 /// Bytes in a folder and its folders, down to a depth.

@@ -380,6 +380,12 @@ fn the_starter_model_comes_from_the_hub() {
     let path = hub(folder.path(), &server.url).starter(&starter, &mut quiet).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), content);
     assert_eq!(offline(folder.path()).starter(&starter, &mut quiet).unwrap(), path);
+    std::fs::write(&path, &content[..4000]).unwrap();
+    let damaged = offline(folder.path()).starter(&starter, &mut quiet).unwrap_err();
+    assert!(matches!(&damaged, Error::Damaged { path: named } if *named == path), "{damaged}");
+    assert!(damaged.to_string().ends_with("is damaged; without --offline it is fetched again"));
+    hub(folder.path(), &server.url).starter(&starter, &mut quiet).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), content);
     let empty = tempfile::tempdir().unwrap();
     assert!(matches!(offline(empty.path()).starter(&starter, &mut quiet), Err(Error::Offline { .. })));
 }
@@ -394,7 +400,7 @@ fn python(folder: &Path, content: &[u8], good: bool) -> String {
     let pip = if good {
         "for last; do :; done; touch \"$dest/tiny-1-py3-none-any.whl\""
     } else {
-        "echo 'ERROR: no such package'; exit 1"
+        "echo 'ERROR: no such package' >&2; echo >&2; exit 1"
     };
     let text = format!(
         "#!/bin/sh\nwhile [ $# -gt 1 ]; do\n case $1 in\n --dest) dest=$2;;\n -e) out=$3;;\n esac\n shift\ndone\n\

@@ -119,6 +119,12 @@ pub enum RuntimeError {
         /// The sequence.
         sequence: u32,
     },
+    /// Keys or values depend on positions in a way that cannot be changed afterwards.
+    #[error("the context cannot be shifted: layer {layer} of the model ties what it keeps to its positions")]
+    Unshiftable {
+        /// First layer for which this holds.
+        layer: u32,
+    },
     /// A context shift names positions that the sequence does not have.
     #[error("cannot drop {discard} positions after the first {keep} of a sequence of {length}")]
     ShiftRange {

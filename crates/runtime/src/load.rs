@@ -54,8 +54,12 @@ impl Model {
         weights::check(&graph, weights.as_ref())?;
         let graph = Arc::new(graph);
         let devices = place(&graph, backends, placement)?;
-        let caches =
-            CacheOptions { keys: options.keys, values: options.values, cells: options.cells(&graph) };
+        let caches = CacheOptions {
+            keys: options.keys,
+            values: options.values,
+            sequences: options.sequences,
+            cells: options.cells(&graph),
+        };
         let bounds = Bounds { tokens: options.micro_batch, outputs: options.outputs };
 
         let segments = partition(&graph, |node| devices[node].backend);

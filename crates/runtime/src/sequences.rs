@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use puna_backend::partition::immovable_state;
 use puna_graph::CacheGroup;
 
 use crate::ledger::{Refusal, Shift};
@@ -100,7 +101,7 @@ impl Model {
 
     /// Makes room in a full sequence: drops positions `keep..keep + discard` and moves the later ones down by
     /// `discard`, turning their keys. Cells shared with other sequences are copied first, for which there must be
-    /// free ones. Models with recurrent layers refuse. If a device fails the sequence is emptied; other errors change nothing.
+    /// free ones. Not every model can do it, see [`Model::check_shift`]. If a device fails the sequence is emptied; other errors change nothing.
     pub fn shift(&mut self, sequence: u32, keep: u32, discard: u32) -> Result<(), RuntimeError> {
         self.check_sequence(sequence)?;
         let length = self.length(sequence);
@@ -110,6 +111,7 @@ impl Model {
         if discard == 0 {
             return Ok(());
         }
+        self.check_shift(sequence)?;
         // Both are at most the length, which is a position.
         let (keep, discard) = (keep as i32, discard as i32);
         let mut ledgers = self.ledgers.clone();
@@ -124,6 +126,18 @@ impl Model {
             self.clear(sequence);
         }
         turned
+    }
+
+    /// Whether [`Model::shift`] is possible at all: not with recurrent layers, and not where keys or values depend on
+    /// positions otherwise than by a rotation right before they are kept.
+    pub fn check_shift(&self, sequence: u32) -> Result<(), RuntimeError> {
+        if self.is_recurrent() {
+            return Err(RuntimeError::Recurrent { sequence });
+        }
+        match immovable_state(&self.graph) {
+            Some(state) => Err(RuntimeError::Unshiftable { layer: self.graph.states[state.index()].layer() }),
+            None => Ok(()),
+        }
     }
 
     fn shift_caches(&mut self, shifts: &[Shift]) -> Result<(), RuntimeError> {

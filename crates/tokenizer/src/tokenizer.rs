@@ -35,7 +35,7 @@ impl Tokenizer {
         };
         let row = model::find(name)?;
         let vocabulary = Vocabulary::from_metadata(metadata, (row.defaults)(metadata)?)?;
-        let mut warnings = Vec::new();
+        let mut warnings = vocabulary.warnings().to_vec();
         let source = Source { metadata, vocabulary: &vocabulary, warnings: &mut warnings };
         let model = (row.build)(source)?;
         let partition = Partition::new(&vocabulary)?;

@@ -70,6 +70,7 @@ pub struct Vocabulary {
     roles: Vec<Option<Token>>,
     end_of_generation: BTreeSet<Token>,
     suppressed: Vec<Token>,
+    warnings: Vec<String>,
     strips: HashMap<Token, Strip>,
     longest_text: usize,
     add_bos: bool,
@@ -120,6 +121,7 @@ impl Vocabulary {
             roles: vec![None; ROLES.len()],
             end_of_generation: BTreeSet::new(),
             suppressed: Vec::new(),
+            warnings: Vec::new(),
             strips: HashMap::new(),
             longest_text,
             add_bos: metadata.bool_or("tokenizer.ggml.add_bos_token", defaults.add_bos)?,
@@ -132,8 +134,16 @@ impl Vocabulary {
         vocabulary.find_end_of_generation();
         vocabulary.set_strips(metadata)?;
         let suppressed = metadata.optional_i32_array("tokenizer.ggml.suppress_tokens")?.unwrap_or_default();
+        let (known, unknown): (Vec<i32>, Vec<i32>) =
+            suppressed.into_iter().partition(|token| vocabulary.checked(i64::from(*token)).is_some());
+        if let Some(first) = unknown.first() {
+            vocabulary.warnings.push(format!(
+                "tokenizer.ggml.suppress_tokens has {} ids that are no tokens, the first is {first}",
+                unknown.len()
+            ));
+        }
         vocabulary.suppressed =
-            suppressed.into_iter().filter_map(|token| vocabulary.checked(i64::from(token))).collect();
+            known.into_iter().filter_map(|token| vocabulary.checked(i64::from(token))).collect();
         Ok(vocabulary)
     }
 
@@ -151,15 +161,22 @@ impl Vocabulary {
         for (number, row) in ROLES.iter().enumerate() {
             let mut found =
                 defaults.roles.iter().find(|(role, _)| *role == row.role).map(|(_, token)| *token);
-            for key in row.keys.iter().rev() {
-                // Files mark absent tokens with -1 or the largest number.
-                match metadata.get(key) {
-                    None => {}
-                    Some(_) => {
-                        found = metadata.optional_u32(key).or_else(|error| match error {
-                            puna_gguf::Error::KeyRange { .. } => Ok(None),
-                            error => Err(error),
-                        })?
+            for key in row.keys.iter().rev().filter(|key| metadata.contains(key)) {
+                let named = metadata.optional_u32(key).or_else(|error| match error {
+                    puna_gguf::Error::KeyRange { .. } => Ok(None),
+                    error => Err(error),
+                })?;
+                match named {
+                    // Files mark absent tokens with -1 or the largest number.
+                    None | Some(u32::MAX) => found = None,
+                    Some(token) if self.checked(i64::from(token)).is_some() => found = Some(token),
+                    Some(token) => {
+                        let count = self.len();
+                        let used = found.filter(|token| self.checked(i64::from(*token)).is_some());
+                        let instead =
+                            used.map_or("it is not used".to_owned(), |used| format!("using {used} instead"));
+                        self.warnings
+                            .push(format!("{key} is {token}, but there are {count} tokens: {instead}"));
                     }
                 }
             }
@@ -243,6 +260,11 @@ impl Vocabulary {
             self.strips = special.map(|(token, _)| (token, strip)).collect();
         }
         Ok(())
+    }
+
+    /// What is odd about the keys, one sentence each.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     pub(crate) fn strip(&self, token: Token) -> Strip {

@@ -20,7 +20,7 @@ pub const SPEC: Spec<Config> = Spec {
 /// `llama cli`.
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
-    let first = prompt::text(&config)?;
+    let first = prompt::message(&config)?;
     let session = Session::start(invocation, &SPEC, &config, &console, UNLIMITED)?;
     Chat::new(&session, &config, &console)?.run(first)
 }

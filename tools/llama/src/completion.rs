@@ -8,7 +8,6 @@ use crate::session::{Answer, End, Session, summary};
 use crate::{files, pages, prompt};
 use puna_engine::UNLIMITED;
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
-use std::io::BufRead;
 use std::path::Path;
 
 /// Flags of `completion`.
@@ -23,17 +22,22 @@ pub const SPEC: Spec<Config> = Spec {
 /// `llama completion`.
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
-    let text = prompt::bytes(&config)?;
+    let text = prompt::given(&config)?;
+    config.prompt.cache_file.as_deref().filter(|_| !config.prompt.cache_read_only).map_or(
+        // Better now than after the prompt was evaluated.
+        Ok(()),
+        files::check_replaceable,
+    )?;
     let session = Session::start(invocation, &SPEC, &config, &console, UNLIMITED)?;
     let interactive = config.chat.interactive || config.chat.interactive_first;
     let plain = interactive || config.prompt.cache_file.is_some();
     if config.chat.conversation.unwrap_or(!plain && chat::has_template(&session)) {
-        let first = text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let first = first.filter(|text| !text.trim().is_empty());
+        let first = text.filter(|text| !text.trim().is_empty());
         return Chat::new(&session, &config, &console)?.run(first);
     }
     let text = text.unwrap_or_default();
-    Completion { session: &session, config: &config, console: &console, tokens: Vec::new() }.run(&text)
+    Completion { session: &session, config: &config, console: &console, tokens: Vec::new(), lines: 0 }
+        .run(&text)
 }
 
 struct Completion<'a> {
@@ -42,20 +46,23 @@ struct Completion<'a> {
     console: &'a Console,
     /// Everything so far.
     tokens: Vec<u32>,
+    /// Lines of the standard input that were read.
+    lines: usize,
 }
 
 impl Completion<'_> {
-    fn run(&mut self, text: &[u8]) -> Result<(), Failure> {
+    fn run(&mut self, text: &str) -> Result<(), Failure> {
         let tokenizer = &self.session.tokenizer;
         let special = self.config.prompt.special;
         let restored = self.restore()?;
-        self.tokens = tokenizer.encode_bytes(text, true, true);
+        self.tokens = tokenizer.encode(text, true, true);
         if text.is_empty() && !restored.is_empty() {
             // Without a prompt the saved one goes on.
             self.tokens = restored;
         } else if self.tokens.is_empty() {
             self.tokens.extend(tokenizer.vocabulary().bos());
         }
+        self.session.check(&self.tokens)?;
         if self.config.prompt.verbose {
             for token in &self.tokens {
                 let piece = tokenizer.piece(*token, true);
@@ -82,7 +89,8 @@ impl Completion<'_> {
                 break;
             }
         }
-        pages::print(b"\n")?;
+        // As llama.cpp ends its output.
+        pages::print(b"\n\n")?;
         if self.config.prompt.cache_all {
             self.save()?;
         }
@@ -104,10 +112,10 @@ impl Completion<'_> {
         // Stop texts belong to the dialogue: they are what the person answers to.
         let asked = self.config.prompt.reverse.last().map(String::as_str).unwrap_or("");
         pages::print(format!("{asked}{}", chat.prefix).as_bytes())?;
-        let mut line = String::new();
-        if std::io::stdin().lock().read_line(&mut line)? == 0 {
+        let Some(line) = files::read_line(&mut std::io::stdin().lock(), self.lines)? else {
             return Ok(false);
-        }
+        };
+        self.lines += 1;
         let tokenizer = &self.session.tokenizer;
         if chat.prefix_bos {
             self.tokens.extend(tokenizer.vocabulary().bos());
@@ -124,7 +132,7 @@ impl Completion<'_> {
     /// The tokens of the saved prompt, if there is one.
     fn restore(&self) -> Result<Vec<u32>, Failure> {
         let Some(path) = self.cache().filter(|path| path.exists()) else { return Ok(Vec::new()) };
-        let restored = self.session.engine.restore(0, files::read(path)?);
+        let restored = self.session.engine.restore(0, files::read_regular(path, self.session.saved_bytes())?);
         restored.map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
     }
 

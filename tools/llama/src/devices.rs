@@ -2,9 +2,9 @@
 
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::pages;
+use crate::{load, pages};
 use puna_backend::DeviceKind;
-use puna_backends::{Options, REGISTRY};
+use puna_backends::{REGISTRY, default_threads};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 
 /// Flags of `devices`.
@@ -65,7 +65,7 @@ fn found() -> Vec<Device> {
     let mut all = Vec::new();
     for entry in REGISTRY {
         let used = entry.name == automatic;
-        let backend = match (entry.start)(&Options::default()) {
+        let backend = match (entry.start)(&load::backend_options(default_threads())) {
             Ok(backend) => backend,
             Err(error) => {
                 let description = format!("not usable: {error}");

@@ -36,11 +36,12 @@ impl Failure {
     }
 }
 
+/// For what writes to the standard output; whoever reads or writes files names them.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             ErrorKind::BrokenPipe => Self::BrokenPipe,
-            _ => Self::Failed(error.to_string()),
+            _ => Self::Failed(format!("standard output: {error}")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What kind of model a file is, in a few words: `llama 135M Q4_1`.
+//! What kind of model a file is, in a few words: `gemma3 270M Q4_0`.
 
 use crate::console;
 use puna_gguf::File;
@@ -40,12 +40,28 @@ const FILE_TYPES: &[(u32, &str)] = &[
     (38, "MXFP4 MoE"),
 ];
 
+/// Sizes that llama.cpp goes by, for the architecture `llama` with so many layers. This column is how people compare
+/// measurements, so it says the same even where the name does not fit.
+const LLAMA_SIZES: &[(u32, &str)] = &[
+    (16, "1B"),
+    (22, "1B"),
+    (26, "3B"),
+    (28, "3B"),
+    (30, "256M"),
+    (36, "8B"),
+    (40, "13B"),
+    (48, "34B"),
+    (60, "30B"),
+];
+
 /// Architecture, size and number format.
 pub fn description(file: &File) -> String {
     let architecture = file.metadata.str_or("general.architecture", "?").unwrap_or("?");
     let label = file.metadata.optional_str("general.size_label").ok().flatten();
     let elements = file.tensors.iter().fold(0u64, |sum, tensor| sum.saturating_add(tensor.elements()));
-    let size = label.map_or_else(|| rounded(elements), str::to_owned);
+    let layers = file.metadata.optional_u32("llama.block_count").ok().flatten();
+    let known = LLAMA_SIZES.iter().find(|(count, _)| architecture == "llama" && Some(*count) == layers);
+    let size = known.map(|(_, size)| *size).or(label).map_or_else(|| rounded(elements), str::to_owned);
     let kind = file.metadata.optional_u32("general.file_type").ok().flatten();
     let known = kind.and_then(|kind| FILE_TYPES.iter().find(|(id, _)| *id == kind));
     let format = match known {

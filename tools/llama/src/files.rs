@@ -1,39 +1,125 @@
-//! Files that are written completely or not at all.
+//! Files: read up to a limit, written completely or not at all.
 
+use crate::console;
 use crate::failure::Failure;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// The unfinished file that [`replace`] is writing.
-static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// Files that are being written and must not stay if the program ends.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Removes what is unfinished, because the program ends.
 pub fn abandon() {
-    if let Ok(mut unfinished) = UNFINISHED.lock()
-        && let Some(path) = unfinished.take()
-    {
-        // It may not exist yet.
-        let _ = fs::remove_file(path);
-    }
-}
-
-fn set_unfinished(path: Option<PathBuf>) {
     if let Ok(mut unfinished) = UNFINISHED.lock() {
-        *unfinished = path;
+        for path in unfinished.drain(..) {
+            // It may not exist yet.
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
-/// The text of a file.
-pub fn read_text(path: &Path) -> Result<String, Failure> {
-    let bytes = fs::read(path).map_err(|error| named(path, &error))?;
-    String::from_utf8(bytes).map_err(|_| Failure::Failed(format!("{} is not UTF-8 text", path.display())))
+/// A file that [`abandon`] removes as long as this lives.
+pub struct Unfinished(PathBuf);
+
+impl Unfinished {
+    /// For the file of this path.
+    pub fn new(path: &Path) -> Self {
+        if let Ok(mut unfinished) = UNFINISHED.lock() {
+            unfinished.push(path.to_path_buf());
+        }
+        Self(path.to_path_buf())
+    }
 }
 
-/// The bytes of a file.
-pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    fs::read(path).map_err(|error| named(path, &error))
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Ok(mut unfinished) = UNFINISHED.lock() {
+            unfinished.retain(|path| *path != self.0);
+        }
+    }
+}
+
+/// Most bytes of a prompt.
+pub const PROMPT: u64 = 256 << 20;
+/// Most bytes of a chat template, a list of keys or of formats.
+pub const SMALL: u64 = 4 << 20;
+
+/// The bytes of a file or pipe, at most so many: a device or a pipe may never end.
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
+    let file = File::open(path).map_err(|error| named(path, &error))?;
+    let announced = file.metadata().map_or(0, |metadata| metadata.len());
+    read_most(file, announced, most, &path.display().to_string())
+}
+
+/// The same for what has to be a regular file, because it will be replaced.
+pub fn read_regular(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
+    require_regular(path)?;
+    read(path, most)
+}
+
+/// The bytes of the standard input, at most so many.
+pub fn read_input(most: u64) -> Result<Vec<u8>, Failure> {
+    read_most(io::stdin().lock(), 0, most, INPUT)
+}
+
+/// What messages call the standard input.
+pub const INPUT: &str = "standard input";
+
+fn read_most(mut from: impl Read, announced: u64, most: u64, name: &str) -> Result<Vec<u8>, Failure> {
+    let too_long =
+        || Failure::Failed(format!("{name} has more than {} (the limit here)", console::size(most)));
+    if announced > most {
+        return Err(too_long());
+    }
+    let mut bytes = Vec::new();
+    let read = from.by_ref().take(most.saturating_add(1)).read_to_end(&mut bytes);
+    read.map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
+    if bytes.len() as u64 > most { Err(too_long()) } else { Ok(bytes) }
+}
+
+/// The text of a file or pipe of at most so many bytes.
+pub fn read_text(path: &Path, most: u64) -> Result<String, Failure> {
+    text(read(path, most)?, &path.display().to_string())
+}
+
+/// The text that these bytes of `name` are.
+pub fn text(bytes: Vec<u8>, name: &str) -> Result<String, Failure> {
+    String::from_utf8(bytes).map_err(|error| {
+        let place = error.utf8_error().valid_up_to();
+        Failure::Failed(format!("{name}: byte {place} (counted from 0) is not valid UTF-8"))
+    })
+}
+
+/// The next line of an input, its line break included, with so many lines before it; nothing at the end.
+pub fn read_line(input: &mut dyn BufRead, before: usize) -> Result<Option<String>, Failure> {
+    let name = format!("{INPUT}, line {}", before + 1);
+    let mut line = Vec::new();
+    let mut part = input.take(PROMPT + 1);
+    part.read_until(b'\n', &mut line).map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
+    if line.len() as u64 > PROMPT {
+        return Err(Failure::Failed(format!("{name} has more than {}", console::size(PROMPT))));
+    }
+    if line.is_empty() { Ok(None) } else { text(line, &name).map(Some) }
+}
+
+/// Refuses a path that names a folder, pipe or device. One that names nothing is fine.
+fn require_regular(path: &Path) -> Result<(), Failure> {
+    match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => {
+            Err(Failure::Failed(format!("{} is not a regular file", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that [`replace`] could write this regular file, without changing it.
+pub fn check_replaceable(path: &Path) -> Result<(), Failure> {
+    require_regular(path)?;
+    let target = beside(path);
+    let made = File::options().write(true).create(true).truncate(true).open(&target);
+    made.and_then(|_| fs::remove_file(&target)).map_err(|error| named(path, &error))
 }
 
 /// Writes a file under another name and moves it into its place at the end, so that nobody ever sees a part
@@ -44,16 +130,14 @@ pub fn replace(
 ) -> Result<(), Failure> {
     let special = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
     let target = if special { path.to_path_buf() } else { beside(path) };
-    if !special {
-        set_unfinished(Some(target.clone()));
-    }
+    let unfinished = (!special).then(|| Unfinished::new(&target));
     let written = File::options().write(true).create(true).truncate(true).open(&target).and_then(|file| {
         let mut file = BufWriter::new(file);
         write(&mut file)?;
         file.flush()?;
         if special { Ok(()) } else { fs::rename(&target, path) }
     });
-    set_unfinished(None);
+    drop(unfinished);
     written.map_err(|error| {
         if !special {
             // It may not exist at all.
@@ -93,5 +177,51 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert!(replace(&folder.path().join("none/file"), |_| Ok(())).is_err());
+    }
+
+    fn message<T: std::fmt::Debug>(result: Result<T, Failure>) -> String {
+        match result {
+            Err(Failure::Failed(message)) => message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_or_never_ends_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "12345").unwrap();
+        assert_eq!(read(&path, 5).unwrap(), b"12345");
+        assert!(message(read(&path, 4)).ends_with("file has more than 4 B (the limit here)"));
+        if cfg!(unix) {
+            let zeros = Path::new("/dev/zero");
+            assert!(message(read(zeros, 1000)).starts_with("/dev/zero has more than 1000 B"));
+            assert_eq!(message(read_regular(zeros, 1000)), "/dev/zero is not a regular file");
+            assert_eq!(message(check_replaceable(zeros)), "/dev/zero is not a regular file");
+        }
+    }
+
+    #[test]
+    fn text_that_is_none_is_refused_with_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, b"abc\xffd").unwrap();
+        assert!(message(read_text(&path, 100)).ends_with("file: byte 3 (counted from 0) is not valid UTF-8"));
+        let mut input = &b"one\nt\xffo\n"[..];
+        assert_eq!(read_line(&mut input, 0).unwrap().unwrap(), "one\n");
+        assert_eq!(
+            message(read_line(&mut input, 1)),
+            "standard input, line 2: byte 1 (counted from 0) is not valid UTF-8"
+        );
+        assert!(read_line(&mut input, 2).unwrap().is_none());
+    }
+
+    #[test]
+    fn checking_a_path_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        check_replaceable(&folder.path().join("new")).unwrap();
+        assert!(check_replaceable(&folder.path().join("none/file")).is_err());
+        assert!(check_replaceable(folder.path()).is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

@@ -156,9 +156,6 @@ fn copy(file: &File, mut output: Output, console: &Console) -> Result<(), Failur
     let bar = console.progress(Some(all));
     for tensor in file.tensors.iter() {
         for part in file.bytes(tensor).chunks(COPIED) {
-            if interrupt::take() {
-                return Err(Failure::Interrupted);
-            }
             output.write(part)?;
             bar.inc(part.len() as u64);
         }

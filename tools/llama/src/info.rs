@@ -34,6 +34,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((mut config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
     match config.positional.as_slice() {
         [] => {}
+        [path] if path.is_empty() => return Err(invocation.usage("expected a file, not an empty name")),
         [path] if config.model.path.is_none() => config.model.path = Some(PathBuf::from(path)),
         _ => return Err(invocation.usage("expected one file")),
     }

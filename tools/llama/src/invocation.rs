@@ -36,7 +36,7 @@ impl Invocation {
 
     /// The same for any table of flags; also returns warnings.
     pub fn parse_over<C>(&self, spec: &Spec<C>, config: C) -> Result<Option<(C, Vec<String>)>, Failure> {
-        let environment = |name: &str| std::env::var(name).ok();
+        let environment = |name: &str| std::env::var_os(name);
         let outcome = spec.parse(config, &self.arguments, &environment).map_err(|error| match error {
             UsageError::OtherTool { flag, .. } => self.usage(format!("{} has no flag {flag}", self.program)),
             other => self.usage(other),

@@ -3,12 +3,13 @@
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{interrupt, source};
+use crate::source;
 use puna_backend::{Backend, BackendError};
 use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, OpenOptions};
 use puna_quant::DType;
 use puna_runtime::{Model, ModelOptions, Placement, RuntimeError};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -53,13 +54,9 @@ pub fn open(
     Ok(Opened { path, file: Arc::new(file) })
 }
 
-/// Refuses a file with a tensor in which a number is infinite or none; Ctrl-C cancels.
+/// Refuses a file with a tensor in which a number is infinite or none.
 fn check_tensors(file: &File) -> Result<(), Failure> {
-    let _busy = interrupt::busy();
     for tensor in file.tensors.iter() {
-        if interrupt::take() {
-            return Err(Failure::Interrupted);
-        }
         puna_quant::validate_rows(tensor.dtype, file.bytes(tensor))
             .map_err(|error| Failure::Failed(format!("tensor {}: {error}", tensor.name)))?;
     }
@@ -117,20 +114,19 @@ pub fn model(
     Ok(model)
 }
 
-/// Loads a model with a progress bar; Ctrl-C cancels.
+/// Loads a model with a progress bar. Ctrl-C ends the program here: there is nothing to put in order.
 pub fn load(
     file: &Arc<File>,
     backend: &Arc<dyn Backend>,
     options: &ModelOptions,
     console: &Console,
 ) -> Result<Model, Failure> {
-    let _busy = interrupt::busy();
     file.prefetch();
     let bytes: u64 = file.tensors.iter().map(|tensor| tensor.byte_len()).sum();
     let bar = console.progress(Some(bytes));
     let mut progress = |share: f32| {
         bar.set_position((share as f64 * bytes as f64) as u64);
-        !interrupt::take()
+        true
     };
     // What the chosen back end cannot run, the processor does.
     let mut backends = vec![backend.clone()];
@@ -167,8 +163,17 @@ fn with_remedy(error: RuntimeError, file: &File, asked: u32) -> Failure {
 
 /// The back end with this name; the automatic one without a name.
 pub fn backend(threads: usize, name: Option<&str>) -> Result<Arc<dyn Backend>, Failure> {
-    let options = puna_backends::Options { threads, ..puna_backends::Options::default() };
-    Ok(puna_backends::start(name, &options).map_err(RuntimeError::from)?)
+    Ok(puna_backends::start(name, &backend_options(threads)).map_err(RuntimeError::from)?)
+}
+
+/// What back ends are started with here.
+pub fn backend_options(threads: usize) -> puna_backends::Options {
+    puna_backends::Options {
+        threads,
+        variable: |name| std::env::var(name).ok(),
+        log: |line| drop(writeln!(std::io::stderr(), "{line}")),
+        ..puna_backends::Options::default()
+    }
 }
 
 /// A number format by its printed name.

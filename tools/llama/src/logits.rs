@@ -32,7 +32,6 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     interrupt::install();
     let opened = load::open(invocation, &config, &console, true)?;
     let mut model = load::model(&opened, &config, &console, 1, 0)?;
-    let _busy = interrupt::busy();
     let greedy = compute(&mut model, &config, rows, &console)?;
     let ids: Vec<String> = greedy.iter().map(u32::to_string).collect();
     pages::print(format!("[{}]\n", ids.join(", ")).as_bytes())
@@ -106,9 +105,6 @@ fn evaluate(
 }
 
 fn run_step(model: &mut Model, tokens: &[u32], outputs: OutputRows) -> Result<Outputs, Failure> {
-    if interrupt::take() {
-        return Err(Failure::Interrupted);
-    }
     let work = vec![Work { sequence: 0, tokens: tokens.to_vec(), outputs }];
     Ok(model.run(&Batch { work })?)
 }

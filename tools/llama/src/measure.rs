@@ -47,7 +47,6 @@ impl<'a> Measuring<'a> {
             self.loaded = Some(self.load(settings)?);
         }
         let Some(loaded) = &mut self.loaded else { return Err(Failure::Failed("no model".into())) };
-        let _busy = interrupt::busy();
         let mut run = Run { loaded, test, random: Random::new(0, 0) };
         if self.warmup {
             say("warmup");
@@ -126,9 +125,6 @@ impl Run<'_> {
     }
 
     fn step(&mut self, tokens: Vec<u32>) -> Result<(), Failure> {
-        if interrupt::take() {
-            return Err(Failure::Interrupted);
-        }
         let work = vec![Work { sequence: 0, tokens, outputs: OutputRows::Last }];
         self.loaded.model.run(&Batch { work })?;
         Ok(())

@@ -49,6 +49,15 @@ pub fn help(invocation: &Invocation) -> Result<(), Failure> {
 }
 
 /// `llama version`.
+pub fn version_tool(invocation: &Invocation) -> Result<(), Failure> {
+    match text_arguments(invocation)?.as_slice() {
+        [] => version(),
+        [flag] if flag == "--help" || flag == "-h" => plain_help(invocation),
+        [other, ..] => Err(invocation.usage(format!("unexpected argument {other:?}"))),
+    }
+}
+
+/// What `--version` prints.
 pub fn version() -> Result<(), Failure> {
     let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
     print(format!("llama (Puna) {} for {target}\n", env!("CARGO_PKG_VERSION")).as_bytes())

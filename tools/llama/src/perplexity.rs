@@ -3,7 +3,7 @@
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{files, interrupt, load, pages, tokenize};
+use crate::{interrupt, load, pages, prompt};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_gguf::Metadata;
 use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Work};
@@ -58,30 +58,16 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
 }
 
 /// The text to predict. A last line feed of a file does not belong to it.
-fn text(invocation: &Invocation, config: &Config) -> Result<Vec<u8>, Failure> {
-    let prompt = &config.prompt;
-    let mut text = match (&prompt.binary_file, &prompt.file, &prompt.text) {
-        (Some(path), _, _) => return files::read(path),
-        (None, Some(path), _) => {
-            let mut text = files::read(path)?;
-            text.pop_if(|last| *last == b'\n');
-            text
-        }
-        (None, None, Some(text)) => text.clone().into_bytes(),
-        (None, None, None) => return Err(invocation.usage("no text: give -f FILE or -p TEXT")),
-    };
-    if prompt.escape {
-        text = tokenize::unescape(&text);
-    }
-    Ok(text)
+fn text(invocation: &Invocation, config: &Config) -> Result<String, Failure> {
+    prompt::given(config)?.ok_or_else(|| invocation.usage("no text: give -f FILE or -p TEXT"))
 }
 
 /// The tokens of a text, and the one that each chunk shall begin with, if the model wants one.
-fn tokens(metadata: &Metadata, text: &[u8], console: &Console) -> Result<(Vec<u32>, Option<u32>), Failure> {
+fn tokens(metadata: &Metadata, text: &str, console: &Console) -> Result<(Vec<u32>, Option<u32>), Failure> {
     let tokenizer = Tokenizer::from_metadata(metadata)?
         .ok_or_else(|| Failure::Failed("the model has no tokenizer".to_owned()))?;
     tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
-    let tokens = tokenizer.encode_bytes(text, true, false);
+    let tokens = tokenizer.encode(text, true, false);
     let vocabulary = tokenizer.vocabulary();
     Ok((tokens, vocabulary.bos().filter(|_| vocabulary.add_bos())))
 }
@@ -263,9 +249,6 @@ fn model_part(tokens: &[u32], range: std::ops::Range<usize>) -> Option<&[u32]> {
 }
 
 fn step(model: &mut Model, work: Vec<Work>) -> Result<puna_runtime::Outputs, Failure> {
-    if interrupt::take() {
-        return Err(Failure::Interrupted);
-    }
     Ok(model.run(&Batch { work })?)
 }
 

@@ -35,7 +35,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         place(&name, &mut config.model);
     }
     let words = words.collect::<Vec<_>>().join(" ");
-    let first = match prompt::text(&config)? {
+    let first = match prompt::message(&config)? {
         Some(first) if words.is_empty() => Some(first),
         Some(_) => return Err(invocation.usage("two prompts: one after the model, one by a flag")),
         None => Some(words).filter(|words| !words.is_empty()),

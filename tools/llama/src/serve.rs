@@ -38,21 +38,25 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
 
 /// Loads the model and starts its engine.
 fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result<Served, Failure> {
+    session::check_sampling(invocation, &config.sampling)?;
     let opened = load::open(invocation, config, console, true)?;
     let metadata = &opened.file.metadata;
     let tokenizer = Tokenizer::from_metadata(metadata)?
         .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
     tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
-    let template = metadata.optional_str("tokenizer.chat_template")?;
-    let renderer = Renderer::choose(template, tokenizer.vocabulary(), &config.chat, console)?;
+    let template = metadata.optional_str("tokenizer.chat_template");
+    let renderer =
+        Renderer::choose(template.as_ref().copied(), tokenizer.vocabulary(), &config.chat, console)?;
     let parallel = config.server.parallel.unwrap_or(PARALLEL);
     let model = load::model(&opened, config, console, parallel, parallel)?;
+    session::warn_of_shift(&model, config, console);
     let information = model.information().clone();
 
     let mut sampling =
         session::parameters(&recommended::sampling(invocation, &SPEC, config, metadata, console)?);
     let within = |token: &u32| *token < information.vocabulary;
     sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
+    sampling.validate(information.vocabulary as usize).map_err(|error| Failure::Failed(error.to_string()))?;
     let defaults = Defaults {
         sampling,
         seed: config.sampling.seed,
@@ -86,7 +90,7 @@ fn options(config: &Config) -> Result<Options, Failure> {
     let server = &config.server;
     let mut api_keys = server.api_keys.clone();
     if let Some(path) = &server.api_key_file {
-        let text = files::read_text(path)?;
+        let text = files::read_text(path, files::SMALL)?;
         api_keys.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));
         if api_keys.is_empty() {
             // Without this an empty file would open the server to everybody.

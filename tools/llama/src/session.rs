@@ -7,7 +7,7 @@ use crate::{console, interrupt, load, recommended};
 use puna_chat::Stops;
 use puna_engine::{Engine, EngineOptions, Event, FinishReason, Request, Timings};
 use puna_flags::{Config, Sampling, Spec};
-use puna_runtime::ModelInformation;
+use puna_runtime::{Model, ModelInformation};
 use puna_sampling::{Parameters, SAMPLERS, random_seed};
 use puna_tokenizer::{Decoder, Tokenizer};
 use std::sync::Arc;
@@ -25,8 +25,8 @@ pub struct Session {
     pub tokenizer: Tokenizer,
     /// Facts about the model.
     pub information: ModelInformation,
-    /// Chat template of the file.
-    pub template: Option<String>,
+    /// Chat template of the file; what is wrong with its key matters only to who needs it.
+    pub template: Result<Option<String>, puna_gguf::Error>,
     /// Bytes of the caches.
     pub cache_bytes: u64,
     sampling: Parameters,
@@ -74,11 +74,13 @@ impl Session {
         predict: i32,
     ) -> Result<Self, Failure> {
         interrupt::install();
+        check_sampling(invocation, &config.sampling)?;
         let opened = load::open(invocation, config, console, true)?;
         let tokenizer = Tokenizer::from_metadata(&opened.file.metadata)?
             .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
         tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
         let model = load::model(&opened, config, console, 1, 1)?;
+        warn_of_shift(&model, config, console);
         let information = model.information().clone();
         let cache_bytes = model.memory().iter().map(|memory| memory.caches).sum();
         if tokenizer.vocabulary().len() > information.vocabulary as usize {
@@ -94,6 +96,9 @@ impl Session {
         let metadata = &opened.file.metadata;
         let mut sampling = parameters(&recommended::sampling(invocation, spec, config, metadata, console)?);
         sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
+        sampling
+            .validate(information.vocabulary as usize)
+            .map_err(|error| Failure::Failed(error.to_string()))?;
         // The beginning token does not count among the tokens that a context shift keeps.
         let begin = i32::from(config.context.keep > 0 && tokenizer.vocabulary().add_bos());
         Ok(Self {
@@ -101,7 +106,7 @@ impl Session {
             engine: Engine::start(model, options).map_err(|error| Failure::Failed(error.to_string()))?,
             tokenizer,
             information,
-            template: metadata.optional_str("tokenizer.chat_template")?.map(str::to_owned),
+            template: metadata.optional_str("tokenizer.chat_template").map(|text| text.map(str::to_owned)),
             cache_bytes,
             sampling,
             ignore_end: config.sampling.ignore_eos,
@@ -111,6 +116,19 @@ impl Session {
             special: config.prompt.special,
             count_every: usize::try_from(config.prompt.print_token_count).unwrap_or(0),
         })
+    }
+
+    /// Refuses a prompt that the engine would refuse, so that nothing is printed before.
+    pub fn check(&self, prompt: &[u32]) -> Result<(), Failure> {
+        let request = self.request(prompt.to_vec());
+        let checked = request.validate(self.information.vocabulary, self.information.context, 1);
+        checked.map_err(|error| Failure::Failed(error.to_string()))
+    }
+
+    /// More bytes than a saved state of the context can have.
+    pub fn saved_bytes(&self) -> u64 {
+        let tokens = u64::from(self.information.context);
+        self.cache_bytes.saturating_add(64 * tokens).saturating_add(1 << 20)
     }
 
     /// From now on the most likely token is chosen, whatever flags and file say.
@@ -191,6 +209,18 @@ impl Session {
             FinishReason::Cancelled => End::Interrupted,
         };
         Ok(Answer { text, tokens, end, timings })
+    }
+}
+
+/// Refuses sampling settings that no model could be used with; what depends on the vocabulary comes later.
+pub fn check_sampling(invocation: &Invocation, sampling: &Sampling) -> Result<(), Failure> {
+    parameters(sampling).validate(usize::MAX).map_err(|error| invocation.usage(error))
+}
+
+/// Says that a model cannot do what `--context-shift` asks for.
+pub fn warn_of_shift(model: &Model, config: &Config, console: &Console) {
+    if let (true, Err(error)) = (config.context.shift, model.check_shift(0)) {
+        console.warn(&format!("--context-shift has no effect: {error}"));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Models in several files: their metadata, and writing all of them or none.
 
 use crate::failure::Failure;
+use crate::files::Unfinished;
 use puna_gguf::{Metadata, TensorSpec, Value, Writer, split};
 use std::path::{Path, PathBuf};
 
@@ -50,9 +51,9 @@ fn alignment(metadata: &Metadata) -> Metadata {
 /// Files that are being written side by side; they get their names together at the end, and dropping this leaves
 /// nothing behind.
 pub struct Output {
-    done: Vec<Writer>,
+    done: Vec<(Writer, Unfinished)>,
     waiting: std::vec::IntoIter<Shard>,
-    current: Option<(Writer, usize)>,
+    current: Option<(Writer, Unfinished, usize)>,
     paths: Vec<PathBuf>,
 }
 
@@ -68,14 +69,14 @@ impl Output {
     /// Writes the next bytes of the next tensor.
     pub fn write(&mut self, data: &[u8]) -> Result<(), Failure> {
         match &mut self.current {
-            Some((writer, _)) => Ok(writer.write_part(data)?),
+            Some((writer, ..)) => Ok(writer.write_part(data)?),
             None => Err(Failure::Failed("there is more data than tensors".to_owned())),
         }
     }
 
     /// Says that a tensor is complete.
     pub fn end_tensor(&mut self) -> Result<(), Failure> {
-        if let Some((_, left)) = &mut self.current {
+        if let Some((_, _, left)) = &mut self.current {
             *left = left.saturating_sub(1);
             if *left == 0 {
                 self.advance()?;
@@ -86,22 +87,23 @@ impl Output {
 
     /// Begins the next file that has tensors.
     fn advance(&mut self) -> Result<(), Failure> {
-        self.done.extend(self.current.take().map(|(writer, _)| writer));
+        self.done.extend(self.current.take().map(|(writer, unfinished, _)| (writer, unfinished)));
         for shard in self.waiting.by_ref() {
             let writer = Writer::create(&shard.path, &shard.metadata, &shard.tensors)?;
+            let unfinished = Unfinished::new(writer.temporary_path());
             if !shard.tensors.is_empty() {
-                self.current = Some((writer, shard.tensors.len()));
+                self.current = Some((writer, unfinished, shard.tensors.len()));
                 return Ok(());
             }
-            self.done.push(writer);
+            self.done.push((writer, unfinished));
         }
         Ok(())
     }
 
     /// Gives all files their names. If that fails for one, those before it are taken away again.
     pub fn finish(mut self) -> Result<Vec<PathBuf>, Failure> {
-        self.done.extend(self.current.take().map(|(writer, _)| writer));
-        for (number, writer) in self.done.into_iter().enumerate() {
+        self.done.extend(self.current.take().map(|(writer, unfinished, _)| (writer, unfinished)));
+        for (number, (writer, _unfinished)) in self.done.into_iter().enumerate() {
             if let Err(error) = writer.finish() {
                 for path in self.paths.iter().take(number) {
                     // The error that is reported is the first one.

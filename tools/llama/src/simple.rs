@@ -25,7 +25,7 @@ const PROMPT: &str = "Hello my name is";
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((mut config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
     let words = config.positional.join(" ");
-    let text = match prompt::text(&config)? {
+    let text = match prompt::given(&config)? {
         Some(text) => text,
         None if words.is_empty() => PROMPT.to_string(),
         None => words,
@@ -34,6 +34,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let mut session = Session::start(invocation, &SPEC, &config, &console, 32)?;
     session.be_greedy();
     let tokens = session.tokenizer.encode(&text, true, true);
+    session.check(&tokens)?;
     pages::print(&session.tokenizer.decode(&tokens, true))?;
     let start = std::time::Instant::now();
     let answer = session.generate(session.request(tokens), &mut |part| pages::print(part.as_bytes()))?;

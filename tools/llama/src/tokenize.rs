@@ -1,13 +1,12 @@
 //! `llama tokenize`: the tokens of a text.
 
 use crate::failure::Failure;
+use crate::files::{self, PROMPT};
 use crate::invocation::Invocation;
 use crate::{pages, source};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_gguf::{File, Header};
 use puna_tokenizer::Tokenizer;
-use std::io::Read;
-use std::path::Path;
 
 /// Flags of `tokenize`.
 pub const SPEC: Spec<Config> = Spec {
@@ -40,7 +39,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
 
     let text = text(&config)?;
     let add_special = config.tokenize.add_bos && tokenizer.vocabulary().add_bos();
-    let tokens = tokenizer.encode_bytes(&text, add_special, config.tokenize.parse_special);
+    let tokens = tokenizer.encode(&text, add_special, config.tokenize.parse_special);
     let mut out = Vec::new();
     if config.tokenize.ids {
         let ids: Vec<String> = tokens.iter().map(u32::to_string).collect();
@@ -59,25 +58,22 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
 }
 
 /// The text to split: from the standard input, else a file, else the flag.
-fn text(config: &Config) -> Result<Vec<u8>, Failure> {
+fn text(config: &Config) -> Result<String, Failure> {
     let prompt = &config.prompt;
-    let text = if config.tokenize.stdin {
-        let mut text = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut text)?;
-        text
+    let (text, name) = if config.tokenize.stdin {
+        (files::read_input(PROMPT)?, files::INPUT.to_string())
     } else if let Some(path) = &prompt.binary_file {
-        return read(path);
+        return files::read_text(path, PROMPT);
     } else if let Some(path) = &prompt.file {
-        read(path)?
+        (files::read(path, PROMPT)?, path.display().to_string())
     } else {
-        prompt.text.clone().unwrap_or_default().into_bytes()
+        (prompt.text.clone().unwrap_or_default().into_bytes(), "-p".to_string())
     };
-    Ok(if prompt.escape { unescape(&text) } else { text })
-}
-
-/// The bytes of a file.
-pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
+    let text = files::text(text, &name)?;
+    if !prompt.escape {
+        return Ok(text);
+    }
+    files::text(unescape(text.as_bytes()), &format!("{name}, escapes replaced"))
 }
 
 /// Replaces `\n`, `\r`, `\t`, `\'`, `\"`, `\\` and `\xHH`; other backslashes stay.

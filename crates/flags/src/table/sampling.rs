@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::flag::{Flag, ToolSet};
-use crate::values::{at_least, filled, integer, number, number_in};
+use crate::values::{at_least, filled, integer, number, number_in, positive};
 
 /// Letters of `--sampler-seq` and the samplers they stand for.
 const SEQUENCE: &[(char, &str)] = &[
@@ -43,14 +43,14 @@ fn sampler_names(value: &str) -> Result<Vec<String>, String> {
         .collect()
 }
 
-/// `ID+BIAS` or `ID-BIAS`; a bias of `inf` is allowed.
+/// `ID+BIAS` or `ID-BIAS`; `-inf` rules a token out.
 fn logit_bias(value: &str) -> Result<(u32, f32), String> {
     let shape = || "expected TOKEN_ID+BIAS or TOKEN_ID-BIAS".to_owned();
     let sign = value.find(['+', '-']).ok_or_else(shape)?;
     let (id, bias) = value.split_at(sign);
     let id = id.trim().parse().map_err(|_| shape())?;
     match bias.parse::<f32>() {
-        Ok(bias) if !bias.is_nan() => Ok((id, bias)),
+        Ok(bias) if !bias.is_nan() && bias != f32::INFINITY => Ok((id, bias)),
         _ => Err(shape()),
     }
 }
@@ -145,7 +145,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .default("64")
     .tools(ToolSet::GENERATE),
     Flag::value("--repeat-penalty", "N", "Divisor for repeated tokens; 1 means none", |c: &mut Config, v| {
-        c.sampling.repeat_penalty = number_in(v, 0.0, f32::MAX)?;
+        c.sampling.repeat_penalty = positive(v)?;
         Ok(())
     })
     .env("LLAMA_ARG_REPEAT_PENALTY")
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(logit_bias("15043+1"), Ok((15043, 1.0)));
         assert_eq!(logit_bias("7-0.5"), Ok((7, -0.5)));
         assert_eq!(logit_bias("7-inf"), Ok((7, f32::NEG_INFINITY)));
-        for wrong in ["", "7", "x+1", "-1+2", "7+x", "7+nan"] {
+        for wrong in ["", "7", "x+1", "-1+2", "7+x", "7+nan", "7+inf", "7+1e99"] {
             assert!(logit_bias(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,7 +1,7 @@
 //! Attention over a layer's cache.
 
-use super::{OpDef, expect_inputs, matmul::dot, shape_error};
-use crate::{Array, Dim, GraphError, StateId, Type, evaluate::Context};
+use super::{OpDef, expect_inputs, fixed, matmul::dot, shape_error};
+use crate::{Array, Dim, GraphError, StateDecl, StateId, Type, evaluate::Context};
 
 /// Which cached positions a query sees, besides belonging to the same sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -18,17 +18,22 @@ pub enum MaskRule {
 }
 
 impl MaskRule {
+    /// First and last position that the query at `query` sees; the last is below the first if it sees none.
+    pub fn interval(self, query: i32) -> (i32, i32) {
+        let back = |n: i64| i32::try_from(i64::from(query) - n).unwrap_or(i32::MIN);
+        match self {
+            MaskRule::Causal => (i32::MIN, query),
+            MaskRule::Window(0) => (i32::MAX, i32::MIN),
+            MaskRule::Window(n) => (back(i64::from(n) - 1), query),
+            MaskRule::Chunked(n) => (back(i64::from(query).rem_euclid(i64::from(n.max(1)))), query),
+            MaskRule::Bidirectional => (i32::MIN, i32::MAX),
+        }
+    }
+
     /// Whether the query at `query` sees the key at `key`.
     pub fn sees(self, query: i32, key: i32) -> bool {
-        match self {
-            MaskRule::Causal => key <= query,
-            MaskRule::Window(n) => key <= query && (query as i64 - key as i64) < n as i64,
-            MaskRule::Chunked(n) => {
-                let chunk = |position: i32| (position as i64).div_euclid(n.max(1) as i64);
-                key <= query && chunk(key) == chunk(query)
-            }
-            MaskRule::Bidirectional => true,
-        }
+        let (first, last) = self.interval(query);
+        first <= key && key <= last
     }
 }
 
@@ -75,6 +80,10 @@ impl OpDef for Attention {
                 "queries, keys and values must be split into heads",
             ));
         };
+        let sinks = inputs.get(3).map_or(&[][..], |_| &inputs[3..]);
+        if !super::are_by_token(&inputs[..inputs.len() - sinks.len()]) {
+            return Err(shape_error("Attention", inputs, "there must be a row for each token"));
+        }
         if query != key || *values != Dim::Fixed(*kv_heads) {
             return Err(shape_error(
                 "Attention",
@@ -96,6 +105,12 @@ impl OpDef for Attention {
 
     fn state(&self) -> Option<StateId> {
         Some(self.state)
+    }
+
+    fn fits_state(&self, inputs: &[Type], state: &StateDecl) -> bool {
+        let StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } = state else { return false };
+        let width = |index: usize, axis: usize| fixed(inputs[index].shape.get(axis));
+        [width(1, 1), width(1, 2), width(2, 2)] == [Some(*kv_heads), Some(*key_dim), Some(*value_dim)]
     }
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {
@@ -165,5 +180,30 @@ impl OpDef for Attention {
             }
         }
         Array::f32(vec![tokens, heads * value_dim], out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_by_position() {
+        for (mask, query, seen) in [
+            (MaskRule::Causal, 3, 0..=3),
+            (MaskRule::Window(1), 3, 3..=3),
+            (MaskRule::Window(3), 5, 3..=5),
+            (MaskRule::Window(100), 5, 0..=5),
+            (MaskRule::Window(u32::MAX), 5, 0..=5),
+            (MaskRule::Chunked(4), 6, 4..=6),
+            (MaskRule::Chunked(4), 8, 8..=8),
+            (MaskRule::Bidirectional, 5, 0..=10),
+        ] {
+            for key in 0..=10 {
+                assert_eq!(mask.sees(query, key), seen.contains(&key), "{mask:?} {query} {key}");
+            }
+        }
+        assert!(!(0..10).any(|key| MaskRule::Window(0).sees(5, key)));
+        assert!(MaskRule::Causal.sees(i32::MAX, i32::MIN));
     }
 }

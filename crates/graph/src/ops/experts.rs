@@ -1,6 +1,6 @@
 //! Mixture of experts: routing, selected projections and their weighted sum (Shazeer et al., arXiv 1701.06538).
 
-use super::{Function, OpDef, expect_inputs, fixed, matmul::dot, shape_error};
+use super::{Function, OpDef, expect_inputs, fixed, matmul::dot, row_index, shape_error};
 use crate::{Array, Dim, Element, GraphError, Type, evaluate::Context};
 
 /// How router logits become probabilities.
@@ -131,13 +131,18 @@ pub struct ExpertWeights {
 impl OpDef for ExpertWeights {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("ExpertWeights", inputs, 2..=3, "logits, selected experts and perhaps factors")?;
-        if inputs[0].shape.len() != 2 || inputs[1].element != Element::I32 {
-            return Err(shape_error("ExpertWeights", inputs, "it needs logits and integers"));
+        let rows = inputs[0].shape[0] == inputs[1].shape[0];
+        if inputs[0].shape.len() != 2 || inputs[1].shape.len() != 2 || !rows {
+            return Err(shape_error("ExpertWeights", inputs, "it needs logits and experts of each token"));
         }
         if inputs.get(2).is_some_and(|factors| factors.shape[..] != inputs[0].shape[1..]) {
             return Err(shape_error("ExpertWeights", inputs, "there must be one factor per expert"));
         }
         Ok(Type::f32(inputs[1].shape.clone()))
+    }
+
+    fn integer_inputs(&self) -> &'static [usize] {
+        &[1]
     }
 
     fn evaluate(&self, inputs: &[&Array], _: &mut Context<'_>) -> Array {
@@ -148,13 +153,17 @@ impl OpDef for ExpertWeights {
         let mut data = Vec::new();
         for (row, experts) in logits.rows().zip(experts.integers().chunks_exact(used)) {
             let scores = self.gating.scores(row);
-            let mut shares: Vec<f64> = experts.iter().map(|expert| scores[*expert as usize]).collect();
+            let mut shares: Vec<f64> =
+                experts.iter().map(|expert| scores[row_index(*expert, scores.len())]).collect();
             if self.gating == Gating::SoftmaxOfChosen {
                 shares = softmax(&shares);
             }
             let divisor = if self.normalise { shares.iter().sum::<f64>().max(LEAST_SUM) } else { 1.0 };
             data.extend(shares.iter().zip(experts).map(|(share, expert)| {
-                let factor = inputs.get(2).map_or(1.0, |factors| factors.floats()[*expert as usize] as f64);
+                let factor = inputs.get(2).map_or(1.0, |factors| {
+                    let factors = factors.floats();
+                    factors[row_index(*expert, factors.len())] as f64
+                });
                 (share / divisor * self.scale as f64 * factor) as f32
             }));
         }
@@ -175,10 +184,15 @@ impl OpDef for MatMulExperts {
             return Err(shape_error("MatMulExperts", inputs, "the weights must be a matrix per expert"));
         };
         let spread = x.shape.len() == 3 && x.shape[..2] == experts.shape[..];
-        if experts.element != Element::I32 || x.width() != Some(columns) || !(x.shape.len() == 2 || spread) {
+        let shared = x.shape.len() == 2 && x.shape[0] == experts.shape[0];
+        if experts.shape.len() != 2 || x.width() != Some(columns) || !(shared || spread) {
             return Err(shape_error("MatMulExperts", inputs, "rows, width and selection must agree"));
         }
         Ok(Type::f32(vec![experts.shape[0], experts.shape[1], Dim::Fixed(rows)]))
+    }
+
+    fn integer_inputs(&self) -> &'static [usize] {
+        &[2]
     }
 
     fn evaluate(&self, inputs: &[&Array], _: &mut Context<'_>) -> Array {
@@ -188,7 +202,8 @@ impl OpDef for MatMulExperts {
         for (slot, expert) in experts.integers().iter().enumerate() {
             let row = if x.shape.len() == 2 { slot / used } else { slot };
             let x = &x.floats()[row * columns..][..columns];
-            let matrix = &weights.floats()[*expert as usize * rows * columns..][..rows * columns];
+            let matrix =
+                &weights.floats()[row_index(*expert, weights.shape[0]) * rows * columns..][..rows * columns];
             data.extend(matrix.chunks_exact(columns).map(|w| dot(w, x) as f32));
         }
         Array::f32(vec![experts.shape[0], used, rows], data)
@@ -204,7 +219,7 @@ impl OpDef for SumExperts {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("SumExperts", inputs, 1..=2, "a value and perhaps shares")?;
         let x = &inputs[0];
-        let agrees = |shares: &Type| x.shape[..2] == shares.shape[..];
+        let agrees = |shares: &Type| x.shape.get(..2) == Some(&shares.shape[..]);
         let rows = x.shape.len() == 3 && fixed(x.shape.get(1)).is_some();
         if !rows || !inputs.get(1).is_none_or(agrees) {
             return Err(shape_error("SumExperts", inputs, "there must be one share per expert row"));
@@ -239,10 +254,11 @@ impl OpDef for AddExpertBias {
         if !rows || biases.shape.len() != 2 || x.shape[2..] != biases.shape[1..] {
             return Err(shape_error("AddExpertBias", inputs, "there must be one bias per expert and column"));
         }
-        if experts.element != Element::I32 {
-            return Err(shape_error("AddExpertBias", inputs, "selected experts must be integers"));
-        }
         Ok(x.clone())
+    }
+
+    fn integer_inputs(&self) -> &'static [usize] {
+        &[2]
     }
 
     fn evaluate(&self, inputs: &[&Array], _: &mut Context<'_>) -> Array {
@@ -250,7 +266,8 @@ impl OpDef for AddExpertBias {
         let width = x.width();
         let rows = x.rows().zip(experts);
         let data = rows.flat_map(|(row, expert)| {
-            row.iter().zip(&biases[*expert as usize * width..]).map(|(x, bias)| x + bias)
+            let bias = &biases[row_index(*expert, inputs[1].shape[0]) * width..];
+            row.iter().zip(bias).map(|(x, bias)| x + bias)
         });
         Array::f32(x.shape.clone(), data.collect())
     }
@@ -267,10 +284,18 @@ pub struct GroupOfExpert {
 impl OpDef for GroupOfExpert {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("GroupOfExpert", inputs, 1..=1, "selected experts")?;
-        if inputs[0].element != Element::I32 || self.size == 0 {
-            return Err(shape_error("GroupOfExpert", inputs, "it needs integers and groups of at least one"));
+        if self.size == 0 || i32::try_from(self.size).is_err() {
+            return Err(shape_error(
+                "GroupOfExpert",
+                inputs,
+                "groups must have at least one and not too many",
+            ));
         }
         Ok(inputs[0].clone())
+    }
+
+    fn integer_inputs(&self) -> &'static [usize] {
+        &[0]
     }
 
     fn evaluate(&self, inputs: &[&Array], _: &mut Context<'_>) -> Array {

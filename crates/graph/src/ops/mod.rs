@@ -1,6 +1,6 @@
 //! Operations: one file each, with attributes, shape rule and evaluation.
 
-use crate::{Array, Dim, Element, GraphError, StateId, Type, evaluate::Context};
+use crate::{Array, Dim, Element, GraphError, StateDecl, StateId, Symbol, Type, evaluate::Context};
 
 mod add;
 mod attention;
@@ -71,11 +71,21 @@ pub use xielu::Xielu;
 
 /// What every operation defines: its shape rule and its meaning.
 pub trait OpDef {
-    /// Type of the result for inputs of these types.
+    /// Type of the result for inputs of these types. [`Op::infer`] has checked element types and extents
+    /// before, so a shape rule has only to compare.
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError>;
+    /// Which inputs are integers; all others are floats.
+    fn integer_inputs(&self) -> &'static [usize] {
+        &[]
+    }
     /// What it keeps from step to step, if anything.
     fn state(&self) -> Option<StateId> {
         None
+    }
+    /// Whether this state has the extents that the operation needs for inputs of these types, which
+    /// [`OpDef::infer`] let through.
+    fn fits_state(&self, _inputs: &[Type], _state: &StateDecl) -> bool {
+        true
     }
     /// The result itself, slow and obvious: sums in `f64`, results rounded once to `f32`.
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array;
@@ -99,8 +109,21 @@ macro_rules! ops {
             pub const NAMES: &[&str] = &[$(stringify!($name)),*];
         }
         impl OpDef for Op {
+            /// Refuses whatever `evaluate` could not be run on: wrong element types, extents that are not
+            /// known or 0 or too large, and what the operation's own rule refuses.
             fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
-                match self { $(Op::$name(op) => op.infer(inputs)),* }
+                check_inputs(self.name(), inputs, self.integer_inputs())?;
+                let result = match self { $(Op::$name(op) => op.infer(inputs)),* }?;
+                match fault(&result) {
+                    Some(reason) => Err(shape_error(self.name(), inputs, reason)),
+                    None => Ok(result),
+                }
+            }
+            fn integer_inputs(&self) -> &'static [usize] {
+                match self { $(Op::$name(op) => op.integer_inputs()),* }
+            }
+            fn fits_state(&self, inputs: &[Type], state: &StateDecl) -> bool {
+                match self { $(Op::$name(op) => op.fits_state(inputs, state)),* }
             }
             fn state(&self) -> Option<StateId> {
                 match self { $(Op::$name(op) => op.state()),* }
@@ -122,6 +145,64 @@ ops! {
 /// Shape-rule helper: builds the error of operation `op`.
 fn shape_error(op: &'static str, inputs: &[Type], reason: &'static str) -> GraphError {
     GraphError::Shape { op, inputs: inputs.to_vec(), reason }
+}
+
+/// Most elements of a value, those of the step's axis aside.
+const MOST_ELEMENTS: u64 = 1 << 40;
+
+/// Product of the fixed extents, if it is small enough.
+fn elements(ty: &Type) -> Option<u64> {
+    let fixed = ty.shape.iter().map(|dim| match dim {
+        Dim::Fixed(extent) => u64::from(*extent),
+        Dim::Of(_) => 1,
+    });
+    let mut fixed = fixed;
+    fixed.try_fold(1_u64, u64::checked_mul).filter(|elements| *elements <= MOST_ELEMENTS)
+}
+
+/// What no value of a graph may be, if this is one: it has one to four axes, extents of the step only on the
+/// first, and none of 0.
+fn fault(ty: &Type) -> Option<&'static str> {
+    let inner = ty.shape.get(1..).unwrap_or(&[]);
+    if !(1..=4).contains(&ty.shape.len()) {
+        Some("a value has one to four axes")
+    } else if ty.shape.contains(&Dim::Fixed(0)) {
+        Some("an extent is 0")
+    } else if inner.iter().any(|dim| matches!(dim, Dim::Of(_))) {
+        Some("only the first extent may come with the step")
+    } else if elements(ty).is_none() {
+        Some("a value is too large")
+    } else {
+        None
+    }
+}
+
+/// Checks what holds for the inputs of every operation.
+fn check_inputs(op: &'static str, inputs: &[Type], integers: &[usize]) -> Result<(), GraphError> {
+    for (index, input) in inputs.iter().enumerate() {
+        let wanted = if integers.contains(&index) { Element::I32 } else { Element::F32 };
+        let mixed = "there are integers where floats belong, or the other way round";
+        if let Some(reason) = fault(input).or((input.element != wanted).then_some(mixed)) {
+            return Err(shape_error(op, inputs, reason));
+        }
+    }
+    Ok(())
+}
+
+/// Whether all values have a row for each token of the step.
+fn are_by_token(inputs: &[Type]) -> bool {
+    inputs.iter().all(|input| input.shape.first() == Some(&Dim::Of(Symbol::Tokens)))
+}
+
+/// Whether this is a recurrent state of so many numbers: the product of the extents.
+fn is_recurrent(state: &StateDecl, extents: &[Option<u32>]) -> bool {
+    let product = extents.iter().try_fold(1_u32, |product, extent| product.checked_mul((*extent)?));
+    matches!(state, StateDecl::Recurrent { elements, .. } if Some(*elements) == product)
+}
+
+/// The index of a row out of `count`; the last one for what is outside, so that no data can end the program.
+fn row_index(index: i32, count: usize) -> usize {
+    usize::try_from(index).unwrap_or(usize::MAX).min(count.saturating_sub(1))
 }
 
 /// Refuses another number of inputs than `allowed`.

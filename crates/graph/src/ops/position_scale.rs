@@ -1,7 +1,7 @@
 //! Attention temperature that grows with the position.
 
 use super::{OpDef, expect_inputs, shape_error};
-use crate::{Array, Element, GraphError, Type, evaluate::Context};
+use crate::{Array, GraphError, Type, evaluate::Context};
 
 /// Inputs: `x` `[Tokens, ...]`, positions `[Tokens]`. Result: each row times
 /// `1 + slope · ln(1 + floor((position + offset) / length))` (Nakanishi, arXiv 2501.19399; Llama 4).
@@ -26,10 +26,14 @@ impl PositionScale {
 impl OpDef for PositionScale {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("PositionScale", inputs, 2..=2, "a value and positions")?;
-        if inputs[1].element != Element::I32 || inputs[0].shape.first() != inputs[1].shape.first() {
+        if inputs[1].shape.len() != 1 || inputs[0].shape.first() != inputs[1].shape.first() {
             return Err(shape_error("PositionScale", inputs, "there must be one integer position per row"));
         }
         Ok(inputs[0].clone())
+    }
+
+    fn integer_inputs(&self) -> &'static [usize] {
+        &[1]
     }
 
     fn evaluate(&self, inputs: &[&Array], _: &mut Context<'_>) -> Array {

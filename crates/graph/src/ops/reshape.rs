@@ -13,8 +13,8 @@ pub struct Reshape {
 impl OpDef for Reshape {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("Reshape", inputs, 1..=1, "one value")?;
-        let elements: u64 = self.trailing.iter().map(|extent| *extent as u64).product();
-        if inputs[0].shape.is_empty() || elements != inputs[0].row_elements() as u64 {
+        let elements = self.trailing.iter().try_fold(1_u64, |all, extent| all.checked_mul(*extent as u64));
+        if inputs[0].shape.is_empty() || elements != Some(inputs[0].row_elements() as u64) {
             return Err(shape_error("Reshape", inputs, "the number of elements in a row must stay"));
         }
         let mut shape = vec![inputs[0].shape[0]];

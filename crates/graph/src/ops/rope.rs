@@ -1,7 +1,7 @@
 //! Rotary position embedding.
 
 use super::{OpDef, expect_inputs, shape_error};
-use crate::{Array, Dim, Element, GraphError, Type, evaluate::Context};
+use crate::{Array, Dim, GraphError, Type, evaluate::Context};
 
 /// Which elements of a head form a pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -87,8 +87,8 @@ impl OpDef for Rope {
         expect_inputs("Rope", inputs, 2..=3, "a value, positions and perhaps factors")?;
         let (x, positions) = (&inputs[0], &inputs[1]);
         let width = x.width().unwrap_or(0);
-        if x.shape.len() != 3 || positions.element != Element::I32 {
-            return Err(shape_error("Rope", inputs, "it needs heads and integer positions"));
+        if x.shape.len() != 3 || positions.shape[..] != x.shape[..1] {
+            return Err(shape_error("Rope", inputs, "it needs heads and one position per row"));
         }
         if self.dimensions == 0 || self.dimensions > width || !self.dimensions.is_multiple_of(2) {
             return Err(shape_error(
@@ -103,6 +103,10 @@ impl OpDef for Rope {
             return Err(shape_error("Rope", inputs, "there must be one factor per pair"));
         }
         Ok(x.clone())
+    }
+
+    fn integer_inputs(&self) -> &'static [usize] {
+        &[1]
     }
 
     fn evaluate(&self, inputs: &[&Array], _: &mut Context<'_>) -> Array {

@@ -4,6 +4,7 @@ use super::conversation::{Conversation, Role};
 use super::{Chat, Flow};
 use crate::console;
 use crate::failure::Failure;
+use crate::files;
 use crate::session::summary;
 use puna_flags::closest;
 use std::path::Path;
@@ -115,7 +116,7 @@ fn path(argument: &str) -> Result<&Path, Failure> {
 }
 
 fn read(chat: &mut Chat<'_>, argument: &str) -> Result<Flow, Failure> {
-    let text = crate::files::read_text(path(argument)?)?;
+    let text = files::read_text(path(argument)?, files::PROMPT)?;
     chat.note(&format!("({argument}, {}, goes before the next message)", console::size(text.len() as u64)));
     chat.attached.push_str(&text);
     if !text.ends_with('\n') {

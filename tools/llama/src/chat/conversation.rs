@@ -107,7 +107,7 @@ impl Conversation {
 
     /// Reads a conversation: what [`Conversation::save`] wrote, or the bare list of messages.
     pub fn load(path: &Path) -> Result<Self, Failure> {
-        let text = crate::files::read_text(path)?;
+        let text = crate::files::read_text(path, crate::files::PROMPT)?;
         Self::parse(&text).map_err(|reason| Failure::Failed(format!("{}: {reason}", path.display())))
     }
 

@@ -8,10 +8,15 @@ use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Config, Context, Editor, Helper};
+use rustyline::{
+    Cmd, ConditionalEventHandler, Config, Context, Editor, Event, EventContext, EventHandler, Helper,
+    KeyEvent,
+};
 use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const PROMPT: &str = "> ";
 /// Lines of history that are kept.
@@ -20,13 +25,20 @@ const HISTORY: usize = 1000;
 /// Where messages come from.
 pub enum Input {
     /// A terminal with line editing.
-    Editor(Box<Editor<Assistant, FileHistory>>),
+    Editor {
+        /// The editor.
+        editor: Box<Editor<Assistant, FileHistory>>,
+        /// Whether the line had text at the last Ctrl-C.
+        typed: Arc<AtomicBool>,
+    },
     /// Plain lines.
     Lines {
         /// Print a prompt before each.
         prompt: bool,
         /// Messages have several lines unless one ends with a backslash.
         multiline: bool,
+        /// Lines that were read.
+        lines: usize,
     },
 }
 
@@ -42,7 +54,7 @@ pub enum Line {
 impl Input {
     /// With an editor if `edit` and the terminal allows it.
     pub fn new(edit: bool, prompt: bool, multiline: bool, colour: bool) -> Self {
-        let plain = Self::Lines { prompt, multiline };
+        let plain = Self::Lines { prompt, multiline, lines: 0 };
         if !edit {
             return plain;
         }
@@ -54,26 +66,29 @@ impl Input {
             // There is none before the first chat.
             let _ = editor.load_history(&path);
         }
-        Self::Editor(Box::new(editor))
+        let typed = Arc::new(AtomicBool::new(false));
+        let interrupt = EventHandler::Conditional(Box::new(Interrupt { typed: typed.clone() }));
+        editor.bind_sequence(KeyEvent::ctrl('C'), interrupt);
+        Self::Editor { editor: Box::new(editor), typed }
     }
 
-    /// The next message. Ctrl-C twice at the prompt ends the input, once drops the line.
+    /// The next message. Ctrl-C drops the line; on an empty one it ends the input when it comes twice in a row.
     pub fn read(&mut self) -> Result<Line, Failure> {
         match self {
-            Self::Editor(editor) => edit(editor),
-            Self::Lines { prompt, multiline } => {
+            Self::Editor { editor, typed } => edit(editor, typed),
+            Self::Lines { prompt, multiline, lines } => {
                 if *prompt {
                     io::stdout().write_all(PROMPT.as_bytes())?;
                     io::stdout().flush()?;
                 }
-                read_plain(&mut io::stdin().lock(), *multiline)
+                read_plain(&mut io::stdin().lock(), *multiline, lines)
             }
         }
     }
 
     /// Writes the history; a failure is no reason to complain at the end of a chat.
     pub fn save(&mut self) {
-        if let (Self::Editor(editor), Some(path)) = (self, history_file()) {
+        if let (Self::Editor { editor, .. }, Some(path)) = (self, history_file()) {
             if let Some(folder) = path.parent() {
                 let _ = std::fs::create_dir_all(folder);
             }
@@ -82,8 +97,8 @@ impl Input {
     }
 }
 
-fn edit(editor: &mut Editor<Assistant, FileHistory>) -> Result<Line, Failure> {
-    let mut interrupted = false;
+fn edit(editor: &mut Editor<Assistant, FileHistory>, typed: &AtomicBool) -> Result<Line, Failure> {
+    let mut warned = false;
     // The editor hears Ctrl-C as a key, and has a terminal to put in order before anything ends.
     let _busy = crate::interrupt::busy();
     loop {
@@ -92,8 +107,9 @@ fn edit(editor: &mut Editor<Assistant, FileHistory>) -> Result<Line, Failure> {
                 let multiline = editor.helper().is_some_and(|helper| helper.multiline);
                 return Ok(Line::Text(message(&text, multiline)));
             }
-            Err(ReadlineError::Interrupted) if !interrupted => {
-                interrupted = true;
+            // The one that only drops what was typed does not leave.
+            Err(ReadlineError::Interrupted) if !warned || typed.load(Ordering::Relaxed) => {
+                warned = true;
                 crate::console::plain("(Ctrl-C again or /exit leaves)");
             }
             Err(ReadlineError::Interrupted | ReadlineError::Eof) => return Ok(Line::End),
@@ -102,17 +118,16 @@ fn edit(editor: &mut Editor<Assistant, FileHistory>) -> Result<Line, Failure> {
     }
 }
 
-fn read_plain(input: &mut dyn BufRead, multiline: bool) -> Result<Line, Failure> {
+fn read_plain(input: &mut dyn BufRead, multiline: bool, lines: &mut usize) -> Result<Line, Failure> {
     let mut text = String::new();
     loop {
-        let mut line = Vec::new();
-        if input.read_until(b'\n', &mut line)? == 0 {
+        let Some(line) = crate::files::read_line(input, *lines)? else {
             // The message was to go on, but nothing came.
             let text = text.trim_end_matches('\n');
             let rest = if text.is_empty() { Line::End } else { Line::Text(message(text, multiline)) };
             return Ok(rest);
-        }
-        let line = String::from_utf8_lossy(&line);
+        };
+        *lines += 1;
         text.push_str(line.trim_end_matches(['\n', '\r']));
         if complete(&text, multiline) {
             return Ok(Line::Text(message(&text, multiline)));
@@ -158,6 +173,18 @@ fn history_file() -> Option<PathBuf> {
         variable("XDG_DATA_HOME").or_else(|| home().map(|home| home.join(".local/share")))
     };
     folder.map(|folder| folder.join("puna").join("chat_history"))
+}
+
+/// Ctrl-C as a key: says whether there was text that it drops.
+struct Interrupt {
+    typed: Arc<AtomicBool>,
+}
+
+impl ConditionalEventHandler for Interrupt {
+    fn handle(&self, _: &Event, _: u16, _: bool, context: &EventContext<'_>) -> Option<Cmd> {
+        self.typed.store(!context.line().is_empty(), Ordering::Relaxed);
+        Some(Cmd::Interrupt)
+    }
 }
 
 /// Completion, several lines and colour of the editor.
@@ -220,7 +247,8 @@ mod tests {
     fn messages(text: &str, multiline: bool) -> Vec<String> {
         let mut input = text.as_bytes();
         let mut all = Vec::new();
-        while let Line::Text(message) = read_plain(&mut input, multiline).unwrap() {
+        let mut lines = 0;
+        while let Line::Text(message) = read_plain(&mut input, multiline, &mut lines).unwrap() {
             all.push(message);
         }
         all
@@ -243,8 +271,11 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced() {
-        let line = read_plain(&mut &b"a\xffb\n"[..], false).unwrap();
-        assert_eq!(line, Line::Text("a\u{fffd}b".into()));
+    fn bytes_that_are_no_text_are_refused() {
+        let failure = read_plain(&mut &b"a\xffb\n"[..], false, &mut 2);
+        assert!(
+            matches!(&failure, Err(Failure::Failed(text)) if text.contains("line 3: byte 1")),
+            "{failure:?}"
+        );
     }
 }

@@ -17,7 +17,11 @@ use template::Renderer;
 
 /// Whether the model's file has a chat template.
 pub fn has_template(session: &Session) -> bool {
-    session.template.as_deref().is_some_and(|text| !text.is_empty())
+    match &session.template {
+        Ok(text) => text.as_deref().is_some_and(|text| !text.is_empty()),
+        // What is there is no text; using it says so.
+        Err(_) => true,
+    }
 }
 
 /// A running chat.
@@ -59,7 +63,7 @@ impl<'a> Chat<'a> {
     pub fn new(session: &'a Session, config: &Config, console: &'a Console) -> Result<Self, Failure> {
         let mut conversation = Conversation::default();
         let system = match &config.chat.system_file {
-            Some(path) => Some(crate::files::read_text(path)?),
+            Some(path) => Some(crate::files::read_text(path, crate::files::PROMPT)?),
             None => config.chat.system.clone(),
         };
         conversation.set_system(system.filter(|system| !system.is_empty()));

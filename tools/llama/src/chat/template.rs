@@ -10,6 +10,9 @@ use puna_tokenizer::{Tokenizer, Vocabulary};
 use serde_json::{Map, Value};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// What helps against a template that cannot be used.
+const REMEDY: &str = "--chat-template and --chat-template-file name another one";
+
 /// A template with what the flags add to it.
 pub struct Renderer {
     /// The template.
@@ -21,34 +24,37 @@ pub struct Renderer {
 impl Renderer {
     /// The template that the flags name, else the model's, else a usual one.
     pub fn new(session: &Session, chat: &Chat, console: &Console) -> Result<Self, Failure> {
-        Self::choose(session.template.as_deref(), session.tokenizer.vocabulary(), chat, console)
+        let of_file = session.template.as_ref().map(Option::as_deref);
+        Self::choose(of_file, session.tokenizer.vocabulary(), chat, console)
     }
 
-    /// The same without a session, from the template in the model's file.
+    /// The same without a session, from what the model's file has as its template.
     pub fn choose(
-        of_file: Option<&str>,
+        of_file: Result<Option<&str>, &puna_gguf::Error>,
         vocabulary: &Vocabulary,
         chat: &Chat,
         console: &Console,
     ) -> Result<Self, Failure> {
         let given = match (&chat.template_file, &chat.template) {
-            (Some(path), _) => Some(crate::files::read_text(path)?),
+            (Some(path), _) => Some(crate::files::read_text(path, crate::files::SMALL)?),
             (None, Some(text)) if text.contains("{{") || text.contains("{%") => Some(text.clone()),
             (None, Some(name)) => Some(builtin::find(name).map_err(failed)?.to_string()),
             (None, None) => None,
         };
-        let usual = || parse(builtin::find(builtin::FALLBACK).map_err(failed)?, vocabulary);
-        let template = match (given, of_file.filter(|text| !text.is_empty())) {
+        let template = match (given, of_file) {
             (Some(source), _) => parse(&source, vocabulary)?,
-            (None, Some(source)) => parse(source, vocabulary).or_else(|failure| {
-                if let Failure::Failed(reason) = failure {
-                    console.warn(&format!("the model's chat template is not used: {reason}"));
-                }
-                usual()
-            })?,
-            (None, None) => {
+            (None, Err(error)) => return Err(Failure::Failed(format!("{error}; {REMEDY}"))),
+            (None, Ok(Some(source))) if !source.is_empty() => {
+                parse(source, vocabulary).map_err(|failure| match failure {
+                    Failure::Failed(reason) => {
+                        Failure::Failed(format!("in the model's file: {reason}; {REMEDY}"))
+                    }
+                    other => other,
+                })?
+            }
+            (None, Ok(_)) => {
                 console.warn(&format!("the model has no chat template: using {}", builtin::FALLBACK));
-                usual()?
+                parse(builtin::find(builtin::FALLBACK).map_err(failed)?, vocabulary)?
             }
         };
         let mut values = match &chat.template_values {
@@ -101,5 +107,5 @@ fn parse(source: &str, vocabulary: &Vocabulary) -> Result<Template, Failure> {
 }
 
 fn failed(error: puna_chat::Error) -> Failure {
-    Failure::Failed(format!("chat template: {error}"))
+    Failure::Failed(error.to_string())
 }

@@ -213,12 +213,7 @@ fn write(
     for (_, planned) in order {
         let tensor = planned.tensor(file)?;
         let data = file.bytes(tensor);
-        let mut put = |bytes: &[u8]| {
-            if interrupt::take() {
-                return Err(Stop::Other(Failure::Interrupted));
-            }
-            output.write(bytes).map_err(Stop::Other)
-        };
+        let mut put = |bytes: &[u8]| output.write(bytes).map_err(Stop::Other);
         let written = if planned.dtype == tensor.dtype {
             data.chunks(COPIED).try_for_each(&mut put)
         } else {

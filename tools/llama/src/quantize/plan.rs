@@ -60,7 +60,7 @@ impl Wishes {
         };
         let mut texts = flags.tensor_types.clone();
         for path in &flags.tensor_type_files {
-            texts.extend(files::read_text(path)?.split_whitespace().map(str::to_owned));
+            texts.extend(files::read_text(path, files::SMALL)?.split_whitespace().map(str::to_owned));
         }
         let mut patterns = Vec::new();
         for text in &texts {

@@ -14,8 +14,6 @@ pub enum Unary {
     Silu,
     /// GELU in its tanh form: `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`.
     Gelu,
-    /// `x * sigmoid(1.702 * x)`.
-    GeluQuick,
     /// `max(x, 0)`.
     Relu,
     /// `max(x, 0)^2`.
@@ -52,8 +50,6 @@ pub enum Unary {
 pub enum Binary {
     /// `a + b`.
     Add,
-    /// `a - b`.
-    Subtract,
     /// `a * b`.
     Multiply,
     /// `a / b`.
@@ -98,7 +94,6 @@ pub fn unary(features: Features, function: Unary, x: Rows<'_>, y: &mut RowsMut<'
         match function {
             Unary::Silu => map!(Silu {}),
             Unary::Gelu => map!(Gelu {}),
-            Unary::GeluQuick => map!(GeluQuick {}),
             Unary::Relu => map!(Relu {}),
             Unary::ReluSquared => map!(ReluSquared {}),
             Unary::Sigmoid => map!(Sigmoid {}),
@@ -130,7 +125,6 @@ pub fn binary(
         }
         match function {
             Binary::Add => zip!(Add {}),
-            Binary::Subtract => zip!(Subtract {}),
             Binary::Multiply => zip!(Multiply {}),
             Binary::Divide => zip!(Divide {}),
             Binary::SiluGate => zip!(Gate(Silu {})),
@@ -215,7 +209,6 @@ function1!(Gelu {}, |self, x| {
     let inner = x.mul(x).fma(V::splat(0.044_715), V::splat(1.0)).mul(x);
     x.div(V::splat(1.0).add(exp(inner.mul(V::splat(-1.595_769_2)))))
 });
-function1!(GeluQuick {}, |self, x| x.div(V::splat(1.0).add(exp(x.mul(V::splat(-1.702))))));
 function1!(Relu {}, |self, x| V::splat(0.0).max(x));
 function1!(ReluSquared {}, |self, x| {
     let positive = V::splat(0.0).max(x);
@@ -249,7 +242,6 @@ impl<F: Function1> Function2 for Gate<F> {
 }
 
 function2!(Add {}, |self, a, b| a.add(b));
-function2!(Subtract {}, |self, a, b| a.sub(b));
 function2!(Multiply {}, |self, a, b| a.mul(b));
 function2!(Divide {}, |self, a, b| a.div(b));
 function2!(OaiGate { alpha, limit }, |self, a, b| {

@@ -11,13 +11,13 @@
 //! [`run`]: Attention::run
 //! [`merge`]: Attention::merge
 
-mod mask;
 mod plan;
 mod products;
 mod tile;
 
-pub use mask::MaskRule;
 pub use plan::{Plan, PlanError, Span};
+
+use puna_graph::ops::MaskRule;
 
 use super::cache::CacheRows;
 use super::rows::{Rows, RowsMut};

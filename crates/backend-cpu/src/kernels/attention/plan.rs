@@ -200,7 +200,7 @@ impl Plan {
     fn scratch_for(heads: Heads, rows: usize) -> usize {
         let (key, value) = (padded(heads.key_dim), padded(heads.value_dim));
         let small = 5 * rows.next_multiple_of(16) + (rows * key / 2).next_multiple_of(16);
-        rows * (key + 2 * value + TILE) + small + TILE * (key + value) + key + TILE
+        rows * (key + 2 * value + TILE) + small + TILE * (key + value) + key + value + TILE
     }
 
     pub(super) fn heads(&self) -> Heads {

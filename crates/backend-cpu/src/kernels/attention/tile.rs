@@ -1,5 +1,7 @@
 //! The work of a chunk: tiles of keys and values against rows of queries.
 
+use std::ops::Range;
+
 use puna_quant::DType;
 
 use super::plan::{Block, Work, padded};
@@ -180,6 +182,7 @@ impl Kernel for Run<'_> {
             key: take(&mut scratch, key_stride),
             keys: take(&mut scratch, TILE * key_stride),
             values: take(&mut scratch, TILE * value_stride),
+            zeros: take(&mut scratch, value_stride),
             scores: take(&mut scratch, rows * TILE),
             distances: take(&mut scratch, TILE),
             cells: [0; TILE],
@@ -260,6 +263,8 @@ struct Tile<'a> {
     key: &'a mut [f32],
     keys: &'a mut [f32],
     values: &'a mut [f32],
+    /// Stands for a hidden value that is not finite.
+    zeros: &'a mut [f32],
     /// `[rows, TILE]`: scores, then weights.
     scores: &'a mut [f32],
     /// Distance in positions of each cell from the token at hand.
@@ -326,7 +331,8 @@ impl Tile<'_> {
             self.positions[i] = position;
             (low, high) = (low.min(position), high.max(position));
         }
-        if !Self::is_seen(attention, inputs, block, low, high) {
+        let (seen, masked) = Self::visibility(attention, inputs, block, (low, high));
+        if !seen {
             return;
         }
 
@@ -340,7 +346,15 @@ impl Tile<'_> {
         self.key_rows[count..].fill(first);
         self.score::<V>(inputs, heads, count);
         self.weigh::<V>(attention, inputs, work, (low, high), count, state);
-        self.add_weighted::<V>(inputs, heads, count, state);
+        if !masked {
+            return self.add_weighted::<V>(inputs, heads, count, state);
+        }
+        self.decode_values::<V>(inputs, heads, count);
+        if self.are_values_finite::<V>(heads, count) {
+            self.add_decoded::<V>(inputs, 0..self.factors.len(), count, state);
+        } else {
+            self.add_seen::<V>(attention, inputs, block, count, state);
+        }
     }
 
     /// Products of all queries with the keys of the tile.
@@ -392,28 +406,97 @@ impl Tile<'_> {
             if is_ready && is_direct::<V>(format.dtype(), dim) {
                 let extents = (rows, dim, stride);
                 add_values::<V>(format.dtype(), weights, &self.value_rows, extents, count, sums, ahead);
-            } else {
-                for (i, row) in self.value_rows[..count].iter_mut().enumerate() {
-                    let value = self.values[i * stride..][..dim].as_mut_ptr();
-                    format.decode_with::<V>(*row, value);
-                    *row = value.cast_const().cast();
-                }
-                let extents = (rows, stride, stride);
-                add_values::<V>(DType::F32, weights, &self.value_rows, extents, count, sums, ahead);
+                return;
             }
+        }
+        self.decode_values::<V>(inputs, heads, count);
+        self.add_decoded::<V>(inputs, 0..rows, count, state);
+    }
+
+    /// Converts the values of the tile and points at the results.
+    #[inline(always)]
+    fn decode_values<V: Vector>(&mut self, inputs: &Inputs<'_>, heads: Heads, count: usize) {
+        let (dim, stride) = (heads.value_dim, padded(heads.value_dim));
+        for (i, row) in self.value_rows[..count].iter_mut().enumerate() {
+            let value = self.values[i * stride..][..dim].as_mut_ptr();
+            // SAFETY: a row of the cache, and room for its numbers.
+            unsafe { inputs.values.format().decode_with::<V>(*row, value) };
+            *row = value.cast_const().cast();
         }
     }
 
-    /// Whether any token of the block sees a position in `low..=high`.
+    /// Adds the converted values to the sums of some rows.
     #[inline(always)]
-    fn is_seen(attention: &Attention<'_>, inputs: &Inputs<'_>, block: &Block, low: i32, high: i32) -> bool {
+    fn add_decoded<V: Vector>(
+        &self,
+        inputs: &Inputs<'_>,
+        rows: Range<usize>,
+        count: usize,
+        state: &mut State<'_>,
+    ) {
+        let stride = state.stride;
+        let offset = TILE * inputs.keys.row_stride();
+        let bytes = if rows.start == 0 { inputs.keys.format().bytes() } else { 0 };
+        let ahead = Ahead { rows: &self.key_rows, offset, bytes };
+        let weights = self.scores[rows.start * TILE..][..rows.len() * TILE].as_ptr();
+        let sums = state.sums[rows.start * stride..][..rows.len() * stride].as_mut_ptr();
+        let extents = (rows.len(), stride, stride);
+        // SAFETY: these rows of weights and sums exist, and the values are padded rows of the tile.
+        unsafe { add_values::<V>(DType::F32, weights, &self.value_rows, extents, count, sums, ahead) };
+    }
+
+    /// Whether all converted values of the tile are finite.
+    #[inline(always)]
+    fn are_values_finite<V: Vector>(&self, heads: Heads, count: usize) -> bool {
+        let mut zeros = V::splat(0.0);
+        for i in (0..count * padded(heads.value_dim)).step_by(V::LANES) {
+            // SAFETY: the rows of the tile are whole vectors.
+            let value = unsafe { V::load(self.values.as_ptr().add(i)) };
+            zeros = value.fma(V::splat(0.0), zeros);
+        }
+        zeros.sum() == 0.0
+    }
+
+    /// As [`Tile::add_decoded`] for all rows, where a hidden value may be anything: a weight of zero would not keep
+    /// an infinite one out of the sum.
+    #[inline(always)]
+    fn add_seen<V: Vector>(
+        &mut self,
+        attention: &Attention<'_>,
+        inputs: &Inputs<'_>,
+        block: &Block,
+        count: usize,
+        state: &mut State<'_>,
+    ) {
+        let group = attention.heads.group();
+        let values = self.value_rows;
+        self.zeros.fill(0.0);
+        let zeros: *const u8 = self.zeros.as_ptr().cast();
+        for token in 0..block.tokens {
+            let (from, to) = attention.mask.interval(inputs.token_positions[block.first_token + token]);
+            for i in 0..count {
+                let is_seen = from <= self.positions[i] && self.positions[i] <= to;
+                self.value_rows[i] = if is_seen { values[i] } else { zeros };
+            }
+            self.add_decoded::<V>(inputs, token * group..(token + 1) * group, count, state);
+        }
+    }
+
+    /// Whether any token of the block sees a position in `low..=high`, and whether any does not see all of them.
+    #[inline(always)]
+    fn visibility(
+        attention: &Attention<'_>,
+        inputs: &Inputs<'_>,
+        block: &Block,
+        (low, high): (i32, i32),
+    ) -> (bool, bool) {
+        let (mut seen, mut masked) = (false, false);
         for token in block.first_token..block.first_token + block.tokens {
             let (from, to) = attention.mask.interval(inputs.token_positions[token]);
-            if from <= high && low <= to {
-                return true;
-            }
+            seen |= from <= high && low <= to;
+            masked |= low < from || to < high;
         }
-        false
+        (seen, masked)
     }
 
     /// Turns scores into weights relative to each row's largest score so far, and rescales the rows' sums if that

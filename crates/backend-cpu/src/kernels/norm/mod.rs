@@ -13,8 +13,6 @@ pub enum NormKind {
     Rms,
     /// `(x - mean) / sqrt(mean((x - mean)^2) + epsilon)`.
     Layer,
-    /// `x / max(sqrt(sum(x^2)), epsilon)`.
-    L2,
 }
 
 /// A normalisation with its weights.
@@ -41,54 +39,12 @@ impl Norm<'_> {
         }
     }
 
-    /// `sum = x + residual; y = norm(sum)` for the rows in `range`; `sum` may be `x` or `residual`.
-    pub fn run_with_residual(
-        &self,
-        features: Features,
-        x: Rows<'_>,
-        residual: Rows<'_>,
-        sum: &mut RowsMut<'_>,
-        y: &mut RowsMut<'_>,
-        range: Range<usize>,
-    ) {
-        self.check(x, y);
-        assert!(residual.width() == x.width() && sum.width() == x.width(), "residual of another width");
-        for row in range {
-            let sum = sum.row(row);
-            dispatch(features, AddRow { width: x.width(), a: x.row(row), b: residual.row(row), y: sum });
-            dispatch(features, NormRow { norm: self, width: x.width(), x: sum, y: y.row(row) });
-        }
-    }
-
     fn check(&self, x: Rows<'_>, y: &RowsMut<'_>) {
         let width = x.width();
         assert!(self.groups > 0 && width.is_multiple_of(self.groups), "{} groups in {width}", self.groups);
         assert_eq!(width, y.width(), "output of another width");
         for data in [self.weight, self.bias].into_iter().flatten() {
             assert!(data.len() == width || data.len() == width / self.groups, "{} weights", data.len());
-        }
-    }
-}
-
-struct AddRow {
-    width: usize,
-    a: *const f32,
-    b: *const f32,
-    y: *mut f32,
-}
-
-impl Kernel for AddRow {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Vector>(self) {
-        for i in (0..self.width).step_by(V::LANES) {
-            let count = self.width - i;
-            // SAFETY: the pointers are rows of this width.
-            unsafe {
-                let sum = load_upto::<V>(self.a.add(i), count).add(load_upto::<V>(self.b.add(i), count));
-                store_upto(sum, self.y.add(i), count);
-            }
         }
     }
 }
@@ -120,13 +76,10 @@ impl Kernel for NormRow<'_> {
                 let (x, y) = (self.x.add(start), self.y.add(start));
                 let mean = match norm.kind {
                     NormKind::Layer => sum::<V>(x, width) / width as f32,
-                    NormKind::Rms | NormKind::L2 => 0.0,
+                    NormKind::Rms => 0.0,
                 };
                 let squares = sum_of_squares::<V>(x, width, mean);
-                let factor = match norm.kind {
-                    NormKind::L2 => 1.0 / squares.sqrt().max(norm.epsilon),
-                    NormKind::Rms | NormKind::Layer => 1.0 / (squares / width as f32 + norm.epsilon).sqrt(),
-                };
+                let factor = 1.0 / (squares / width as f32 + norm.epsilon).sqrt();
                 let (mean, factor) = (V::splat(mean), V::splat(factor));
                 for i in (0..width).step_by(V::LANES) {
                     let count = width - i;

@@ -5,18 +5,11 @@
 
 use std::ops::Range;
 
+use puna_graph::ops::RopeKind;
+
 use super::rows::{Rows, RowsMut};
 use super::vector::{Kernel, Vector, dispatch, load_upto, store_upto};
 use crate::isa::Features;
-
-/// Which numbers of a head form a pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RopeKind {
-    /// 2i and 2i + 1.
-    Norm,
-    /// i and i + n/2.
-    Neox,
-}
 
 /// Which part of each head is rotated, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,12 +36,12 @@ pub fn frequencies(base: f64, dims: usize, factors: Option<&[f32]>) -> Vec<f64> 
 }
 
 impl Rope {
-    /// Numbers in a row of the table: cosines, then sines. For [`RopeKind::Norm`] each stands twice, as the
+    /// Numbers in a row of the table: cosines, then sines. For [`RopeKind::Interleaved`] each stands twice, as the
     /// pair lies in memory, and the first sine of a pair is negated.
     pub fn table_width(&self) -> usize {
         match self.kind {
-            RopeKind::Norm => 2 * self.dims,
-            RopeKind::Neox => self.dims,
+            RopeKind::Interleaved => 2 * self.dims,
+            RopeKind::Split => self.dims,
         }
     }
 
@@ -73,8 +66,8 @@ impl Rope {
                 let (sine, cosine) = (position * frequency).sin_cos();
                 let (sine, cosine) = ((sine * magnitude) as f32, (cosine * magnitude) as f32);
                 match self.kind {
-                    RopeKind::Neox => (cosines[pair], sines[pair]) = (cosine, sine),
-                    RopeKind::Norm => {
+                    RopeKind::Split => (cosines[pair], sines[pair]) = (cosine, sine),
+                    RopeKind::Interleaved => {
                         (cosines[2 * pair], cosines[2 * pair + 1]) = (cosine, cosine);
                         (sines[2 * pair], sines[2 * pair + 1]) = (-sine, sine);
                     }
@@ -130,9 +123,9 @@ impl Kernel for RotateRow {
                 }
                 let (x, y) = (x.add(offset), y.add(offset));
                 match kind {
-                    RopeKind::Neox => rotate_halves::<V>(self.table, x, y, dims / 2),
-                    RopeKind::Norm if V::LANES == 1 => rotate_pairs_one(self.table, x, y, dims),
-                    RopeKind::Norm => rotate_pairs::<V>(self.table, x, y, dims),
+                    RopeKind::Split => rotate_halves::<V>(self.table, x, y, dims / 2),
+                    RopeKind::Interleaved if V::LANES == 1 => rotate_pairs_one(self.table, x, y, dims),
+                    RopeKind::Interleaved => rotate_pairs::<V>(self.table, x, y, dims),
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The gated delta rule, a linear attention that corrects what it remembers.
 
-use super::{OpDef, expect_inputs, extents, shape_error};
-use crate::{Array, GraphError, StateId, Type, evaluate::Context};
+use super::{OpDef, are_by_token, expect_inputs, extents, is_recurrent, shape_error};
+use crate::{Array, GraphError, StateDecl, StateId, Type, evaluate::Context};
 
 /// Which key head a value head reads where there are fewer of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -31,6 +31,9 @@ pub struct GatedDeltaRule {
 impl OpDef for GatedDeltaRule {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("GatedDeltaRule", inputs, 5..=5, "queries, keys, values, decays and rates")?;
+        if !are_by_token(inputs) {
+            return Err(shape_error("GatedDeltaRule", inputs, "there must be a row for each token"));
+        }
         let all: Vec<Vec<Option<u32>>> = inputs.iter().map(extents).collect();
         let ([_, Some(key_heads), key_dim @ Some(_)], [_, heads @ Some(head_count), Some(_)]) =
             (&all[1][..], &all[2][..])
@@ -50,6 +53,11 @@ impl OpDef for GatedDeltaRule {
 
     fn state(&self) -> Option<StateId> {
         Some(self.state)
+    }
+
+    fn fits_state(&self, inputs: &[Type], state: &StateDecl) -> bool {
+        let (keys, values) = (extents(&inputs[1]), extents(&inputs[2]));
+        is_recurrent(state, &[values[1], keys[2], values[2]])
     }
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {

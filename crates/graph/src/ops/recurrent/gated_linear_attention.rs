@@ -1,7 +1,7 @@
 //! Linear attention with decay: RWKV 6, gated linear attention, lightning attention.
 
-use super::{OpDef, expect_inputs, extents, shape_error};
-use crate::{Array, GraphError, StateId, Type, evaluate::Context};
+use super::{OpDef, are_by_token, expect_inputs, extents, is_recurrent, shape_error};
+use crate::{Array, GraphError, StateDecl, StateId, Type, evaluate::Context};
 
 /// Inputs: queries and keys `[Tokens, heads, key_dim]`, values `[Tokens, heads, value_dim]`, decays
 /// `[Tokens, heads, key_dim]` or one per head `[heads]`, optional bonus `[heads, key_dim]`.
@@ -26,6 +26,9 @@ impl OpDef for GatedLinearAttention {
         let fixed = usize::from(self.head_decays.is_none());
         let expected = "queries, keys, values, decays that are not constant and perhaps a bonus";
         expect_inputs("GatedLinearAttention", inputs, 3 + fixed..=4 + fixed, expected)?;
+        if !are_by_token(&inputs[..3 + fixed]) {
+            return Err(shape_error("GatedLinearAttention", inputs, "there must be a row for each token"));
+        }
         let all: Vec<Vec<Option<u32>>> = inputs.iter().map(extents).collect();
         let ([_, heads @ Some(head_count), key_dim @ Some(_)], [_, value_heads, Some(_)]) =
             (&all[1][..], &all[2][..])
@@ -45,6 +48,11 @@ impl OpDef for GatedLinearAttention {
 
     fn state(&self) -> Option<StateId> {
         Some(self.state)
+    }
+
+    fn fits_state(&self, inputs: &[Type], state: &StateDecl) -> bool {
+        let (keys, values) = (extents(&inputs[1]), extents(&inputs[2]));
+        is_recurrent(state, &[keys[1], keys[2], values[2]])
     }
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {

@@ -1,6 +1,6 @@
 //! Operations that carry a state from token to token.
 
-use super::{OpDef, expect_inputs, extents, matmul, shape_error};
+use super::{OpDef, are_by_token, expect_inputs, extents, is_recurrent, matmul, shape_error};
 
 mod gated_delta_rule;
 mod gated_linear_attention;

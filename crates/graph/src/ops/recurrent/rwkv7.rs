@@ -1,7 +1,7 @@
 //! The recurrence of RWKV 7.
 
-use super::{OpDef, expect_inputs, extents, matmul::dot, shape_error};
-use crate::{Array, GraphError, StateId, Type, evaluate::Context};
+use super::{OpDef, are_by_token, expect_inputs, extents, is_recurrent, matmul::dot, shape_error};
+use crate::{Array, GraphError, StateDecl, StateId, Type, evaluate::Context};
 
 /// Inputs, all `[Tokens, heads, dim]`: receptances `r`, decays `w`, keys `k`, values `v`, removal keys `e`, rates `a`.
 ///
@@ -17,6 +17,9 @@ impl OpDef for Rwkv7 {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         let expected = "receptances, decays, keys, values, removal keys and rates";
         expect_inputs("Rwkv7", inputs, 6..=6, expected)?;
+        if !are_by_token(inputs) {
+            return Err(shape_error("Rwkv7", inputs, "there must be a row for each token"));
+        }
         let split = matches!(extents(&inputs[0])[..], [_, Some(_), Some(_)]);
         if !split || inputs.iter().any(|input| *input != inputs[0]) {
             return Err(shape_error("Rwkv7", inputs, "all inputs must be split into the same heads"));
@@ -26,6 +29,11 @@ impl OpDef for Rwkv7 {
 
     fn state(&self) -> Option<StateId> {
         Some(self.state)
+    }
+
+    fn fits_state(&self, inputs: &[Type], state: &StateDecl) -> bool {
+        let all = extents(&inputs[0]);
+        is_recurrent(state, &[all[1], all[2], all[2]])
     }
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {

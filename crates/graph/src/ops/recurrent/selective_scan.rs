@@ -1,7 +1,7 @@
 //! Selective state space, the recurrence of Mamba 1 and 2.
 
-use super::{OpDef, expect_inputs, extents, shape_error};
-use crate::{Array, GraphError, StateId, Type, evaluate::Context};
+use super::{OpDef, are_by_token, expect_inputs, extents, is_recurrent, shape_error};
+use crate::{Array, GraphError, StateDecl, StateId, Type, evaluate::Context};
 
 /// Inputs: `u` `[Tokens, heads, dim]`, time steps `[Tokens, heads]`, `a` `[heads, size]` or `[heads]`, `b` and `c`
 /// `[Tokens, groups, size]`, skip `[heads]`. Head `h` reads group `h / (heads / groups)`.
@@ -18,6 +18,9 @@ pub struct SelectiveScan {
 impl OpDef for SelectiveScan {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("SelectiveScan", inputs, 6..=6, "u, time steps, a, b, c and skip")?;
+        if !are_by_token(&[&inputs[..2], &inputs[3..5]].concat()) {
+            return Err(shape_error("SelectiveScan", inputs, "there must be a row for each token"));
+        }
         let all: Vec<Vec<Option<u32>>> = inputs.iter().map(extents).collect();
         let ([_, heads @ Some(head_count), Some(_)], [_, Some(groups), size @ Some(_)]) =
             (&all[0][..], &all[3][..])
@@ -38,6 +41,11 @@ impl OpDef for SelectiveScan {
 
     fn state(&self) -> Option<StateId> {
         Some(self.state)
+    }
+
+    fn fits_state(&self, inputs: &[Type], state: &StateDecl) -> bool {
+        let (u, b) = (extents(&inputs[0]), extents(&inputs[3]));
+        is_recurrent(state, &[u[1], u[2], b[2]])
     }
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {

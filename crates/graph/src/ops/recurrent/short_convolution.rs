@@ -1,7 +1,7 @@
 //! A short causal convolution over the tokens of a sequence.
 
-use super::{OpDef, expect_inputs, extents, shape_error};
-use crate::{Array, GraphError, StateId, Type, evaluate::Context};
+use super::{OpDef, are_by_token, expect_inputs, extents, is_recurrent, shape_error};
+use crate::{Array, GraphError, StateDecl, StateId, Type, evaluate::Context};
 
 /// Inputs: `x` `[Tokens, channels]`, weight `[channels, kernel]`, optional bias `[channels]`. Result: as `x`, for
 /// each channel `Σ_k weight[k] · x[t − kernel + 1 + k] + bias`; rows before the first of a sequence are zero.
@@ -15,6 +15,9 @@ pub struct ShortConvolution {
 impl OpDef for ShortConvolution {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("ShortConvolution", inputs, 2..=3, "a value, a weight and perhaps a bias")?;
+        if !are_by_token(&inputs[..1]) {
+            return Err(shape_error("ShortConvolution", inputs, "there must be a row for each token"));
+        }
         let (x, weight) = (extents(&inputs[0]), extents(&inputs[1]));
         let fits = match (&x[..], &weight[..]) {
             ([_, channels @ Some(_)], [others, Some(kernel)]) => channels == others && *kernel > 0,
@@ -28,6 +31,12 @@ impl OpDef for ShortConvolution {
 
     fn state(&self) -> Option<StateId> {
         Some(self.state)
+    }
+
+    fn fits_state(&self, inputs: &[Type], state: &StateDecl) -> bool {
+        let weight = extents(&inputs[1]);
+        let before = weight[1].map(|kernel| kernel - 1);
+        is_recurrent(state, &[weight[0], before])
     }
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {

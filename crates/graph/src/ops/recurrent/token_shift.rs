@@ -1,7 +1,7 @@
 //! The row before.
 
-use super::{OpDef, expect_inputs, shape_error};
-use crate::{Array, Element, GraphError, StateId, Type, evaluate::Context};
+use super::{OpDef, are_by_token, expect_inputs, extents, is_recurrent, shape_error};
+use crate::{Array, Element, GraphError, StateDecl, StateId, Type, evaluate::Context};
 
 /// Input: `x` `[Tokens, n]`. Result: for each row the one before it in its sequence, zeros for the first
 /// (Peng et al., arXiv 2305.13048). State: the last row, `[n]`.
@@ -14,6 +14,9 @@ pub struct TokenShift {
 impl OpDef for TokenShift {
     fn infer(&self, inputs: &[Type]) -> Result<Type, GraphError> {
         expect_inputs("TokenShift", inputs, 1..=1, "one value")?;
+        if !are_by_token(inputs) {
+            return Err(shape_error("TokenShift", inputs, "there must be a row for each token"));
+        }
         if inputs[0].element != Element::F32 || inputs[0].shape.len() != 2 || inputs[0].width().is_none() {
             return Err(shape_error("TokenShift", inputs, "it needs rows of fixed width"));
         }
@@ -22,6 +25,10 @@ impl OpDef for TokenShift {
 
     fn state(&self) -> Option<StateId> {
         Some(self.state)
+    }
+
+    fn fits_state(&self, inputs: &[Type], state: &StateDecl) -> bool {
+        is_recurrent(state, &extents(&inputs[0])[1..])
     }
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {

@@ -1,0 +1,492 @@
+//! The C interface of OpenVINO as safe types. The only file of this crate with `unsafe`.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::Path;
+use std::ptr;
+use std::sync::Arc;
+
+use openvino_sys as sys;
+use openvino_sys::ov_status_e::OK;
+
+use crate::ir::Element;
+
+/// What the library said about a failure.
+pub type Failure = String;
+
+/// Functions that only a library new enough has.
+const NEEDED: &[&str] = &[
+    "ov_get_openvino_version",
+    "ov_core_set_properties",
+    "ov_core_compile_model_props",
+    "ov_get_last_err_msg",
+];
+
+/// Loads the library at this path for the whole process; a second call changes nothing.
+pub fn load(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    // SAFETY: opening runs the library's initialisers; it is the file that the user's set-up names as OpenVINO.
+    let library = unsafe { libloading::Library::new(path) }.map_err(|error| format!("{shown}: {error}"))?;
+    for name in NEEDED {
+        // SAFETY: the symbol is only looked for and never called.
+        let found = unsafe { library.get::<*const c_void>(name.as_bytes()) };
+        found.map_err(|_| format!("{shown} is too old: it lacks {name}"))?;
+    }
+    sys::library::load_from(path).map_err(|error| format!("{shown}: {error}"))?;
+    // Threads and plugins of the library live until the process ends.
+    std::mem::forget(library);
+    Ok(())
+}
+
+/// Version of the loaded library, for example `2026.4.1-…`.
+pub fn version() -> String {
+    let mut version = sys::ov_version_t { buildNumber: ptr::null(), description: ptr::null() };
+    // SAFETY: the function fills the structure, which is freed after its text is copied.
+    unsafe {
+        if sys::ov_get_openvino_version(&mut version) != OK {
+            return String::new();
+        }
+        let text = CStr::from_ptr(version.buildNumber).to_string_lossy().into_owned();
+        sys::ov_version_free(&mut version);
+        text
+    }
+}
+
+fn check(status: sys::ov_status_e) -> Result<(), Failure> {
+    if status == OK {
+        return Ok(());
+    }
+    // SAFETY: the message is a string of the library's or null.
+    let message = unsafe {
+        let message = sys::ov_get_last_err_msg();
+        match message.is_null() {
+            true => String::new(),
+            false => CStr::from_ptr(message).to_string_lossy().into_owned(),
+        }
+    };
+    let message =
+        message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    Err(if message.is_empty() { format!("{status:?}") } else { message })
+}
+
+fn text(value: &str) -> Result<CString, Failure> {
+    CString::new(value).map_err(|_| format!("{value:?} contains a zero byte"))
+}
+
+fn element(element: Element) -> sys::ov_element_type_e {
+    use sys::ov_element_type_e as E;
+    match element {
+        Element::F32 => E::F32,
+        Element::F16 => E::F16,
+        Element::BF16 => E::BF16,
+        Element::I64 => E::I64,
+        Element::I32 => E::I32,
+        Element::I8 => E::I8,
+        Element::U8 => E::U8,
+        Element::I4 => E::I4,
+        Element::U4 => E::U4,
+        Element::Boolean => E::OV_BOOLEAN,
+    }
+}
+
+/// The element type of the library's, if it is one of ours.
+fn of_library(kind: sys::ov_element_type_e) -> Option<Element> {
+    const ALL: [Element; 7] =
+        [Element::F32, Element::F16, Element::BF16, Element::I64, Element::I32, Element::I8, Element::U8];
+    ALL.into_iter().find(|ours| element(*ours) == kind)
+}
+
+/// A pointer of the library's that is freed with its owner.
+struct Owned<T> {
+    pointer: *mut T,
+    free: unsafe fn(*mut T),
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from the function that `free` belongs to and is given back once.
+        unsafe { (self.free)(self.pointer) }
+    }
+}
+
+// SAFETY: the library's objects may be used from any thread, one at a time, which `&mut` of the wrappers sees to;
+// a core is made for use by several.
+unsafe impl<T> Send for Owned<T> {}
+// SAFETY: as above; what a shared reference can reach (a core, a compiled model) is made for several threads.
+unsafe impl<T> Sync for Owned<T> {}
+
+/// The library's root object.
+#[derive(Clone)]
+pub struct Core(Arc<Owned<sys::ov_core_t>>);
+
+impl Core {
+    /// A new one; the library is loaded.
+    pub fn new() -> Result<Self, Failure> {
+        let mut pointer = ptr::null_mut();
+        // SAFETY: the function stores a new object in the pointer.
+        check(unsafe { sys::ov_core_create(&mut pointer) })?;
+        Ok(Self(Arc::new(Owned { pointer, free: sys::ov_core_free })))
+    }
+
+    /// Names of the devices that its plugins found.
+    pub fn devices(&self) -> Result<Vec<String>, Failure> {
+        let mut list = sys::ov_available_devices_t { devices: ptr::null_mut(), size: 0 };
+        // SAFETY: the function fills the list, whose strings are copied before it is freed.
+        unsafe {
+            check(sys::ov_core_get_available_devices(self.0.pointer, &mut list))?;
+            let names = (0..list.size)
+                .map(|index| CStr::from_ptr(*list.devices.add(index)).to_string_lossy().into_owned())
+                .collect();
+            sys::ov_available_devices_free(&mut list);
+            Ok(names)
+        }
+    }
+
+    /// A property of a device as text.
+    pub fn property(&self, device: &str, key: &str) -> Result<String, Failure> {
+        let (device, key) = (text(device)?, text(key)?);
+        let mut value: *mut c_char = ptr::null_mut();
+        // SAFETY: the strings end with zero; the value is copied before it is freed.
+        unsafe {
+            check(sys::ov_core_get_property(self.0.pointer, device.as_ptr(), key.as_ptr(), &mut value))?;
+            let text = CStr::from_ptr(value).to_string_lossy().into_owned();
+            sys::ov_free(value);
+            Ok(text)
+        }
+    }
+
+    /// Reads a model from its text and constants, which it keeps as long as it needs them.
+    pub fn read(&self, xml: &str, constants: Tensor) -> Result<Model, Failure> {
+        let mut pointer = ptr::null_mut();
+        // SAFETY: text and length belong together; the library takes a share of the tensor's memory.
+        let status = unsafe {
+            sys::ov_core_read_model_from_memory_buffer(
+                self.0.pointer,
+                xml.as_ptr().cast(),
+                xml.len(),
+                constants.0.pointer,
+                &mut pointer,
+            )
+        };
+        check(status)?;
+        Ok(Model(Owned { pointer, free: sys::ov_model_free }))
+    }
+
+    /// Compiles a model for a device.
+    pub fn compile(
+        &self,
+        model: &Model,
+        device: &str,
+        properties: &[(String, String)],
+    ) -> Result<Compiled, Failure> {
+        let device = text(device)?;
+        let texts: Vec<(CString, CString)> = properties
+            .iter()
+            .map(|(key, value)| Ok((text(key)?, text(value)?)))
+            .collect::<Result<_, Failure>>()?;
+        let pairs: Vec<sys::ov_property_t> = texts
+            .iter()
+            .map(|(key, value)| sys::ov_property_t { key: key.as_ptr(), value: value.as_ptr().cast() })
+            .collect();
+        let mut pointer = ptr::null_mut();
+        // SAFETY: all strings live until the call returns.
+        let status = unsafe {
+            sys::ov_core_compile_model_props(
+                self.0.pointer,
+                model.0.pointer,
+                device.as_ptr(),
+                pairs.len(),
+                pairs.as_ptr(),
+                &mut pointer,
+            )
+        };
+        check(status)?;
+        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }))
+    }
+
+    /// A compiled model from the bytes that [`Compiled::export`] wrote.
+    pub fn import(&self, bytes: &[u8], device: &str) -> Result<Compiled, Failure> {
+        let device = text(device)?;
+        let mut pointer = ptr::null_mut();
+        // SAFETY: bytes and length belong together.
+        let status = unsafe {
+            sys::ov_core_import_model(
+                self.0.pointer,
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                device.as_ptr(),
+                &mut pointer,
+            )
+        };
+        check(status)?;
+        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }))
+    }
+}
+
+/// A model that was read.
+pub struct Model(Owned<sys::ov_model_t>);
+
+impl Model {
+    /// Puts paged attention in the place of the layers that stand for it.
+    pub fn page(&mut self, shim: &Shim) -> Result<(), Failure> {
+        shim.call(shim.page_attention, self.0.pointer.cast())
+    }
+}
+
+/// Functions of the shim.
+type OnObject = unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> c_int;
+
+/// The small library of ours that adds what the C interface lacks.
+pub struct Shim {
+    /// Version of OpenVINO that it was built for.
+    pub version: String,
+    page_attention: OnObject,
+}
+
+impl Shim {
+    /// Opens it; OpenVINO's own library is loaded.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let shown = path.display();
+        // SAFETY: opening runs the library's initialisers; it is the shim that lies beside the program or OpenVINO, or
+        // that the user names.
+        let library =
+            unsafe { libloading::Library::new(path) }.map_err(|error| format!("{shown}: {error}"))?;
+        let missing = |_| format!("{shown} lacks a function; build it again");
+        // SAFETY: the types are those of the functions in shim.cpp, and the library is never closed.
+        unsafe {
+            let version = *library
+                .get::<unsafe extern "C" fn() -> *const c_char>(b"puna_openvino_version")
+                .map_err(missing)?;
+            let page_attention = *library.get::<OnObject>(b"puna_page_attention").map_err(missing)?;
+            let version = CStr::from_ptr(version()).to_string_lossy().into_owned();
+            // Objects that its functions made live in OpenVINO's hands, so its code stays until the process ends.
+            std::mem::forget(library);
+            Ok(Self { version, page_attention })
+        }
+    }
+
+    fn call(&self, function: OnObject, object: *mut c_void) -> Result<(), Failure> {
+        let mut message: [c_char; 1024] = [0; 1024];
+        // SAFETY: the object is one of the C interface's own, of the kind that the function expects, and the message is
+        // as long as said; the function ends it with zero.
+        unsafe {
+            if function(object, message.as_mut_ptr(), message.len()) == 0 {
+                return Ok(());
+            }
+            Err(CStr::from_ptr(message.as_ptr()).to_string_lossy().into_owned())
+        }
+    }
+}
+
+/// A model compiled for a device.
+pub struct Compiled(Owned<sys::ov_compiled_model_t>);
+
+impl Compiled {
+    /// Something to run it with; each has variables of its own.
+    pub fn request(&self) -> Result<Request, Failure> {
+        let mut pointer = ptr::null_mut();
+        // SAFETY: the function stores a new object in the pointer.
+        check(unsafe { sys::ov_compiled_model_create_infer_request(self.0.pointer, &mut pointer) })?;
+        Ok(Request(Owned { pointer, free: sys::ov_infer_request_free }))
+    }
+
+    /// Writes it to a file.
+    pub fn export(&self, path: &Path) -> Result<(), Failure> {
+        let path = text(&path.to_string_lossy())?;
+        // SAFETY: the path ends with zero.
+        check(unsafe { sys::ov_compiled_model_export_model(self.0.pointer, path.as_ptr()) })
+    }
+
+    /// Element type, if it is one of ours, and extents of an input, dynamic ones as `None`.
+    pub fn input_type(&self, name: &str) -> Result<(Option<Element>, Vec<Option<u64>>), Failure> {
+        let name = text(name)?;
+        let mut port = ptr::null_mut();
+        let mut kind = sys::ov_element_type_e::F32;
+        let mut shape =
+            sys::ov_partial_shape_t { rank: sys::ov_dimension_t { min: 0, max: 0 }, dims: ptr::null_mut() };
+        // SAFETY: port and shape are filled by the library and freed after their numbers are copied.
+        unsafe {
+            check(sys::ov_compiled_model_input_by_name(self.0.pointer, name.as_ptr(), &mut port))?;
+            let status = check(sys::ov_port_get_element_type(port, &mut kind))
+                .and_then(|()| check(sys::ov_port_get_partial_shape(port, &mut shape)));
+            sys::ov_output_const_port_free(port);
+            status?;
+            let rank = usize::try_from(shape.rank.max).unwrap_or(0);
+            let extents = (0..rank).map(|axis| {
+                let extent = *shape.dims.add(axis);
+                (extent.min == extent.max).then_some(extent.min.unsigned_abs())
+            });
+            let extents = extents.collect();
+            sys::ov_partial_shape_free(&mut shape);
+            Ok((of_library(kind), extents))
+        }
+    }
+}
+
+/// Bytes of an input.
+pub enum Bytes<'a> {
+    /// Read only.
+    Read(&'a [u8]),
+    /// The model may write there, too.
+    Write(&'a mut [u8]),
+}
+
+/// An input of one run.
+pub struct Input<'a> {
+    /// Name of the parameter.
+    pub name: &'a CStr,
+    /// Element type.
+    pub element: Element,
+    /// Extents.
+    pub shape: Vec<i64>,
+    /// Its bytes, as many as the shape says.
+    pub bytes: Bytes<'a>,
+}
+
+/// Time that one operation took.
+pub struct OperationTime {
+    /// Kind of operation and its implementation.
+    pub kind: String,
+    /// Microseconds.
+    pub microseconds: i64,
+}
+
+/// One line of execution of a compiled model.
+pub struct Request(Owned<sys::ov_infer_request_t>);
+
+impl Request {
+    /// Runs the model once. Every parameter of the model is among the inputs, so it reads no memory of earlier runs.
+    pub fn run(&mut self, mut inputs: Vec<Input<'_>>) -> Result<(), Failure> {
+        for input in &mut inputs {
+            let elements: i64 = input.shape.iter().product();
+            let (pointer, length) = match &mut input.bytes {
+                Bytes::Read(bytes) => (bytes.as_ptr().cast_mut(), bytes.len()),
+                Bytes::Write(bytes) => (bytes.as_mut_ptr(), bytes.len()),
+            };
+            if elements.unsigned_abs() * input.element.bits() as u64 > 8 * length as u64 {
+                let name = input.name.to_string_lossy();
+                return Err(format!("input {name} has {length} bytes, shape {:?}", input.shape));
+            }
+            // SAFETY: the memory is as large as shape and type say (checked above), and is borrowed until this
+            // function returns; plugins write only to inputs that are given for writing.
+            let tensor = unsafe { Tensor::over(input.element, &input.shape, pointer) }?;
+            // SAFETY: name and tensor live until the call returns; the request takes a share of the tensor.
+            check(unsafe {
+                sys::ov_infer_request_set_tensor(self.0.pointer, input.name.as_ptr(), tensor.0.pointer)
+            })
+            .map_err(|error| format!("input {}: {error}", input.name.to_string_lossy()))?;
+        }
+        // SAFETY: the memory of all inputs is borrowed by `inputs`, which lives until after the call.
+        check(unsafe { sys::ov_infer_request_infer(self.0.pointer) })?;
+        drop(inputs);
+        Ok(())
+    }
+
+    /// Calls `read` with an output's bytes and extents.
+    pub fn output<R>(&self, name: &CStr, read: impl FnOnce(&[u8], &[i64]) -> R) -> Result<R, Failure> {
+        let mut pointer = ptr::null_mut();
+        // SAFETY: the name ends with zero; the tensor is freed by its owner.
+        check(unsafe { sys::ov_infer_request_get_tensor(self.0.pointer, name.as_ptr(), &mut pointer) })?;
+        let tensor = Tensor(Owned { pointer, free: sys::ov_tensor_free });
+        let mut shape = sys::ov_shape_t { rank: 0, dims: ptr::null_mut() };
+        let (mut data, mut length) = (ptr::null_mut(), 0);
+        // SAFETY: the library fills shape, pointer and length of a tensor that lives until this function returns, and
+        // no run happens meanwhile, since the request is borrowed.
+        unsafe {
+            check(sys::ov_tensor_get_shape(tensor.0.pointer, &mut shape))?;
+            let extents = (0..usize::try_from(shape.rank).unwrap_or(0))
+                .map(|axis| *shape.dims.add(axis))
+                .collect::<Vec<_>>();
+            sys::ov_shape_free(&mut shape);
+            check(sys::ov_tensor_get_byte_size(tensor.0.pointer, &mut length))?;
+            if length == 0 {
+                return Ok(read(&[], &extents));
+            }
+            check(sys::ov_tensor_data(tensor.0.pointer, &mut data))?;
+            Ok(read(std::slice::from_raw_parts(data.cast::<u8>(), length), &extents))
+        }
+    }
+
+    /// Times of the operations of the last run; the model is compiled with `PERF_COUNT`.
+    pub fn times(&self) -> Result<Vec<OperationTime>, Failure> {
+        let mut list = sys::ov_profiling_info_list_t { profiling_infos: ptr::null_mut(), size: 0 };
+        // SAFETY: the library fills the list, whose strings are copied before it is freed.
+        unsafe {
+            check(sys::ov_infer_request_get_profiling_info(self.0.pointer, &mut list))?;
+            let copy = |text: *const c_char| CStr::from_ptr(text).to_string_lossy().into_owned();
+            let times = (0..list.size)
+                .map(|index| {
+                    let info = &*list.profiling_infos.add(index);
+                    OperationTime {
+                        kind: format!("{} {}", copy(info.node_type), copy(info.exec_type)),
+                        microseconds: info.real_time,
+                    }
+                })
+                .collect();
+            sys::ov_profiling_info_list_free(&mut list);
+            Ok(times)
+        }
+    }
+}
+
+/// Memory with a type and extents.
+pub struct Tensor(Owned<sys::ov_tensor_t>);
+
+impl Tensor {
+    /// Bytes that `fill` writes, in memory that the library frees when nothing needs it any more.
+    pub fn filled(bytes: u64, fill: impl FnOnce(&mut [u8])) -> Result<Self, Failure> {
+        // A tensor of no bytes has no memory to show.
+        let length = i64::try_from(bytes.max(1)).map_err(|_| format!("{bytes} bytes are too many"))?;
+        let mut pointer = ptr::null_mut();
+        let shape = Shape::new(&[length])?;
+        // SAFETY: the shape is valid; the function stores a new tensor in the pointer.
+        check(unsafe { sys::ov_tensor_create(sys::ov_element_type_e::U8, shape.0, &mut pointer) })?;
+        let tensor = Self(Owned { pointer, free: sys::ov_tensor_free });
+        let mut data = ptr::null_mut();
+        // SAFETY: the tensor was made with so many bytes and nobody else has it yet. Its memory is made zero before it
+        // is seen as bytes.
+        unsafe {
+            check(sys::ov_tensor_data(tensor.0.pointer, &mut data))?;
+            let data = data.cast::<u8>();
+            ptr::write_bytes(data, 0, bytes as usize);
+            fill(std::slice::from_raw_parts_mut(data, bytes as usize));
+        }
+        Ok(tensor)
+    }
+
+    /// A tensor over memory of somebody else.
+    ///
+    /// # Safety
+    /// `pointer` leads to as many bytes as type and extents say, for as long as anything uses the tensor.
+    unsafe fn over(kind: Element, shape: &[i64], pointer: *mut u8) -> Result<Self, Failure> {
+        let mut tensor = ptr::null_mut();
+        let shape = Shape::new(shape)?;
+        // SAFETY: by this function's contract.
+        check(unsafe {
+            sys::ov_tensor_create_from_host_ptr(element(kind), shape.0, pointer.cast::<c_void>(), &mut tensor)
+        })?;
+        Ok(Self(Owned { pointer: tensor, free: sys::ov_tensor_free }))
+    }
+}
+
+/// Extents in the library's form.
+struct Shape(sys::ov_shape_t);
+
+impl Shape {
+    fn new(extents: &[i64]) -> Result<Self, Failure> {
+        let mut shape = sys::ov_shape_t { rank: 0, dims: ptr::null_mut() };
+        // SAFETY: the function copies so many extents.
+        check(unsafe { sys::ov_shape_create(extents.len() as i64, extents.as_ptr(), &mut shape) })?;
+        Ok(Self(shape))
+    }
+}
+
+impl Drop for Shape {
+    fn drop(&mut self) {
+        // SAFETY: the shape was made by the library and is freed once.
+        unsafe {
+            sys::ov_shape_free(&mut self.0);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The bytes of all constants.
+
+use std::collections::HashMap;
+
+/// Constants one after another, each at a multiple of 64 bytes. First only their places are settled; they are written
+/// once and in place, into memory of the library.
+#[derive(Default)]
+pub struct Blob {
+    length: u64,
+    /// Offsets of small constants by their bytes.
+    shared: HashMap<Vec<u8>, u64>,
+    /// What is to be written where.
+    pieces: Vec<Piece>,
+}
+
+/// A part of the blob that is written later.
+struct Piece {
+    offset: u64,
+    bytes: u64,
+    fill: Fill,
+}
+
+/// Writes a piece into exactly its bytes.
+pub type Fill = Box<dyn Fn(&mut [u8]) + Send>;
+
+const ALIGNMENT: u64 = 64;
+
+impl Blob {
+    /// Room for `bytes` bytes that `fill` writes; returns its offset.
+    pub fn reserve(&mut self, bytes: u64, fill: Fill) -> u64 {
+        let offset = self.length;
+        self.pieces.push(Piece { offset, bytes, fill });
+        self.length = (offset + bytes).next_multiple_of(ALIGNMENT);
+        offset
+    }
+
+    /// Offset of these bytes, which are written once however often they are asked for.
+    pub fn shared(&mut self, bytes: &[u8]) -> u64 {
+        if let Some(offset) = self.shared.get(bytes) {
+            return *offset;
+        }
+        let copy = bytes.to_vec();
+        let offset = self.reserve(bytes.len() as u64, Box::new(move |out| out.copy_from_slice(&copy)));
+        self.shared.insert(bytes.to_vec(), offset);
+        offset
+    }
+
+    /// Bytes in all.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Writes all constants; `bytes` are as many as [`Blob::length`] says.
+    pub fn fill(&self, bytes: &mut [u8]) {
+        for piece in &self.pieces {
+            (piece.fill)(&mut bytes[piece.offset as usize..][..piece.bytes as usize]);
+        }
+    }
+}

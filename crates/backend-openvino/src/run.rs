@@ -1,0 +1,291 @@
+//! What goes into a run and what comes out of it.
+
+use std::collections::HashMap;
+
+use puna_backend::{BackendError, Boundary};
+use puna_graph::{Dim, Input, Step, Symbol, ValueId};
+
+use crate::memory::Kept;
+use crate::pages::Run;
+use crate::partition::{OpenVinoPartition, Program};
+use crate::pieces::Piece;
+use crate::render::{Columns, rotations};
+use crate::translate::{CacheForm, Feed, Product};
+
+/// Data of one input: made for the run, or where it is kept.
+pub(crate) enum Data {
+    F32(Vec<f32>),
+    I32(Vec<i32>),
+    I64(Vec<i64>),
+    /// In the partition's caches.
+    Kept,
+}
+
+impl Data {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Data::F32(data) => bytemuck::cast_slice(data),
+            Data::I32(data) => bytemuck::cast_slice(data),
+            Data::I64(data) => bytemuck::cast_slice(data),
+            Data::Kept => &[],
+        }
+    }
+}
+
+impl OpenVinoPartition {
+    /// Extents and data of one parameter.
+    pub(crate) fn render(
+        &self,
+        feed: &Feed,
+        program: &Program,
+        piece: &Piece,
+        step: &Step,
+        outputs: &[u32],
+        boundary: &Boundary,
+        runs: &[Vec<Run>],
+    ) -> Result<(Vec<i64>, Data), BackendError> {
+        let rows = program.choices.tokens.map_or(piece.rows.len(), |tokens| tokens as usize);
+        let positions = &step.positions[piece.rows.clone()];
+        let in_model = program.choices.form == CacheForm::Stateful;
+        let cells = |group: usize| if in_model { self.appended } else { self.capacity[group] };
+        let columns = |group: usize| Columns {
+            step,
+            group: &step.groups[group],
+            piece,
+            cells: cells(group),
+            places: in_model.then(|| &self.columns[group]),
+            rows,
+        };
+        let wide = |group: usize| vec![rows as i64, (cells(group) + rows) as i64];
+        Ok(match feed {
+            Feed::Step(Input::OutputRows) => {
+                // A model always computes one row; nobody reads it if none is asked for.
+                let length = program.choices.outputs.map_or(outputs.len().max(1), |outputs| outputs as usize);
+                let data: Vec<i32> = padded(outputs.iter().map(|row| *row as i32), length);
+                (vec![length as i64], Data::I32(data))
+            }
+            Feed::Step(Input::Tokens) => {
+                let tokens = step.tokens[piece.rows.clone()].iter().map(|token| *token as i32);
+                (vec![rows as i64], Data::I32(padded(tokens, rows)))
+            }
+            Feed::Step(Input::Positions) => {
+                (vec![rows as i64], Data::I32(padded(positions.iter().copied(), rows)))
+            }
+            Feed::Value(value) => return self.boundary_rows(*value, piece, rows, outputs, program, boundary),
+            Feed::Cosines(table) | Feed::Sines(table) => {
+                let [cosines, sines] = rotations(&program.ropes[*table], positions, rows);
+                let pairs = program.ropes[*table].frequencies.len() as i64;
+                let data = if matches!(feed, Feed::Cosines(_)) { cosines } else { sines };
+                (vec![rows as i64, pairs], Data::F32(data))
+            }
+            Feed::PositionScale(scale) => {
+                let factors = positions.iter().map(|position| scale.factor(*position) as f32);
+                (vec![rows as i64, 1], Data::F32(padded(factors, rows)))
+            }
+            Feed::Mask { group, rule } => (wide(*group), Data::F32(columns(*group).mask(*rule))),
+            Feed::Distances { group } => (wide(*group), Data::F32(columns(*group).distances())),
+            Feed::PastKeys(_) | Feed::PastValues(_) | Feed::KeyBlocks(_) | Feed::ValueBlocks(_) => {
+                (Vec::new(), Data::Kept)
+            }
+            Feed::PastLengths { group } => list(runs[*group].iter().map(|run| run.past as i32).collect()),
+            Feed::BlockIndexes { group } => {
+                list(runs[*group].iter().flat_map(|run| &run.blocks).map(|block| *block as i32).collect())
+            }
+            Feed::BlockBegins { group } => list(begins(runs[*group].iter().map(|run| run.blocks.len()))),
+            Feed::RunBegins => list(begins(self.span_lengths(step, piece))),
+            Feed::LongestRun { group } => {
+                let lengths = self.span_lengths(step, piece);
+                let longest = runs[*group].iter().zip(lengths).map(|(run, new)| run.past + new).max();
+                list(vec![longest.unwrap_or(0) as i32])
+            }
+            Feed::Recurrent(state) => match &self.kept[state.index()] {
+                Kept::Recurrent { elements, numbers } => {
+                    let mut data = vec![0.0; piece.starts.len() * elements];
+                    for (data, cell) in data.chunks_exact_mut((*elements).max(1)).zip(&piece.starts) {
+                        if let Some(cell) = cell {
+                            data.copy_from_slice(&numbers[*cell as usize * elements..][..*elements]);
+                        }
+                    }
+                    (vec![piece.starts.len() as i64, *elements as i64], Data::F32(data))
+                }
+                _ => return Err(self.failed("a recurrent state is in another segment")),
+            },
+            Feed::Spans => (vec![1], Data::I64(vec![piece.starts.len().max(1) as i64])),
+        })
+    }
+
+    /// Rows of each span that is in a run.
+    fn span_lengths(&self, step: &Step, piece: &Piece) -> Vec<usize> {
+        let spans = step.groups.first().map_or(&[][..], |group| &group.spans);
+        let within = |span: &puna_graph::Span| {
+            let end = piece.rows.end.min(span.tokens.end as usize);
+            end.saturating_sub(piece.rows.start.max(span.tokens.start as usize))
+        };
+        spans.iter().map(within).filter(|rows| *rows > 0).collect()
+    }
+
+    /// A run's rows of a value that an earlier segment made.
+    fn boundary_rows(
+        &self,
+        value: ValueId,
+        piece: &Piece,
+        rows: usize,
+        outputs: &[u32],
+        program: &Program,
+        boundary: &Boundary,
+    ) -> Result<(Vec<i64>, Data), BackendError> {
+        let array = boundary
+            .values
+            .get(&value)
+            .ok_or_else(|| self.failed("a value of an earlier segment is missing"))?;
+        let ty = self.segment.graph.value_type(value);
+        let width: usize = array.shape.iter().skip(1).product();
+        let (range, length) = match ty.shape.first() {
+            Some(Dim::Of(Symbol::Tokens)) => (piece.rows.clone(), rows),
+            Some(Dim::Of(Symbol::Outputs)) => {
+                let length = program.choices.outputs.map_or(outputs.len(), |outputs| outputs as usize);
+                (0..outputs.len(), length)
+            }
+            _ => (0..array.shape.first().copied().unwrap_or(1), array.shape.first().copied().unwrap_or(1)),
+        };
+        let range = range.start * width..range.end * width;
+        let mut shape: Vec<i64> = array.shape.iter().map(|extent| *extent as i64).collect();
+        if let Some(first) = shape.first_mut() {
+            *first = length as i64;
+        }
+        let data = match ty.element {
+            puna_graph::Element::F32 => {
+                Data::F32(padded(array.floats()[range].iter().copied(), length * width))
+            }
+            puna_graph::Element::I32 => {
+                Data::I32(padded(array.integers()[range].iter().copied(), length * width))
+            }
+        };
+        Ok((shape, data))
+    }
+
+    /// Stores what a run has made.
+    pub(crate) fn harvest(
+        &mut self,
+        program: usize,
+        piece: &Piece,
+        step: &Step,
+        outputs: usize,
+        gathered: &mut HashMap<ValueId, Vec<f32>>,
+        integers: &mut HashMap<ValueId, Vec<i32>>,
+    ) -> Result<(), BackendError> {
+        let Self { programs, kept, segment, device, .. } = self;
+        let program = &programs[program];
+        let groups = segment.graph.groups();
+        for (product, name) in &program.products {
+            let stored = program.request.output(name, |bytes, shape| {
+                if device.settings.debug_output {
+                    device.log(&described(&product.name(), shape, bytes));
+                }
+                match product {
+                    Product::Value(value) => {
+                        let ty = segment.graph.value_type(*value);
+                        let rows = match ty.shape.first() {
+                            Some(Dim::Of(Symbol::Tokens)) => piece.rows.len(),
+                            Some(Dim::Of(Symbol::Outputs)) => outputs,
+                            Some(Dim::Fixed(extent)) => *extent as usize,
+                            None => 1,
+                        };
+                        let elements = rows * ty.row_elements();
+                        let words = bytes.chunks_exact(4).take(elements).map(|b| [b[0], b[1], b[2], b[3]]);
+                        match ty.element {
+                            puna_graph::Element::F32 => {
+                                gathered.entry(*value).or_default().extend(words.map(f32::from_le_bytes));
+                            }
+                            puna_graph::Element::I32 => {
+                                integers.entry(*value).or_default().extend(words.map(i32::from_le_bytes));
+                            }
+                        }
+                    }
+                    Product::NewKeys(state) | Product::NewValues(state) => {
+                        let group = segment.graph.states[state.index()].group();
+                        let group = groups.iter().position(|other| *other == group).unwrap_or(0);
+                        let cells = &step.groups[group].write_cells[piece.rows.clone()];
+                        let floats = floats_of(bytes);
+                        let width = floats.len() / shape.first().map_or(1, |rows| (*rows).max(1) as usize);
+                        if let Some(Kept::KeyValue { keys, values }) = kept.get_mut(state.index()) {
+                            let plane = if matches!(product, Product::NewKeys(_)) { keys } else { values };
+                            for (cell, row) in cells.iter().zip(floats.chunks_exact(width.max(1))) {
+                                plane.write(*cell as usize, row);
+                            }
+                        }
+                    }
+                    Product::Recurrent(state) => {
+                        if let Some(Kept::Recurrent { elements, numbers }) = kept.get_mut(state.index()) {
+                            let floats = floats_of(bytes);
+                            for (cell, state) in
+                                piece.ends.iter().zip(floats.chunks_exact((*elements).max(1)))
+                            {
+                                numbers[*cell as usize * *elements..][..*elements].copy_from_slice(state);
+                            }
+                        }
+                    }
+                }
+            });
+            stored.map_err(|reason| BackendError::Device { device: device.name.clone(), reason })?;
+        }
+        Ok(())
+    }
+
+    /// Logs inputs as far as the environment asks for that.
+    pub(crate) fn log_inputs(&mut self, program: usize, data: &[(Vec<i64>, Data)]) {
+        let settings = &self.device.settings;
+        let addresses = settings.print_addresses && !self.has_printed_addresses;
+        if !settings.debug_input && !addresses {
+            return;
+        }
+        for ((feed, _), (shape, data)) in self.programs[program].feeds.iter().zip(data) {
+            let bytes = data.bytes();
+            if settings.debug_input {
+                self.device.log(&described(&feed.name(), shape, bytes));
+            }
+            if addresses {
+                self.device.log(&format!("{} at {:p}", feed.name(), bytes.as_ptr()));
+            }
+        }
+        self.has_printed_addresses = true;
+    }
+}
+
+/// A list of integers and its extent.
+fn list(values: Vec<i32>) -> (Vec<i64>, Data) {
+    (vec![values.len() as i64], Data::I32(values))
+}
+
+/// Where each of several parts begins, and the end of the last.
+fn begins(lengths: impl IntoIterator<Item = usize>) -> Vec<i32> {
+    let ends = lengths.into_iter().scan(0, |end, length| {
+        *end += length as i32;
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
+}
+
+/// The values, then zeros up to a length.
+fn padded<T: Default + Clone>(values: impl Iterator<Item = T>, length: usize) -> Vec<T> {
+    let mut all: Vec<T> = values.collect();
+    all.resize(length, T::default());
+    all
+}
+
+fn floats_of(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// Name, extents and first bytes of a tensor.
+fn described(name: &str, shape: &[i64], bytes: &[u8]) -> String {
+    let words: Vec<String> = bytes
+        .chunks_exact(4)
+        .take(4)
+        .map(|b| {
+            let word = [b[0], b[1], b[2], b[3]];
+            format!("{:e}|{}", f32::from_le_bytes(word), i32::from_le_bytes(word))
+        })
+        .collect();
+    format!("{name} {shape:?}: {}", words.join(" "))
+}

@@ -1,0 +1,299 @@
+//! What the environment says: the variables of llama.cpp's OpenVINO back end, and some of our own.
+
+use std::path::PathBuf;
+
+/// Looks up a variable.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Every variable, read once.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Settings {
+    /// Device of the library: `CPU`, `GPU`, `GPU.1`, `NPU`. Default: `CPU`.
+    pub device: Option<String>,
+    /// Folder of the library's own cache of compiled models.
+    pub cache_folder: Option<PathBuf>,
+    /// Folder of compiled models that skip translation, too.
+    pub compiled_model_folder: Option<PathBuf>,
+    /// Tokens of a prompt that a model of fixed extents takes at once. Default: 256.
+    pub prefill_chunk: Option<u32>,
+    /// Passed on as `NPU_COMPILATION_MODE_PARAMS`.
+    pub npu_compile_config: Option<String>,
+    /// Keys and values are kept by the model.
+    pub stateful: bool,
+    /// Fixed extents on every device.
+    pub force_static: bool,
+    /// Compiled models are not shared between partitions of this process.
+    pub disable_cache: bool,
+    /// Cache inputs always have all cells.
+    pub disable_slice: bool,
+    /// Attention as products and softmax; unset: on GPU.
+    pub manual_attention: Option<bool>,
+    /// Both of the following unless they are set.
+    pub memory_optimize: bool,
+    /// Pages of the file are given back while weights are taken in; unset: as `memory_optimize`.
+    pub reduce_compile_memory: Option<bool>,
+    /// Constants are freed once the model is compiled; unset: as `memory_optimize`, on GPU.
+    pub release_weights: Option<bool>,
+    /// Times are logged.
+    pub profiling: bool,
+    /// The segment is written to `cgraph_ov.txt`.
+    pub dump_graph: bool,
+    /// The translation is written to `model_*.xml`.
+    pub dump_ir: bool,
+    /// Inputs are logged.
+    pub debug_input: bool,
+    /// Outputs are logged.
+    pub debug_output: bool,
+    /// Addresses of inputs are logged once.
+    pub print_addresses: bool,
+    /// Operations that cannot be translated are logged.
+    pub log_unsupported: bool,
+    /// Properties of the plugin, passed on as they are.
+    pub properties: Vec<(String, String)>,
+}
+
+/// What a variable does to the settings.
+type Setter = fn(&mut Settings, &str);
+
+/// One variable.
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, for the documentation.
+    pub effect: &'static str,
+    set: Setter,
+}
+
+const fn row(name: &'static str, effect: &'static str, set: Setter) -> Variable {
+    Variable { name, effect, set }
+}
+
+/// All variables.
+pub const VARIABLES: &[Variable] = &[
+    row("GGML_OPENVINO_DEVICE", "device: CPU (default), GPU, GPU.0, NPU", |s, v| s.device = text(v)),
+    row("GGML_OPENVINO_CACHE_DIR", "folder of the plugin's own cache of compiled models", |s, v| {
+        s.cache_folder = text(v).map(PathBuf::from);
+    }),
+    row(
+        "GGML_OPENVINO_COMPILED_MODEL_CACHE_DIR",
+        "folder of compiled models; a hit skips translation and compilation",
+        |s, v| s.compiled_model_folder = text(v).map(PathBuf::from),
+    ),
+    row("GGML_OPENVINO_PREFILL_CHUNK_SIZE", "tokens of a prompt per run with fixed extents (256)", |s, v| {
+        s.prefill_chunk = v.trim().parse().ok().filter(|chunk| *chunk > 0);
+    }),
+    row("GGML_OPENVINO_NPU_COMPILE_CONFIG", "passed on as NPU_COMPILATION_MODE_PARAMS", |s, v| {
+        s.npu_compile_config = text(v);
+    }),
+    row("GGML_OPENVINO_STATEFUL_EXECUTION", "keys and values are kept by the model", |s, v| {
+        s.stateful = on(v);
+    }),
+    row("GGML_OPENVINO_FORCE_STATIC", "fixed extents, as on NPU, on every device", |s, v| {
+        s.force_static = on(v);
+    }),
+    row("GGML_OPENVINO_DISABLE_CACHE", "no sharing of compiled models within the process", |s, v| {
+        s.disable_cache = on(v);
+    }),
+    row("GGML_OPENVINO_DISABLE_KV_SLICE", "cache inputs always have all cells", |s, v| {
+        s.disable_slice = on(v);
+    }),
+    row("GGML_OPENVINO_MANUAL_GQA_ATTN", "attention as products and softmax (default: on GPU)", |s, v| {
+        s.manual_attention = Some(on(v));
+    }),
+    row("GGML_OPENVINO_MEMORY_OPTIMIZE", "the next two, unless they are set", |s, v| {
+        s.memory_optimize = on(v);
+    }),
+    row("GGML_OPENVINO_REDUCE_COMPILE_MEM", "gives pages of the file back while loading", |s, v| {
+        s.reduce_compile_memory = Some(on(v));
+    }),
+    row("GGML_OPENVINO_RELEASE_WEIGHTS", "frees constants once the model is compiled (GPU)", |s, v| {
+        s.release_weights = Some(on(v));
+    }),
+    row("GGML_OPENVINO_PROFILING", "logs times of translation, compilation and runs", |s, v| {
+        s.profiling = on(v);
+    }),
+    row("GGML_OPENVINO_DUMP_CGRAPH", "writes the graph to cgraph_ov.txt", |s, v| s.dump_graph = on(v)),
+    row("GGML_OPENVINO_DUMP_IR", "writes the translation to model_*.xml", |s, v| s.dump_ir = on(v)),
+    row("GGML_OPENVINO_DEBUG_INPUT", "logs inputs of every run", |s, v| s.debug_input = on(v)),
+    row("GGML_OPENVINO_DEBUG_OUTPUT", "logs outputs of every run", |s, v| s.debug_output = on(v)),
+    row("GGML_OPENVINO_PRINT_CGRAPH_TENSOR_ADDRESS", "logs addresses of inputs once", |s, v| {
+        s.print_addresses = on(v);
+    }),
+    row("GGML_OPENVINO_LOG_UNSUPPORTED_OPS", "logs operations that run elsewhere, and why", |s, v| {
+        s.log_unsupported = on(v);
+    }),
+    row("GGML_OPENVINO_PROPERTIES", "KEY=VALUE,… passed on to the plugin", |s, v| {
+        s.properties = v
+            .split(',')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+            .collect();
+    }),
+];
+
+/// Text that is not empty.
+fn text(value: &str) -> Option<String> {
+    Some(value.trim().to_owned()).filter(|value| !value.is_empty())
+}
+
+/// A positive integer means on, anything else off.
+fn on(value: &str) -> bool {
+    value.trim().parse::<i64>().is_ok_and(|value| value > 0)
+}
+
+/// Tokens of a prompt chunk unless a variable says otherwise.
+const PREFILL_CHUNK: u32 = 256;
+
+impl Settings {
+    /// Reads all variables.
+    pub fn read(lookup: Lookup<'_>) -> Self {
+        let mut settings = Self::default();
+        for variable in VARIABLES {
+            if let Some(value) = lookup(variable.name) {
+                (variable.set)(&mut settings, &value);
+            }
+        }
+        settings
+    }
+
+    /// The device asked for, in upper case.
+    pub fn device(&self) -> String {
+        self.device.as_deref().unwrap_or("CPU").to_ascii_uppercase()
+    }
+
+    /// Whether extents are fixed on this device.
+    pub fn is_static(&self, device: &str) -> bool {
+        self.force_static || device.starts_with("NPU")
+    }
+
+    /// Tokens of a prompt per run with fixed extents.
+    pub fn chunk(&self) -> u32 {
+        self.prefill_chunk.unwrap_or(PREFILL_CHUNK)
+    }
+
+    /// Whether attention is written as products and softmax on this device.
+    pub fn manual_attention(&self, device: &str) -> bool {
+        self.manual_attention.unwrap_or(device.starts_with("GPU"))
+    }
+
+    /// Whether pages of the file are given back while loading.
+    pub fn reduces_memory(&self) -> bool {
+        self.reduce_compile_memory.unwrap_or(self.memory_optimize)
+    }
+
+    /// Properties that a model is compiled with. Those of the user come last and win.
+    pub fn properties(&self, device: &str, threads: usize) -> Vec<(String, String)> {
+        let mut all: Vec<(String, String)> = Vec::new();
+        let mut set = |key: &str, value: &str| {
+            all.retain(|(other, _)| other != key);
+            all.push((key.to_owned(), value.to_owned()));
+        };
+        set("PERFORMANCE_HINT", "LATENCY");
+        if device.starts_with("CPU") {
+            set("INFERENCE_NUM_THREADS", &threads.to_string());
+            set("NUM_STREAMS", "1");
+        }
+        if device.starts_with("NPU") {
+            for (key, value) in NPU {
+                set(key, value);
+            }
+            if let Some(config) = &self.npu_compile_config {
+                set("NPU_COMPILATION_MODE_PARAMS", config);
+            }
+        }
+        if let Some(folder) = &self.cache_folder {
+            let folder = folder.to_string_lossy();
+            match device.starts_with("NPU") {
+                true => set("NPUW_CACHE_DIR", &folder),
+                false => {
+                    set("CACHE_DIR", &folder);
+                    set("CACHE_MODE", "OPTIMIZE_SIZE");
+                }
+            }
+        }
+        if self.profiling {
+            set("PERF_COUNT", "YES");
+        }
+        for (key, value) in &self.properties {
+            set(key, value);
+        }
+        all
+    }
+}
+
+/// How models are compiled for an NPU.
+const NPU: &[(&str, &str)] = &[
+    ("NPU_COMPILER_DYNAMIC_QUANTIZATION", "YES"),
+    ("NPU_USE_NPUW", "YES"),
+    ("NPUW_DEVICES", "NPU"),
+    ("NPUW_FOLD", "YES"),
+    ("NPUW_WEIGHTS_BANK", "shared"),
+    ("NPUW_FUNCALL_FOR_ALL", "YES"),
+    ("NPUW_FUNCALL_ASYNC", "YES"),
+    ("NPUW_DQ", "YES"),
+    ("NPUW_DQ_FULL", "NO"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Settings {
+        Settings::read(&|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string()))
+    }
+
+    #[test]
+    fn every_variable_changes_the_settings() {
+        for variable in VARIABLES {
+            let value = if variable.name.ends_with("PROPERTIES") { "A=1" } else { "1" };
+            assert_ne!(read(&[(variable.name, value)]), Settings::default(), "{}", variable.name);
+        }
+    }
+
+    #[test]
+    fn only_positive_integers_switch_on() {
+        for (value, expected) in
+            [("1", true), (" 7 ", true), ("0", false), ("-1", false), ("yes", false), ("", false)]
+        {
+            assert_eq!(read(&[("GGML_OPENVINO_PROFILING", value)]).profiling, expected, "{value:?}");
+        }
+        for (value, expected) in [("64", 64), ("0", 256), ("x", 256), ("-3", 256)] {
+            assert_eq!(read(&[("GGML_OPENVINO_PREFILL_CHUNK_SIZE", value)]).chunk(), expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn defaults_depend_on_the_device() {
+        let settings = Settings::default();
+        assert_eq!(settings.device(), "CPU");
+        assert!(settings.manual_attention("GPU.1") && !settings.manual_attention("CPU"));
+        assert!(!read(&[("GGML_OPENVINO_MANUAL_GQA_ATTN", "0")]).manual_attention("GPU"));
+        assert!(settings.is_static("NPU") && !settings.is_static("CPU"));
+        assert!(read(&[("GGML_OPENVINO_FORCE_STATIC", "1")]).is_static("CPU"));
+        let umbrella = read(&[("GGML_OPENVINO_MEMORY_OPTIMIZE", "1")]);
+        assert!(umbrella.reduces_memory());
+        let set = [("GGML_OPENVINO_MEMORY_OPTIMIZE", "1"), ("GGML_OPENVINO_REDUCE_COMPILE_MEM", "0")];
+        assert!(!read(&set).reduces_memory());
+    }
+
+    #[test]
+    fn properties_follow_the_device_and_the_user_wins() {
+        let has = |all: &[(String, String)], key: &str, value: &str| {
+            all.iter().filter(|(k, _)| k == key).map(|(_, v)| v.as_str()).collect::<Vec<_>>() == [value]
+        };
+        let cpu = Settings::default().properties("CPU", 3);
+        assert!(has(&cpu, "INFERENCE_NUM_THREADS", "3"));
+        let npu = read(&[
+            ("GGML_OPENVINO_NPU_COMPILE_CONFIG", "optimization-level=3"),
+            ("GGML_OPENVINO_CACHE_DIR", "/c"),
+        ]);
+        let npu = npu.properties("NPU", 3);
+        assert!(has(&npu, "NPUW_FOLD", "YES") && has(&npu, "NPUW_CACHE_DIR", "/c"));
+        assert!(has(&npu, "NPU_COMPILATION_MODE_PARAMS", "optimization-level=3"));
+        let set = "INFERENCE_NUM_THREADS=1, KV_CACHE_PRECISION=f32,nonsense";
+        let own = read(&[("GGML_OPENVINO_PROPERTIES", set), ("GGML_OPENVINO_CACHE_DIR", "/c")]);
+        let own = own.properties("CPU", 3);
+        assert!(has(&own, "INFERENCE_NUM_THREADS", "1") && has(&own, "KV_CACHE_PRECISION", "f32"));
+        assert!(has(&own, "CACHE_DIR", "/c") && has(&own, "CACHE_MODE", "OPTIMIZE_SIZE"));
+    }
+}

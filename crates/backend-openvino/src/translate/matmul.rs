@@ -1,0 +1,201 @@
+//! Products with weights, and look-ups in them.
+
+use puna_graph::{Node, Operand, WeightId};
+
+use super::{Translator, trailing};
+use crate::ir::{Element, Port};
+use crate::weights::{self, Coding, Part};
+
+/// A tensor to look rows up in.
+#[derive(Clone, Copy)]
+pub(super) enum Table {
+    /// Floats of any width.
+    Floats(Port),
+    /// Codes `[rows, groups, group]`, scales and perhaps zero points `[rows, groups, 1]`.
+    Coded { codes: Port, scales: Port, zeros: Option<Port> },
+}
+
+impl Translator<'_> {
+    /// A tensor as floats in the shape of its declaration; for vectors and what is added or multiplied.
+    pub(super) fn floats(&mut self, weight: WeightId) -> Port {
+        if let Some(port) = self.decoded.get(&weight) {
+            return *port;
+        }
+        let shape: Vec<u64> = self.shape(weight);
+        let elements: u64 = shape.iter().product();
+        let dtype = self.graph.weights[weight.index()].dtype;
+        let source = self.weights.clone();
+        let fill = Box::new(move |out: &mut [u8]| weights::floats(dtype, source.bytes(weight), out));
+        let offset = self.blob.reserve(4 * elements, fill);
+        let port = self.model.constant(Element::F32, &shape, offset, 4 * elements);
+        self.decoded.insert(weight, port);
+        port
+    }
+
+    /// A tensor's numbers now.
+    pub(super) fn decode(&self, weight: WeightId) -> Vec<f32> {
+        let declared = &self.graph.weights[weight.index()];
+        let mut floats = vec![0.0; self.shape(weight).iter().product::<u64>() as usize];
+        (declared.dtype.format().decode)(self.weights.bytes(weight), &mut floats);
+        floats
+    }
+
+    pub(super) fn shape(&self, weight: WeightId) -> Vec<u64> {
+        self.graph.weights[weight.index()].shape.iter().map(|extent| *extent as u64).collect()
+    }
+
+    /// A tensor to multiply with, `f32` after a chain of conversions that plugins take into the product.
+    pub(super) fn matrix(&mut self, weight: WeightId) -> Port {
+        if let Some(port) = self.matrices.get(&weight) {
+            return *port;
+        }
+        let shape = self.shape(weight);
+        let dtype = self.graph.weights[weight.index()].dtype;
+        let coding = Coding::of(dtype, *shape.last().unwrap_or(&1) as usize);
+        let port = match coding.float() {
+            Some(element) => {
+                let port = self.piece(weight, &coding, Part::Codes, element, &shape);
+                self.model.decompress(port, Element::F32)
+            }
+            None => {
+                let (grouped, one) = grouped(&shape, coding.group);
+                let codes = self.piece(weight, &coding, Part::Codes, coding.element, &grouped);
+                let mut value = self.model.decompress(codes, Element::F16);
+                if coding.has_zeros {
+                    let zeros = self.piece(weight, &coding, Part::Zeros, Element::F16, &one);
+                    value = self.arithmetic("Subtract", value, zeros);
+                }
+                let scales = self.piece(weight, &coding, Part::Scales, Element::F16, &one);
+                value = self.multiply(value, scales);
+                let shape: Vec<i64> = shape.iter().map(|extent| *extent as i64).collect();
+                value = self.reshape(value, &shape);
+                self.model.convert(value, Element::F32)
+            }
+        };
+        self.matrices.insert(weight, port);
+        port
+    }
+
+    /// One part of a tensor's coding as a constant.
+    fn piece(
+        &mut self,
+        weight: WeightId,
+        coding: &Coding,
+        part: Part,
+        element: Element,
+        shape: &[u64],
+    ) -> Port {
+        let bytes = shape.iter().product::<u64>() * element.bits() as u64 / 8;
+        let (source, coding) = (self.weights.clone(), coding.clone().with_element(element));
+        let fill = Box::new(move |out: &mut [u8]| coding.write(part, source.bytes(weight), out));
+        let offset = self.blob.reserve(bytes, fill);
+        self.model.constant(element, shape, offset, bytes)
+    }
+
+    pub(super) fn matmul(&mut self, node: &Node) -> Port {
+        let weight = self.factor(node, 0);
+        let x = self.operand(node, 1);
+        let product = self.product_of(x, weight, true);
+        match node.inputs.len() {
+            3 => {
+                let bias = self.operand(node, 2);
+                self.add(product, bias)
+            }
+            _ => product,
+        }
+    }
+
+    /// What the node multiplies with.
+    pub(super) fn factor(&mut self, node: &Node, index: usize) -> Port {
+        match node.inputs[index] {
+            Operand::Weight(weight) => self.matrix(weight),
+            _ => self.operand(node, index),
+        }
+    }
+
+    pub(super) fn matmul_heads(&mut self, node: &Node) -> Port {
+        let weight = self.factor(node, 0);
+        let x = self.operand(node, 1);
+        let heads_first = self.transpose(x, &[1, 0, 2]);
+        let product = self.product_of(heads_first, weight, true);
+        self.transpose(product, &[1, 0, 2])
+    }
+
+    pub(super) fn gather_rows(&mut self, node: &Node) -> Port {
+        let indexes = self.operand(node, 1);
+        let rows = match self.operand_type(node, 0).shape.first() {
+            Some(puna_graph::Dim::Fixed(rows)) => Some(*rows),
+            _ => None,
+        };
+        // Of a table of the model the last row stands for all beyond; rows of the step are there.
+        let indexes = match rows {
+            Some(rows) => {
+                let last = rows.saturating_sub(1) as i32;
+                let last = self.model.small(&mut self.blob, Element::I32, &[1], last.to_le_bytes().to_vec());
+                self.arithmetic("Minimum", indexes, last)
+            }
+            None => indexes,
+        };
+        let Operand::Weight(weight) = node.inputs[0] else {
+            let table = self.operand(node, 0);
+            return self.gather(table, indexes, 0, 0);
+        };
+        match self.table(weight) {
+            Table::Floats(table) => {
+                let rows = self.gather(table, indexes, 0, 0);
+                self.model.convert(rows, Element::F32)
+            }
+            Table::Coded { codes, scales, zeros } => {
+                let [codes, scales] = [codes, scales].map(|table| {
+                    let rows = self.gather(table, indexes, 0, 0);
+                    self.model.convert(rows, Element::F32)
+                });
+                let mut value = codes;
+                if let Some(zeros) = zeros {
+                    let zeros = self.gather(zeros, indexes, 0, 0);
+                    let zeros = self.model.convert(zeros, Element::F32);
+                    value = self.arithmetic("Subtract", value, zeros);
+                }
+                value = self.multiply(value, scales);
+                let mut shape = vec![0];
+                shape.extend(trailing(&node.ty));
+                self.reshape(value, &shape)
+            }
+        }
+    }
+
+    fn table(&mut self, weight: WeightId) -> Table {
+        if let Some(table) = self.tables.get(&weight) {
+            return *table;
+        }
+        let shape = self.shape(weight);
+        let width: u64 = shape[1..].iter().product();
+        let dtype = self.graph.weights[weight.index()].dtype;
+        let coding = Coding::of(dtype, *shape.last().unwrap_or(&1) as usize).in_bytes();
+        let table = match coding.float() {
+            Some(element) => Table::Floats(self.piece(weight, &coding, Part::Codes, element, &shape)),
+            None => {
+                let (grouped, one) = grouped(&[shape[0], width], coding.group);
+                Table::Coded {
+                    codes: self.piece(weight, &coding, Part::Codes, coding.element, &grouped),
+                    scales: self.piece(weight, &coding, Part::Scales, Element::F16, &one),
+                    zeros: coding
+                        .has_zeros
+                        .then(|| self.piece(weight, &coding, Part::Zeros, Element::F16, &one)),
+                }
+            }
+        };
+        self.tables.insert(weight, table);
+        table
+    }
+}
+
+/// The shape with its last axis cut into groups, and the shape of one number per group.
+fn grouped(shape: &[u64], group: usize) -> (Vec<u64>, Vec<u64>) {
+    let (width, leading) = shape.split_last().expect("a matrix has axes");
+    let mut codes = leading.to_vec();
+    codes.extend([width / group as u64, group as u64]);
+    let mut one = codes.clone();
+    *one.last_mut().expect("it has axes") = 1;
+    (codes, one)
+}
