@@ -46,7 +46,10 @@ impl Bench {
         };
         let step = Step {
             tokens: (0..sequences * count).map(|row| (row * 7919 + lengths[0] * 31) % 30000).collect(),
-            positions: lengths.iter().flat_map(|length| (*length..*length + count).map(|p| p as i32)).collect(),
+            positions: lengths
+                .iter()
+                .flat_map(|length| (*length..*length + count).map(|p| p as i32))
+                .collect(),
             output_rows: (0..sequences).map(|sequence| rows(sequence).end - 1).collect(),
             groups: self.graph.groups().iter().map(|_| group()).collect(),
         };
@@ -90,8 +93,12 @@ fn main() {
         let number: u32 = number.parse().expect("a number");
         let bench = loaded.get_or_insert_with(|| {
             let source = Arc::new(FileWeights::new(file.clone(), graph.clone()));
-            let caches =
-                CacheOptions { keys: cache, values: cache, sequences: 64, cells: vec![MOST_CELLS; graph.groups().len()] };
+            let caches = CacheOptions {
+                keys: cache,
+                values: cache,
+                sequences: 64,
+                cells: vec![MOST_CELLS; graph.groups().len()],
+            };
             let (_, segment) = partition(&graph, |_| 0).remove(0);
             let mut partition =
                 cuda.load(DeviceId(0), segment, source, &caches, &mut |_| true).expect("the model loads");

@@ -7,8 +7,8 @@ use puna_backend::BackendError;
 use puna_gpu::{Address, Argument, BufferId, Device, Extents, Launch, Recording};
 
 use crate::driver::{
-    DeviceNumber, DevicePointer, Driver, Handle, LaunchAttribute, LaunchConfig, MAX_DYNAMIC_SHARED_SIZE_BYTES,
-    OUT_OF_MEMORY, PROGRAMMATIC_STREAM_SERIALIZATION, Status,
+    DeviceNumber, DevicePointer, Driver, Handle, LaunchAttribute, LaunchConfig,
+    MAX_DYNAMIC_SHARED_SIZE_BYTES, OUT_OF_MEMORY, PROGRAMMATIC_STREAM_SERIALIZATION, Status,
 };
 use crate::images::IMAGES;
 
@@ -218,9 +218,7 @@ impl Device for CudaDevice {
         self.enter()?;
         let pointer = self.pointer(at, bytes.len() as u64)?;
         // SAFETY: both ranges exist; the driver has taken pageable host memory in when it returns.
-        let status = unsafe {
-            (self.driver.write)(pointer, bytes.as_ptr().cast(), bytes.len(), self.stream)
-        };
+        let status = unsafe { (self.driver.write)(pointer, bytes.as_ptr().cast(), bytes.len(), self.stream) };
         self.check(status, "copying to the device")
     }
 
@@ -257,7 +255,10 @@ impl Device for CudaDevice {
             let start = |index: usize| {
                 let from = pointer + 4 * (index * part) as u64;
                 let to = self.staging.add(place(index)).cast();
-                self.check((self.driver.read)(to, from, 4 * size(index), self.stream), "copying from the device")
+                self.check(
+                    (self.driver.read)(to, from, 4 * size(index), self.stream),
+                    "copying from the device",
+                )
             };
             if parts > 0 {
                 start(0)?;

@@ -115,9 +115,9 @@ fn products_equal_those_of_decoded_weights() {
             let products: Vec<f32> = picked
                 .chunks_exact(COLUMNS)
                 .flat_map(|x| {
-                    weights.chunks_exact(COLUMNS).map(|w| {
-                        x.iter().zip(w).map(|(x, w)| *x as f64 * *w as f64).sum::<f64>() as f32
-                    })
+                    weights
+                        .chunks_exact(COLUMNS)
+                        .map(|w| x.iter().zip(w).map(|(x, w)| *x as f64 * *w as f64).sum::<f64>() as f32)
                 })
                 .collect();
             let error = normalised_squared_error(boundary.values[&y].floats(), &products);

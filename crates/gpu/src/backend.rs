@@ -127,7 +127,8 @@ impl GpuPartition {
             return refuse(format!("{} cache groups instead of {}", step.groups.len(), groups.len()));
         }
         for ((group, cells), kind) in step.groups.iter().zip(&self.cells).zip(&groups) {
-            let known = if *kind == CacheGroup::Recurrent { *cells as usize } else { group.cell_positions.len() };
+            let known =
+                if *kind == CacheGroup::Recurrent { *cells as usize } else { group.cell_positions.len() };
             let inside = group.write_cells.len() == rows
                 && group.write_cells.iter().all(|cell| cell < cells)
                 && group.cell_positions.len() <= *cells as usize
@@ -135,7 +136,10 @@ impl GpuPartition {
                 && group.spans.iter().all(|span| {
                     span.tokens.start <= span.tokens.end
                         && span.tokens.end as usize <= rows
-                        && span.cells.iter().all(|range| range.start <= range.end && range.end as usize <= known)
+                        && span
+                            .cells
+                            .iter()
+                            .all(|range| range.start <= range.end && range.end as usize <= known)
                 });
             if !inside {
                 return refuse("spans or cells that are not there".into());

@@ -1,6 +1,6 @@
 //! The numbers by which kernels know functions and rules; `functions.cuh` and its like repeat them.
 
-use puna_graph::ops::{ClampedGlu, Function, Gating, GateBound, MaskRule};
+use puna_graph::ops::{ClampedGlu, Function, GateBound, Gating, MaskRule};
 
 /// Operations of the kernel `unary` beyond the functions.
 pub const SCALE: i32 = 8;

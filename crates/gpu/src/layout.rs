@@ -70,9 +70,9 @@ impl Layout {
             Scales::SuperSingle => ("single", 1, 2),
             Scales::SuperHalf => ("halves", 2, 2),
         };
-        let name = NAMES
-            .iter()
-            .find(|name| name.strip_prefix(code_name).and_then(|rest| rest.strip_prefix('_')) == Some(scale_name));
+        let name = NAMES.iter().find(|name| {
+            name.strip_prefix(code_name).and_then(|rest| rest.strip_prefix('_')) == Some(scale_name)
+        });
         let mut table = [0; 16];
         if let Some(values) = integer.table {
             table = std::array::from_fn(|code| (values[code] as i32 - integer.offset) as i8);
@@ -184,7 +184,9 @@ fn pack_codes(integer: &Integer, quads: [u32; 8], to: &mut [u8]) {
             // A single bit stands for 0 or 2.
             let shift = u32::from(integer.bits == 1);
             (0..2)
-                .map(|half| (0..4).fold(0, |word, w| word | (quads[half * 4 + w] << shift & 0x0303_0303) << (2 * w)))
+                .map(|half| {
+                    (0..4).fold(0, |word, w| word | (quads[half * 4 + w] << shift & 0x0303_0303) << (2 * w))
+                })
                 .collect()
         }
     };

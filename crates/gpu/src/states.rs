@@ -86,8 +86,7 @@ impl Caches {
         let rotations: HashMap<StateId, _> = key_rotations(graph, nodes).into_iter().collect();
         let most = options.cells.iter().copied().max().unwrap_or(1);
         let moves = Address { buffer: device.allocate(8 * most as u64, "cache")?, offset: 0 };
-        let mut caches =
-            Self { states: HashMap::new(), order: order.clone(), bytes: 0, moves, cells: most };
+        let mut caches = Self { states: HashMap::new(), order: order.clone(), bytes: 0, moves, cells: most };
         for state in order {
             let declared = &graph.states[state.index()];
             let group = groups.iter().position(|group| *group == declared.group()).unwrap_or(0);
@@ -171,7 +170,12 @@ fn room(
 
 impl Caches {
     /// Copies cells in every state of a group.
-    pub fn copy(&self, device: &mut dyn Device, group: usize, moves: &[CellMove]) -> Result<(), BackendError> {
+    pub fn copy(
+        &self,
+        device: &mut dyn Device,
+        group: usize,
+        moves: &[CellMove],
+    ) -> Result<(), BackendError> {
         for cache in self.states.values().filter(|cache| cache.group == group) {
             for rows in &cache.parts {
                 let bytes = rows.cell_bytes();

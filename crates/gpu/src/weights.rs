@@ -101,7 +101,8 @@ impl Weights {
         part: &mut dyn FnMut(usize) -> bool,
     ) -> Result<bool, BackendError> {
         let declared = &graph.weights[weight.index()];
-        let (columns, leading) = declared.shape.split_last().map_or((1, &[][..]), |(last, rest)| (*last, rest));
+        let (columns, leading) =
+            declared.shape.split_last().map_or((1, &[][..]), |(last, rest)| (*last, rest));
         let all_rows: usize = leading.iter().map(|extent| *extent as usize).product();
         let rows = leading.last().copied().unwrap_or(1);
         let layout = Layout::new(declared.dtype, columns as usize);
@@ -112,10 +113,8 @@ impl Weights {
         let address = Address { buffer, offset: 0 };
         self.bytes += size + 256;
         let bytes = row_bytes as u64 * rows as u64;
-        self.matrices.insert(
-            weight,
-            Matrix { address, layout, rows, columns, row_bytes: row_bytes as u32, bytes },
-        );
+        self.matrices
+            .insert(weight, Matrix { address, layout, rows, columns, row_bytes: row_bytes as u32, bytes });
         let source_row = source.len() / all_rows.max(1);
         let at_once = (PART / row_bytes.max(1)).max(1);
         let mut packed = Vec::new();
@@ -178,7 +177,6 @@ impl Weights {
         self.bytes
     }
 }
-
 
 fn pack_with_threads(
     layout: &Layout,

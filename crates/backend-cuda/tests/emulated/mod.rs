@@ -10,8 +10,14 @@ use sha2::{Digest, Sha256};
 
 use puna_gpu::{Address, Api, Argument, BufferId, Device, Extents, Gpu, Launch, Recording};
 
-type Run =
-    unsafe extern "C" fn(*const c_char, *const c_uint, c_uint, c_uint, *mut *mut c_void, *const c_char) -> *const c_char;
+type Run = unsafe extern "C" fn(
+    *const c_char,
+    *const c_uint,
+    c_uint,
+    c_uint,
+    *mut *mut c_void,
+    *const c_char,
+) -> *const c_char;
 
 /// Nothing where there is no g++ for x86-64; then the reason is printed.
 pub fn backend() -> Option<Gpu<Emulated>> {
@@ -35,8 +41,11 @@ fn build() -> Result<Run, String> {
     }
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
     // Kept for the next run under the digest of the sources.
-    let mut sources: Vec<_> =
-        std::fs::read_dir(&kernels).map_err(|error| error.to_string())?.flatten().map(|entry| entry.path()).collect();
+    let mut sources: Vec<_> = std::fs::read_dir(&kernels)
+        .map_err(|error| error.to_string())?
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
     sources.sort();
     let mut digest = Sha256::new();
     sources.iter().filter_map(|path| std::fs::read(path).ok()).for_each(|bytes| digest.update(bytes));
@@ -106,7 +115,9 @@ impl EmulatedDevice {
         let (pointer, size) = (buffer.as_mut_ptr(), buffer.len() * 16);
         assert!(at.offset + bytes <= size as u64, "{bytes} bytes at {at:?} of {size}");
         // SAFETY: the range lies in the buffer, which is borrowed.
-        unsafe { std::slice::from_raw_parts_mut(pointer.cast::<u8>().add(at.offset as usize), bytes as usize) }
+        unsafe {
+            std::slice::from_raw_parts_mut(pointer.cast::<u8>().add(at.offset as usize), bytes as usize)
+        }
     }
 }
 
@@ -174,7 +185,8 @@ impl Device for EmulatedDevice {
                 values.push(value);
                 kinds.push(kind);
             }
-            let mut pointers: Vec<*mut c_void> = values.iter_mut().map(|value| (&raw mut *value).cast()).collect();
+            let mut pointers: Vec<*mut c_void> =
+                values.iter_mut().map(|value| (&raw mut *value).cast()).collect();
             let grid = launch.grid.map(|extent| extents.blocks(extent));
             let name = CString::new(launch.kernel.clone()).expect("a name");
             let kinds = CString::new(kinds).expect("letters");

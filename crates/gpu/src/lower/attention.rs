@@ -156,15 +156,8 @@ impl Lowering<'_, '_> {
         let partial = self.scratch((rows * heads * splits * (width + 2)) as usize * 4);
         let out = self.value_slot(value);
         let (rule, number) = codes::mask(attention.mask);
-        let mut arguments = args![
-            queries,
-            keys.address,
-            values.address,
-            partial,
-            out,
-            sinks,
-            self.around.counters,
-        ];
+        let mut arguments =
+            args![queries, keys.address, values.address, partial, out, sinks, self.around.counters,];
         arguments.extend(self.cell_arguments(group));
         arguments.extend(args![
             heads,
@@ -264,4 +257,3 @@ struct Context<'a> {
     sinks: Arg,
     value: ValueId,
 }
-

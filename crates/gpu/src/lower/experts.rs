@@ -22,8 +22,7 @@ impl Lowering<'_, '_> {
                 let experts = first.width().unwrap_or(1);
                 let (groups, groups_used) = route.groups.map_or((0, 0), |groups| (groups.count, groups.used));
                 let gating = codes::gating(route.gating);
-                let arguments =
-                    args![x, second, out, experts, route.used, gating, groups, groups_used];
+                let arguments = args![x, second, out, experts, route.used, gating, groups, groups_used];
                 self.launch("route_experts", self.groups(symbol, 1), 32, 0, arguments);
             }
             Op::ExpertWeights(weights) => {

@@ -20,8 +20,8 @@ use crate::states::{Caches, constants};
 use crate::step::Places;
 use crate::weights::Weights;
 use crate::{Address, Argument, BufferId, Device, Extent, Extents, Launch};
-pub use analysis::supports;
 use analysis::Analysis;
+pub use analysis::supports;
 
 /// Most token rows of steps that are recorded.
 pub const RECORDED_ROWS: u32 = 64;

@@ -59,10 +59,8 @@ impl Lowering<'_, '_> {
     /// Table and factor of a layout.
     pub(super) fn format_arguments(&self, layout: &Layout) -> Vec<Arg> {
         let (words, _) = layout.table.as_chunks::<4>();
-        let mut arguments: Vec<Arg> = words
-            .iter()
-            .map(|word| Arg::from(i32::from_le_bytes(word.map(|value| value as u8))))
-            .collect();
+        let mut arguments: Vec<Arg> =
+            words.iter().map(|word| Arg::from(i32::from_le_bytes(word.map(|value| value as u8)))).collect();
         arguments.push(layout.factor.into());
         arguments
     }
@@ -161,12 +159,7 @@ impl Lowering<'_, '_> {
         }
     }
 
-    pub(super) fn matmul(
-        &mut self,
-        index: usize,
-        node: &Node,
-        value: ValueId,
-    ) -> Result<(), BackendError> {
+    pub(super) fn matmul(&mut self, index: usize, node: &Node, value: ValueId) -> Result<(), BackendError> {
         let Operand::Value(x) = node.inputs[1] else { return Err(self.refuse("a product of no value")) };
         let Some(path) = self.path(node) else { return Err(self.refuse("a product without a matrix")) };
         match path {
@@ -195,10 +188,17 @@ impl Lowering<'_, '_> {
     }
 
     /// The other side and the result of a gated unit of two products of the same value.
-    fn gated(&self, index: usize, node: &Node, value: ValueId, x: ValueId) -> Option<(usize, usize, usize, i32)> {
+    fn gated(
+        &self,
+        index: usize,
+        node: &Node,
+        value: ValueId,
+        x: ValueId,
+    ) -> Option<(usize, usize, usize, i32)> {
         let unit = self.analysis.only_reader(value)?;
         let gated = &self.graph.nodes[unit];
-        let (Op::Glu(glu), [Operand::Value(gate), Operand::Value(up)]) = (&gated.op, &gated.inputs[..]) else {
+        let (Op::Glu(glu), [Operand::Value(gate), Operand::Value(up)]) = (&gated.op, &gated.inputs[..])
+        else {
             return None;
         };
         let other = if *gate == value { *up } else { *gate };
@@ -319,10 +319,19 @@ impl Lowering<'_, '_> {
         chosen: Arg,
         spread: bool,
     ) {
-        let columns =
-            if matrix.layout.is_quantised() { matrix.columns / 32 } else { matrix.columns };
+        let columns = if matrix.layout.is_quantised() { matrix.columns / 32 } else { matrix.columns };
         let mut arguments = args![matrix.address, NULL, NULL, matrix.rows, 0, 0, 1];
-        arguments.extend(args![matrix.row_bytes, matrix.row_bytes, columns, x, NULL, 0.0_f32, out, NULL, NULL]);
+        arguments.extend(args![
+            matrix.row_bytes,
+            matrix.row_bytes,
+            columns,
+            x,
+            NULL,
+            0.0_f32,
+            out,
+            NULL,
+            NULL
+        ]);
         arguments.extend(args![NULL, NULL, NULL, NULL, 0, experts, chosen]);
         arguments.extend([Arg::Known(Argument::Long(matrix.bytes as i64)), spread.into()]);
         arguments.extend(self.format_arguments(&matrix.layout));
@@ -345,8 +354,17 @@ impl Lowering<'_, '_> {
             let bias = self.operand(*bias)?;
             let width = node.ty.row_elements() as u32;
             let (symbol, _) = rows;
-            let arguments =
-                args![out, bias, out, self.row_count(symbol), width, matrix.rows, codes::ADD, 0.0_f32, 0.0_f32];
+            let arguments = args![
+                out,
+                bias,
+                out,
+                self.row_count(symbol),
+                width,
+                matrix.rows,
+                codes::ADD,
+                0.0_f32,
+                0.0_f32
+            ];
             self.launch("binary", self.elements(symbol, width), super::THREADS, 0, arguments);
         }
         Ok(())
@@ -461,8 +479,7 @@ impl Lowering<'_, '_> {
         };
         let (symbol, times) = self.product_rows(node);
         let tokens = Arg::Known(Argument::Rows(symbol, times));
-        let arguments =
-            args![matrix.address, matrix.rows, matrix.columns, x, tokens, out, bias, residual];
+        let arguments = args![matrix.address, matrix.rows, matrix.columns, x, tokens, out, bias, residual];
         let grid = [
             Extent::Fixed(matrix.rows.div_ceil(64)),
             Extent::Rows { symbol, per: 64, times, most: 65535 },

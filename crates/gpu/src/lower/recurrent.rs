@@ -52,7 +52,8 @@ impl Lowering<'_, '_> {
                 let cyclic = rule.key_heads == KeyHeads::Cyclic;
                 let mut arguments: Vec<Arg> = (0..5).map(input).collect();
                 arguments.extend(args![
-                    out, memory, spans, counts, key_heads, key_dim, heads, value_dim, decay_dim, cyclic, rule.scale
+                    out, memory, spans, counts, key_heads, key_dim, heads, value_dim, decay_dim, cyclic,
+                    rule.scale
                 ]);
                 let threads = value_dim.next_multiple_of(32).clamp(32, 256);
                 self.launch("gated_delta_rule", blocks(heads), threads, 0, arguments);
@@ -68,8 +69,20 @@ impl Lowering<'_, '_> {
                     None => (input(3), NULL, input(4)),
                 };
                 let arguments = args![
-                    input(0), input(1), input(2), decays, head_decays, bonus, out, memory, spans, counts, heads,
-                    key_dim, value_dim, attention.scale
+                    input(0),
+                    input(1),
+                    input(2),
+                    decays,
+                    head_decays,
+                    bonus,
+                    out,
+                    memory,
+                    spans,
+                    counts,
+                    heads,
+                    key_dim,
+                    value_dim,
+                    attention.scale
                 ];
                 let threads = value_dim.next_multiple_of(32).clamp(32, 256);
                 self.launch("gated_linear_attention", blocks(heads), threads, 0, arguments);

@@ -26,8 +26,7 @@ impl Lowering<'_, '_> {
             Op::Clamp(clamp) => self.unary(node, value, codes::CLAMP, [clamp.low, clamp.high, 0.0, 0.0])?,
             Op::Xielu(xielu) => {
                 let positive = Function::Softplus.apply(xielu.alpha_p as f64) as f32;
-                let negative =
-                    (xielu.beta as f64 + Function::Softplus.apply(xielu.alpha_n as f64)) as f32;
+                let negative = (xielu.beta as f64 + Function::Softplus.apply(xielu.alpha_n as f64)) as f32;
                 self.unary(node, value, codes::XIELU, [positive, negative, xielu.beta, xielu.epsilon])?;
             }
             Op::Unary(unary) => self.unary(node, value, codes::function(unary.function), [0.0; 4])?,
@@ -53,13 +52,21 @@ impl Lowering<'_, '_> {
                 let split = rope.kind == puna_graph::ops::RopeKind::Split;
                 let heads = extent(&node.ty, 1);
                 let arguments = args![
-                    x, positions, frequencies, out, rows, heads, last, rope.dimensions, split, rope.magnitude
+                    x,
+                    positions,
+                    frequencies,
+                    out,
+                    rows,
+                    heads,
+                    last,
+                    rope.dimensions,
+                    split,
+                    rope.magnitude
                 ];
                 self.launch("rope", elements, THREADS, 0, arguments);
             }
             Op::Slice(slice) => {
-                let arguments =
-                    args![x, out, rows, width / last, input_last, slice.start, slice.length];
+                let arguments = args![x, out, rows, width / last, input_last, slice.start, slice.length];
                 self.launch("slice", elements, THREADS, 0, arguments);
             }
             Op::Concat(_) => {
@@ -104,8 +111,7 @@ impl Lowering<'_, '_> {
                 let shares = self.operand(node.inputs[2])?;
                 let fixed = fixed_elements(&self.graph.operand_type(node.inputs[2]));
                 let per_row = if fixed == 0 { width } else { 0 };
-                let arguments =
-                    args![x, other, shares, out, rows, input_last, width / input_last, per_row];
+                let arguments = args![x, other, shares, out, rows, input_last, width / input_last, per_row];
                 self.launch("interpolate", elements, THREADS, 0, arguments);
             }
             other => return Err(self.refuse(&format!("there is no kernel for {}", other.name()))),
@@ -149,13 +155,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    fn norm(
-        &mut self,
-        node: &Node,
-        value: ValueId,
-        epsilon: f32,
-        centred: bool,
-    ) -> Result<(), BackendError> {
+    fn norm(&mut self, node: &Node, value: ValueId, epsilon: f32, centred: bool) -> Result<(), BackendError> {
         let symbol = symbol_of(&node.ty);
         let width = node.ty.width().unwrap_or(1).max(1);
         let groups = node.ty.row_elements() as u32 / width;
@@ -167,8 +167,7 @@ impl Lowering<'_, '_> {
         };
         let (weight_period, bias_period) = (period(1).max(1), period(2).max(1));
         let out = self.value_slot(value);
-        let arguments =
-            args![x, weight, bias, out, width, weight_period, bias_period, epsilon, centred];
+        let arguments = args![x, weight, bias, out, width, weight_period, bias_period, epsilon, centred];
         self.launch("normalise", self.groups(symbol, groups), block_threads(width), 0, arguments);
         Ok(())
     }

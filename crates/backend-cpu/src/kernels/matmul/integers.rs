@@ -18,4 +18,3 @@ macro_rules! with_format {
     };
 }
 pub(super) use with_format;
-

@@ -1,8 +1,8 @@
 //! The scale records of integer formats: from a block of the file, and back to numbers.
 
-use puna_quant::codes::{half_word, six_bit_pair, sub_scale};
 use super::integers::{Integer, Scales};
 use half::f16;
+use puna_quant::codes::{half_word, six_bit_pair, sub_scale};
 use puna_quant::{DType, FloatField};
 
 /// Writes the F16 number `index` of a block of the file to `place`.
