@@ -54,13 +54,20 @@ pub const EDGES: &[Edges] = &[
         // Whole models are its best test.
         tests: &["puna-gguf", "puna-models"],
     },
+    row("puna-gpu", &["puna-backend", "puna-graph", "puna-quant"]),
+    Edges {
+        from: "puna-backend-cuda",
+        to: &["puna-backend", "puna-gpu"],
+        // As above.
+        tests: &["puna-gguf", "puna-graph", "puna-models", "puna-quant"],
+    },
     Edges {
         from: "puna-backend-openvino",
         to: &["puna-backend", "puna-graph", "puna-quant"],
         // Whole models are its best test.
         tests: &["puna-gguf", "puna-models"],
     },
-    row("puna-backends", &["puna-backend", "puna-backend-cpu", "puna-backend-openvino"]),
+    row("puna-backends", &["puna-backend", "puna-backend-cpu", "puna-backend-cuda", "puna-backend-openvino"]),
     // Who asks for it.
     Edges {
         from: "puna-runtime",

@@ -10,6 +10,7 @@ use puna_graph::ops::{self, Function, GateBound, alibi_slope};
 use puna_graph::{Dim, Graph, Input, Node, Op, Operand, StateDecl, Symbol, Type, ValueId, WeightId};
 
 use crate::arena::{Arena, SlotId};
+use crate::isa::Features;
 use crate::kernels::activation::{Binary, Unary};
 use crate::kernels::attention::Heads;
 use crate::kernels::matmul::ActivationFormat;
@@ -18,6 +19,7 @@ use crate::kernels::rope::Rope;
 use crate::row_ops::{Operands, Prepared, RowOp};
 use crate::tasks::{AttentionTask, EvaluateTask, ExpertsTask, MatMulTask, Task};
 use crate::weights::Weights;
+use puna_backend::arena::{Arena, SlotId};
 
 /// A segment's tasks and the memory they work in.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ use puna_backend::{Backend, BackendError};
 pub use puna_backend_cpu::bandwidth::{Bandwidth, read_bandwidth};
 pub use puna_backend_cpu::isa::{Features, Isa};
 use puna_backend_cpu::{Cpu, CpuOptions};
+use puna_backend_cuda::Cuda;
 use puna_backend_openvino::OpenVino;
 pub use threads::default_threads;
 
@@ -68,6 +69,12 @@ pub const REGISTRY: &[Entry] = &[
         },
     },
     Entry {
+        name: "CUDA0",
+        description: "the first NVIDIA card, if its driver is installed",
+        automatic: false,
+        start: |_| Ok(Arc::new(Cuda::find()?)),
+    },
+    Entry {
         name: puna_backend_openvino::DEVICE_NAME,
         description: "OpenVINO, if it is installed",
         automatic: false,
@@ -117,6 +124,6 @@ mod tests {
         }
         assert_eq!(start(None, &options).expect("there is an automatic one").name(), "CPU");
         let error = start(Some("TPU"), &options).err().expect("there is none");
-        assert_eq!(error.to_string(), "unknown device 'TPU'; known are CPU, OPENVINO0, reference");
+        assert_eq!(error.to_string(), "unknown device 'TPU'; known are CPU, CUDA0, OPENVINO0, reference");
     }
 }

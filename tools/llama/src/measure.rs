@@ -77,6 +77,7 @@ impl<'a> Measuring<'a> {
             features: load::features(self.bench.isa),
             deterministic: self.bench.deterministic,
             repack_keep: self.bench.repack_keep,
+            ..load::backend_options()
         };
         let backend = load::backend(&processor, device(&settings))?;
         let options = ModelOptions {
