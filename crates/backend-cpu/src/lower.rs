@@ -9,8 +9,6 @@ use puna_backend::{Bounds, Segment};
 use puna_graph::ops::{self, Function, GateBound, alibi_slope};
 use puna_graph::{Dim, Graph, Input, Node, Op, Operand, StateDecl, Symbol, Type, ValueId, WeightId};
 
-use crate::arena::{Arena, SlotId};
-use crate::isa::Features;
 use crate::kernels::activation::{Binary, Unary};
 use crate::kernels::attention::Heads;
 use crate::kernels::matmul::ActivationFormat;

@@ -2,7 +2,6 @@
 
 use puna_graph::{StateId, Symbol, WeightId};
 
-use crate::arena::SlotId;
 use crate::frame::Frame;
 use crate::kernels::block_attention::BlockAttention;
 use crate::kernels::recurrent::{
@@ -10,6 +9,7 @@ use crate::kernels::recurrent::{
     ScanInputs, SelectiveScan, shift_rows,
 };
 use crate::pool::Scratch;
+use puna_backend::arena::SlotId;
 
 /// A recurrence over the rows of a step.
 #[derive(Clone, Debug)]

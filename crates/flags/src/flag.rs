@@ -227,12 +227,8 @@ impl ToolSet {
     /// Tools that turn texts into numbers.
     pub const EMBED: Self = Self::EMBEDDING.or(Self::RERANK);
     /// Tools that need a model file.
-    pub const MODEL: Self = Self::ENGINE
-        .or(Self::TOKENIZE)
-        .or(Self::INFO)
-        .or(Self::PULL)
-        .or(Self::GRAMMAR)
-        .or(Self::EXPORT_LORA);
+    pub const MODEL: Self =
+        Self::ENGINE.or(Self::TOKENIZE).or(Self::INFO).or(Self::PULL).or(Self::GRAMMAR).or(Self::EXPORT_LORA);
 
     /// Both sets.
     pub const fn or(self, other: Self) -> Self {

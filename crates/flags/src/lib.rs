@@ -22,8 +22,8 @@ mod workshop;
 
 pub use clap::Command;
 pub use config::{
-    Chat, Config, Context, Cpu, Device, GrammarSource, ISA_LEVELS, LoadMode, Log, Logits, Model, Prompt, Rope, Sampling,
-    Server, Tokenize,
+    Chat, Config, Context, Cpu, Device, GrammarSource, ISA_LEVELS, LoadMode, Log, Logits, Model, Prompt,
+    Rope, Sampling, Server, Tokenize,
 };
 pub use diffusion::Diffusion;
 pub use embedding::Embedding;

@@ -31,6 +31,7 @@ pub fn function(function: Function) -> i32 {
         Function::Tanh => 5,
         Function::Exp => 6,
         Function::Softplus => 7,
+        Function::SignedRoot => unreachable!("`supports` keeps it elsewhere"),
     }
 }
 
@@ -60,5 +61,6 @@ pub fn mask(rule: MaskRule) -> (i32, i32) {
         MaskRule::Window(n) => (1, n as i32),
         MaskRule::Chunked(n) => (2, n as i32),
         MaskRule::Bidirectional => (3, 0),
+        MaskRule::SymmetricWindow(_) => unreachable!("`supports` keeps it elsewhere"),
     }
 }

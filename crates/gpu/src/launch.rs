@@ -79,6 +79,7 @@ impl Extents {
         match symbol {
             Symbol::Tokens => self.tokens,
             Symbol::Outputs => self.outputs,
+            Symbol::EncoderTokens => unreachable!("`supports` keeps encoders elsewhere"),
         }
     }
 

@@ -4,11 +4,11 @@ use puna_graph::ops::{self, KeyHeads};
 use puna_graph::{Dim, Node, Op, Operand, StateId, Symbol, ValueId, WeightId};
 
 use super::Lowering;
-use crate::arena::SlotId;
 use crate::kernels::recurrent::{DeltaRule, Rwkv7};
 use crate::recurrent_tasks::{BlockAttentionTask, LinearShape, Recurrence, RecurrentTask, ScanShape};
 use crate::row_ops::RowOp;
 use crate::tasks::Task;
+use puna_backend::arena::SlotId;
 
 fn weight(operand: Option<&Operand>) -> Option<WeightId> {
     match operand {

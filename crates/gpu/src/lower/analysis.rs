@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use puna_backend::Segment;
-use puna_graph::{Element, Graph, Input, Op, Operand, ValueId};
+use puna_graph::ops::{Function, MaskRule};
+use puna_graph::{CacheGroup, Dim, Element, Graph, Input, Op, Operand, Symbol, ValueId};
 use puna_quant::DType;
 
 use super::extent;
@@ -85,7 +86,32 @@ pub fn supports(graph: &Graph, index: usize) -> bool {
     let value = |place: usize| matches!(node.inputs.get(place), Some(Operand::Value(_)));
     let weight = |place: usize| matches!(node.inputs.get(place), Some(Operand::Weight(_)));
     let vector = |place: usize| node.inputs.get(place).is_none() || weight(place);
+    let encodes = node.inputs.iter().any(|input| matches!(input, Operand::Input(Input::EncoderTokens)))
+        || node.ty.shape.first() == Some(&Dim::Of(Symbol::EncoderTokens));
+    if encodes {
+        return false;
+    }
     match &node.op {
+        Op::AddRow(_)
+        | Op::BlockAttention(_)
+        | Op::ChooseByTable(_)
+        | Op::CompressBlocks(_)
+        | Op::Convolution(_)
+        | Op::FillColumns(_)
+        | Op::GroupNorm(_)
+        | Op::HyperRead(_)
+        | Op::HyperWrite(_)
+        | Op::MeanRows(_)
+        | Op::NgramRows(_) => false,
+        Op::Unary(unary) => unary.function != Function::SignedRoot,
+        Op::Glu(glu) => glu.function != Function::SignedRoot,
+        Op::Attention(attention) => {
+            let kept = graph
+                .states
+                .get(attention.state.index())
+                .is_some_and(|state| matches!(state.group(), CacheGroup::Full | CacheGroup::Window(_)));
+            kept && attention.relative.is_none() && !matches!(attention.mask, MaskRule::SymmetricWindow(_))
+        }
         Op::GatherRows(_) => match node.inputs[..] {
             [Operand::Weight(_), _] => true,
             [Operand::Value(_), Operand::Input(Input::OutputRows)] => {

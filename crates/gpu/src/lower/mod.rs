@@ -281,6 +281,7 @@ impl<'a> Lowering<'a, '_> {
             Input::Tokens => self.around.places.tokens(),
             Input::Positions => self.around.places.positions(),
             Input::OutputRows => self.around.places.output_rows(),
+            Input::EncoderTokens => unreachable!("`supports` keeps encoders elsewhere"),
         }
     }
 
