@@ -25,6 +25,12 @@ fn folders() -> [PathBuf; 2] {
         .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name))
 }
 
+/// The folder of what llama.cpp recorded.
+fn folder() -> PathBuf {
+    let [recorded, _] = folders();
+    recorded
+}
+
 /// Every model with recorded logits, in the order of the manifests.
 pub fn models() -> Vec<ZooModel> {
     folders().iter().flat_map(|folder| models_of(folder)).collect()
