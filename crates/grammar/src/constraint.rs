@@ -33,7 +33,7 @@ impl std::fmt::Debug for Grammar {
 
 enum Kind {
     Gbnf(Arc<Compiled>),
-    Guided(std::sync::Mutex<Guided>),
+    Guided(Box<std::sync::Mutex<Guided>>),
 }
 
 impl Grammar {
@@ -76,7 +76,7 @@ impl Grammar {
     }
 
     fn from_guided(guided: Guided, tokens: &Arc<Tokens>) -> Self {
-        let kind = Arc::new(Kind::Guided(std::sync::Mutex::new(guided)));
+        let kind = Arc::new(Kind::Guided(Box::new(std::sync::Mutex::new(guided))));
         Self { tokens: tokens.clone(), kind, triggers: None }
     }
 

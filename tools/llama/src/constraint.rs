@@ -19,8 +19,8 @@ pub enum Source {
 /// How an error of the grammar ends the program: it is a wrong command line if the grammar stands there.
 fn refused(invocation: &Invocation, source: &GrammarSource, error: &dyn std::fmt::Display) -> Failure {
     match source {
-        GrammarSource::Text(_) => invocation.usage(&format!("--grammar: {error}")),
-        GrammarSource::Schema(_) => invocation.usage(&format!("--json-schema: {error}")),
+        GrammarSource::Text(_) => invocation.usage(format!("--grammar: {error}")),
+        GrammarSource::Schema(_) => invocation.usage(format!("--json-schema: {error}")),
         GrammarSource::File(path) | GrammarSource::SchemaFile(path) => {
             Failure::Failed(format!("{}: {error}", path.display()))
         }
