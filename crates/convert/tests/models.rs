@@ -39,7 +39,7 @@ fn recorded(model: &Path) -> Vec<f32> {
 fn error_of(model: &Path) -> Result<f64, String> {
     let conversion = Conversion::open(model, &Options::default()).map_err(|error| error.to_string())?;
     let file = conversion.into_file().map_err(|error| error.to_string())?;
-    let options = BuildOptions { context: 64 };
+    let options = BuildOptions { context: 64, ..BuildOptions::default() };
     let graph =
         puna_models::build(&file.metadata, &file.tensors, &options).map_err(|error| error.to_string())?;
     let mut unused = puna_models::unused_tensors(&graph, &file.tensors);
