@@ -141,8 +141,8 @@ mod tests {
 
     /// A table, one matrix in layer 0, and the table again as the output.
     fn graph() -> Graph {
-        let mut graph = Graph::default();
-        graph.weights = vec![weight("table", &[5, 4]), weight("w", &[4, 4])];
+        let weights = vec![weight("table", &[5, 4]), weight("w", &[4, 4])];
+        let mut graph = Graph { weights, ..Graph::default() };
         let (table, w) = (Operand::Weight(WeightId(0)), Operand::Weight(WeightId(1)));
         let x = graph.push(GatherRows, vec![table, Operand::Input(Input::Tokens)], None, "embed").unwrap();
         let y = graph.push(MatMul, vec![w, x.into()], Some(0), "w").unwrap();
