@@ -52,7 +52,7 @@ pub fn tokenizer_with(roles: &[(&str, u32)]) -> Tokenizer {
         metadata.set(key, value);
     }
     for (key, token) in roles {
-        metadata.set(key, Stored::U32(*token));
+        metadata.set(*key, Stored::U32(*token));
     }
     Tokenizer::from_metadata(&metadata).unwrap().unwrap()
 }
