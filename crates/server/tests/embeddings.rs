@@ -54,7 +54,7 @@ fn client(name: &str, pooling: Pooling) -> (Client, zoo::EmbeddingModel) {
         ranks: pooling == Pooling::Rank,
         normalize: 2,
     };
-    let engine = Engine::start(model, EngineOptions { step_tokens: 64, context_shift: false }).unwrap();
+    let engine = Engine::start(model, EngineOptions { step_tokens: 64, ..EngineOptions::default() }).unwrap();
     let served = Served {
         engine,
         tokenizer: words(),
