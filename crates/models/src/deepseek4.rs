@@ -86,7 +86,7 @@ fn attention(
     let shape = HeadShape { heads, kv_heads: 1, key_dim: head_dim, value_dim: head_dim };
     let h = if ratio == 0 {
         let state = b.key_value_state(shape, mask);
-        let op = Attention { state, scale, mask, soft_cap: None, alibi_max_bias: None };
+        let op = Attention { state, scale, mask, soft_cap: None, alibi_max_bias: None, relative: None };
         let inputs = [q.into(), k.into(), k.into()].into_iter().chain(sinks).collect();
         b.push(op, inputs, "attention")?
     } else {
