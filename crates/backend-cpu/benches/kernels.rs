@@ -12,14 +12,15 @@ use std::time::{Duration, Instant};
 use puna_backend_cpu::bandwidth::read_bandwidth;
 use puna_backend_cpu::isa::Features;
 use puna_backend_cpu::kernels::activation::{Binary, binary};
-use puna_backend_cpu::kernels::attention::{Attention, Heads, Inputs, MaskRule, Partials, Plan, Span};
+use puna_backend_cpu::kernels::attention::{Attention, Heads, Inputs, Partials, Plan, Span};
 use puna_backend_cpu::kernels::cache::{self, CacheRows, CacheRowsMut, RowFormat};
 use puna_backend_cpu::kernels::matmul::{Activation, OutputView, PackedMatrix};
 use puna_backend_cpu::kernels::norm::{Norm, NormKind};
-use puna_backend_cpu::kernels::rope::{Rope, RopeKind, frequencies};
+use puna_backend_cpu::kernels::rope::{Rope, frequencies};
 use puna_backend_cpu::kernels::rows::{Rows, RowsMut};
 use puna_backend_cpu::kernels::vector::{Kernel, Vector, dispatch};
 use puna_backend_cpu::memory::AlignedBuffer;
+use puna_graph::ops::{MaskRule, RopeKind};
 use puna_quant::DType;
 
 /// What one thread can do.
@@ -180,7 +181,15 @@ fn attention(limits: &Limits) {
             let token_positions: Vec<i32> = (0..tokens).map(|i| (cells - tokens + i) as i32).collect();
             let cell_positions: Vec<i32> = (0..cells as i32).collect();
             let mask = MaskRule::Causal;
-            let attention = Attention { heads, scale: 0.1, softcap: None, mask, sinks: None, alibi: None };
+            let attention = Attention {
+                heads,
+                scale: 0.1,
+                softcap: None,
+                mask,
+                sinks: None,
+                alibi: None,
+                relative: None,
+            };
             let mut plan = Plan::new(heads);
             plan.build(&spans, tokens, cells).expect("a sound step");
             let mut partials = vec![0.0; plan.partial_floats()];

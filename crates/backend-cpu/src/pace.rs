@@ -72,7 +72,7 @@ fn interruptions() -> i64 {
     // SAFETY: the structure is valid to write, and zeros are a valid value of it.
     unsafe {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
-        usage.assume_init().ru_nivcsw as i64
+        usage.assume_init().ru_nivcsw
     }
 }
 

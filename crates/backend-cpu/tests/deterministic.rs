@@ -49,6 +49,7 @@ impl Sequences {
         let caches = CacheOptions {
             keys: DType::F16,
             values: DType::F16,
+            sequences: count,
             cells: vec![CELLS * count; graph.groups().len()],
         };
         let (_, segment) = partition(graph, |_| 0).remove(0);
@@ -64,7 +65,7 @@ impl Sequences {
         let rows = tokens.len() as u32;
         let (first, end) = (self.length, self.length + rows);
         self.length = end;
-        let each = || (0..self.count);
+        let each = || 0..self.count;
         let cells =
             |sequence: u32, range: Range<u32>| range.start + sequence * CELLS..range.end + sequence * CELLS;
         let group = || GroupStep {
@@ -81,7 +82,9 @@ impl Sequences {
             tokens: each().flat_map(|_| tokens.iter().copied()).collect(),
             positions: each().flat_map(|_| first as i32..end as i32).collect(),
             output_rows: each().map(|sequence| (sequence + 1) * rows - 1).collect(),
+            sequences: each().map(|sequence| sequence * rows..(sequence + 1) * rows).collect(),
             groups: self.graph.groups().iter().map(|_| group()).collect(),
+            ..Step::default()
         };
         let mut boundary = Boundary::default();
         self.partition.run(self.program, &step, &mut boundary).expect("the step runs");
@@ -110,7 +113,7 @@ fn sequences_do_not_depend_on_what_shares_their_steps() {
     let model = zoo::models().into_iter().find(|model| model.name == "llama-dense").expect("a zoo model");
     for formats in formats {
         let file = quantised(&model, formats);
-        let options = BuildOptions { context: 256 };
+        let options = BuildOptions { context: 256, ..BuildOptions::default() };
         let graph = Arc::new(build(&file.metadata, &file.tensors, &options).expect("it builds"));
         let cpu = |threads| {
             let features = Features::detect();

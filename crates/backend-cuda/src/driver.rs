@@ -54,8 +54,6 @@ pub const COMPUTE_CAPABILITY: [c_int; 2] = [75, 76];
 pub const MAX_SHARED_MEMORY_OPTIN: c_int = 97;
 /// No memory left.
 pub const OUT_OF_MEMORY: Status = 2;
-/// No machine code or PTX in the image suits the device.
-pub const NO_BINARY_FOR_GPU: Status = 209;
 
 macro_rules! driver {
     ($($name:ident = $symbol:literal ($($argument:ty),*);)*) => {
@@ -91,7 +89,6 @@ driver! {
     context = "cuDevicePrimaryCtxRetain"(*mut Handle, DeviceNumber);
     release_context = "cuDevicePrimaryCtxRelease_v2"(DeviceNumber);
     set_context = "cuCtxSetCurrent"(Handle);
-    memory = "cuMemGetInfo_v2"(*mut usize, *mut usize);
     allocate = "cuMemAlloc_v2"(*mut DevicePointer, usize);
     free = "cuMemFree_v2"(DevicePointer);
     clear = "cuMemsetD8Async"(DevicePointer, u8, usize, Handle);

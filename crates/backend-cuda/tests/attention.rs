@@ -11,7 +11,7 @@ use puna_backend::{Backend, Boundary, Bounds, CacheOptions, DeviceId, WeightSour
 use puna_backend_cuda::Cuda;
 use puna_conformance::normalised_squared_error;
 use puna_conformance::run::group_step;
-use puna_graph::ops::{Attention, GatherRows, MaskRule, MatMul, Reshape, Rope, RopeKind};
+use puna_graph::ops::{Attention, GatherRows, MaskRule, MatMul, Reshape, Rope, RopeKind, RopePlace};
 use puna_graph::{
     CacheGroup, Graph, Input, Operand, Output, StateDecl, StateId, Step, ValueId, WeightDecl, WeightId,
 };
@@ -74,6 +74,7 @@ fn model(case: &Case) -> (Arc<Graph>, Arc<Tensors>) {
         position_scale: 1.0,
         yarn: None,
         magnitude: 1.0,
+        place: RopePlace::default(),
     };
     let positions = Operand::Input(Input::Positions);
     let q = graph.push(rope, vec![q.into(), positions], None, "q").expect("turned");
@@ -95,6 +96,7 @@ fn model(case: &Case) -> (Arc<Graph>, Arc<Tensors>) {
         mask: case.mask,
         soft_cap: case.soft_cap,
         alibi_max_bias: None,
+        relative: None,
     };
     let out = graph.push(attention, inputs, None, "attention").expect("attention");
     graph.outputs = vec![(Output::Logits, out)];
@@ -116,7 +118,9 @@ fn results(backend: &dyn Backend, case: &Case, cache: DType) -> Vec<Vec<f32>> {
             tokens: (first..end).map(|token| token * 7 % VOCABULARY).collect(),
             positions: (first as i32..end as i32).collect(),
             output_rows: vec![count - 1],
+            sequences: std::iter::once(0..count).collect(),
             groups: vec![group_step(CacheGroup::Full, first, end)],
+            ..Step::default()
         };
         let mut boundary = Boundary::default();
         partition.run(program, &step, &mut boundary).expect("it runs");

@@ -48,7 +48,8 @@ fn logits_equal_the_recorded_ones() {
         count += 1;
         let file = Arc::new(model.open());
         let graph =
-            build(&file.metadata, &file.tensors, &BuildOptions { context: 256 }).expect("the model builds");
+            build(&file.metadata, &file.tensors, &BuildOptions { context: 256, ..BuildOptions::default() })
+                .expect("the model builds");
         if let Some(node) = (0..graph.nodes.len()).find(|node| !backend.supports(&graph, *node)) {
             wrong.push(format!("{}: {} is not supported", model.name, graph.nodes[node].op.name()));
             continue;

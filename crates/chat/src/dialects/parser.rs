@@ -111,7 +111,7 @@ impl OutputParser {
             }
             State::Reasoning => match self.reasoning {
                 Some(marks) => {
-                    self.to_mark(&[marks.end], deltas).is_some_and(|_| self.enter(State::Bare, true))
+                    self.until_mark(&[marks.end], deltas).is_some_and(|_| self.enter(State::Bare, true))
                 }
                 None => self.enter(State::Bare, false),
             },
@@ -157,7 +157,7 @@ impl OutputParser {
         let (begin, frame) =
             self.dialect.map_or((&[][..], &[][..]), |dialect| (dialect.begin, dialect.frame));
         marks.extend(begin.iter().chain(frame));
-        let Some(mark) = self.to_mark(&marks, deltas) else { return false };
+        let Some(mark) = self.until_mark(&marks, deltas) else { return false };
         if self.reasoning.is_some_and(|marks| marks.anywhere && marks.begin == mark) {
             return self.enter(State::Reasoning, true);
         }
@@ -230,7 +230,7 @@ impl OutputParser {
     }
 
     /// Hands over text up to the first of these marks, which it returns; blanks before a mark are dropped.
-    fn to_mark(&mut self, marks: &[&'static str], deltas: &mut Vec<Delta>) -> Option<&'static str> {
+    fn until_mark(&mut self, marks: &[&'static str], deltas: &mut Vec<Delta>) -> Option<&'static str> {
         // A mark that may still become a longer one, or one that begins earlier, waits.
         let begun = marks.iter().filter_map(|mark| begun(&self.held, mark)).min().unwrap_or(self.held.len());
         if let Some((place, mark)) = earliest(&self.held, marks).filter(|(place, _)| *place < begun) {

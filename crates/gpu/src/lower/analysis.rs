@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use puna_backend::Segment;
-use puna_graph::ops::{Function, MaskRule};
+use puna_graph::ops::{Function, MaskRule, RopePlace};
 use puna_graph::{CacheGroup, Dim, Element, Graph, Input, Op, Operand, Symbol, ValueId};
 use puna_quant::DType;
 
@@ -130,6 +130,8 @@ pub fn supports(graph: &Graph, index: usize) -> bool {
         Op::ExpertWeights(_) => {
             graph.operand_type(node.inputs[0]).width().is_some_and(|experts| experts <= MOST_EXPERTS)
         }
+        Op::Rope(rope) => rope.place == RopePlace::Own,
+        Op::ShortConvolution(convolution) if convolution.dilation != 1 => false,
         Op::ShortConvolution(_) => extent(&graph.operand_type(node.inputs[1]), 1) <= MOST_KERNEL,
         _ => true,
     }

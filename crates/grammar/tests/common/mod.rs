@@ -1,4 +1,5 @@
 //! Checking texts, and tokens of a real model.
+#![allow(clippy::print_stdout)] // a skipped test says why
 #![allow(dead_code)] // each test file uses a part
 
 use std::path::PathBuf;
