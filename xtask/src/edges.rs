@@ -42,7 +42,14 @@ pub const EDGES: &[Edges] = &[
         // Whole models are its best test.
         tests: &["puna-gguf", "puna-models"],
     },
-    row("puna-backends", &["puna-backend", "puna-backend-cpu"]),
+    row("puna-gpu", &["puna-backend", "puna-graph", "puna-quant"]),
+    Edges {
+        from: "puna-backend-cuda",
+        to: &["puna-backend", "puna-gpu"],
+        // As above.
+        tests: &["puna-gguf", "puna-graph", "puna-models", "puna-quant"],
+    },
+    row("puna-backends", &["puna-backend", "puna-backend-cpu", "puna-backend-cuda"]),
     // Who asks for it.
     row("puna-runtime", &["puna-backend", "puna-gguf", "puna-graph", "puna-models", "puna-quant"]),
     row("puna-engine", &["puna-runtime", "puna-sampling"]),

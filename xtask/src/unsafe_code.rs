@@ -3,8 +3,8 @@
 use crate::files::TextFile;
 use crate::rust_text::{RustText, find_word, line_number};
 
-/// The crates that may use it: a memory map, and vector instructions.
-pub const ALLOWED: &[&str] = &["crates/gguf", "crates/backend-cpu"];
+/// The crates that may use it: a memory map, vector instructions, and the functions of a driver.
+pub const ALLOWED: &[&str] = &["crates/gguf", "crates/backend-cpu", "crates/backend-cuda"];
 
 const FORBID: &str = "#![forbid(unsafe_code)]";
 

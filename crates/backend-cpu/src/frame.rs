@@ -2,12 +2,12 @@
 
 use puna_graph::{Step, Symbol};
 
-use crate::arena::{Arena, SlotId};
 use crate::isa::Features;
 use crate::kernels::rows::{Rows, RowsMut};
 use crate::memory::AlignedBuffer;
 use crate::states::Caches;
 use crate::weights::Weights;
+use puna_backend::arena::{Arena, SlotId};
 
 /// A step, and the memory that the program works in.
 #[derive(Clone, Copy)]

@@ -3,7 +3,6 @@
 //! Kernels are chosen by what the processor has ([`isa::Features`]), one file per instruction set, each tested
 //! against plain arithmetic.
 
-mod arena;
 mod backend;
 mod frame;
 pub mod isa;

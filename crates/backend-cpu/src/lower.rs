@@ -7,7 +7,6 @@ use puna_backend::{Bounds, Segment};
 use puna_graph::ops::{self, Function, GateBound, alibi_slope};
 use puna_graph::{Dim, Graph, Input, Node, Op, Operand, StateDecl, Symbol, Type, ValueId, WeightId};
 
-use crate::arena::{Arena, SlotId};
 use crate::isa::Features;
 use crate::kernels::activation::{Binary, Unary};
 use crate::kernels::attention::Heads;
@@ -17,6 +16,7 @@ use crate::kernels::rope::Rope;
 use crate::row_ops::{Operands, Prepared, RowOp};
 use crate::tasks::{AttentionTask, EvaluateTask, ExpertsTask, MatMulTask, Task};
 use crate::weights::Weights;
+use puna_backend::arena::{Arena, SlotId};
 
 /// A segment's tasks and the memory they work in.
 #[derive(Debug)]

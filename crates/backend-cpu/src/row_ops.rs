@@ -6,7 +6,6 @@ use std::ops::Range;
 use puna_graph::ops::PositionScale;
 use puna_graph::{StateId, Symbol, WeightId};
 
-use crate::arena::SlotId;
 use crate::frame::Frame;
 use crate::kernels::activation::{Binary, Unary, binary, unary};
 use crate::kernels::cache;
@@ -14,6 +13,7 @@ use crate::kernels::matmul::ActivationFormat;
 use crate::kernels::norm::{Norm, NormKind};
 use crate::kernels::rope::Rope;
 use crate::kernels::rows::{Rows, RowsMut};
+use puna_backend::arena::SlotId;
 
 /// One row-wise operation.
 #[derive(Clone, Debug)]

@@ -4,12 +4,12 @@ use puna_graph::ops::MaskRule;
 use puna_graph::ops::OpDef;
 use puna_graph::{Array, Element, Graph, Operand, StateId, Symbol, WeightId};
 
-use crate::arena::SlotId;
 use crate::frame::Frame;
 use crate::kernels::attention::{Attention, Heads, Inputs, Partials, Plan};
 use crate::kernels::matmul::{Activation, OutputView, Plan as MatrixPlan};
 use crate::pool::{Scratch, Stage};
 use crate::row_ops::{Prepared, RowOp};
+use puna_backend::arena::SlotId;
 
 /// One stage of a program.
 #[derive(Debug)]

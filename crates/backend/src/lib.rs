@@ -5,6 +5,7 @@
 //! [`reference::Reference`] runs any graph with the evaluator and is the oracle of the others.
 #![forbid(unsafe_code)]
 
+pub mod arena;
 mod contract;
 mod error;
 pub mod partition;

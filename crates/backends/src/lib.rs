@@ -10,6 +10,7 @@ use puna_backend::reference::Reference;
 use puna_backend::{Backend, BackendError};
 pub use puna_backend_cpu::isa::Features;
 use puna_backend_cpu::{Cpu, CpuOptions};
+use puna_backend_cuda::Cuda;
 pub use threads::default_threads;
 
 /// What back ends are started with.
@@ -50,6 +51,12 @@ pub const REGISTRY: &[Entry] = &[
         },
     },
     Entry {
+        name: "CUDA0",
+        description: "the first NVIDIA card, if its driver is installed",
+        automatic: false,
+        start: |_| Ok(Arc::new(Cuda::find()?)),
+    },
+    Entry {
         name: "reference",
         description: "slow evaluator that defines every operation, for comparisons",
         automatic: false,
@@ -82,11 +89,14 @@ mod tests {
     fn names_select_back_ends() {
         let options = Options { threads: 1, ..Options::default() };
         for entry in REGISTRY {
-            let backend = start(Some(&entry.name.to_uppercase()), &options).expect("it starts");
-            assert_eq!(backend.devices()[0].name, entry.name);
+            match start(Some(&entry.name.to_uppercase()), &options) {
+                Ok(backend) => assert_eq!(backend.devices()[0].name, entry.name),
+                // What needs a library says so.
+                Err(error) => assert!(error.to_string().contains("not installed"), "{error}"),
+            }
         }
         assert_eq!(start(None, &options).expect("there is an automatic one").name(), "CPU");
         let error = start(Some("TPU"), &options).err().expect("there is none");
-        assert_eq!(error.to_string(), "unknown device 'TPU'; known are CPU, reference");
+        assert_eq!(error.to_string(), "unknown device 'TPU'; known are CPU, CUDA0, reference");
     }
 }

@@ -14,6 +14,13 @@ pub struct FileWeights {
     graph: Arc<Graph>,
 }
 
+impl FileWeights {
+    /// The weights of a graph that was built from the file.
+    pub fn new(file: Arc<File>, graph: Arc<Graph>) -> Self {
+        Self { file, graph }
+    }
+}
+
 impl WeightSource for FileWeights {
     fn bytes(&self, weight: WeightId) -> &[u8] {
         let name = &self.graph.weights[weight.index()].name;
@@ -74,7 +81,7 @@ impl SingleSequence {
     /// Loads the whole graph on a back end's first device, with caches of this format and so many cells.
     pub fn load(backend: &dyn Backend, file: Arc<File>, graph: Graph, cache: DType, cells: u32) -> Self {
         let graph = Arc::new(graph);
-        let weights = Arc::new(FileWeights { file, graph: graph.clone() });
+        let weights = Arc::new(FileWeights::new(file, graph.clone()));
         let caches = CacheOptions { keys: cache, values: cache, cells: vec![cells; graph.groups().len()] };
         let (_, segment) = partition(&graph, |_| 0).remove(0);
         let mut partition =

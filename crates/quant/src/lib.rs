@@ -4,10 +4,12 @@
 //! A format is one row of [`FORMATS`]; `decode` is its specification and every back end may fall back on it.
 #![forbid(unsafe_code)]
 
+pub mod codes;
 mod dtype;
 mod error;
 mod formats;
 pub mod grids;
+pub mod integers;
 mod rows;
 mod validate;
 

@@ -12,6 +12,9 @@ use puna_runtime::{Model, ModelOptions, Placement, Pooling, Purpose, RuntimeErro
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// The back end that runs every operation.
+const PROCESSOR: &str = "CPU";
+
 /// Names of unused tensors that a warning lists.
 const LISTED: usize = 3;
 
@@ -151,13 +154,12 @@ pub fn load(
         bar.set_position((share as f64 * bytes as f64) as u64);
         true
     };
-    let model = Model::load(
-        file.clone(),
-        std::slice::from_ref(backend),
-        &Placement::default(),
-        options,
-        &mut progress,
-    );
+    // What the chosen back end cannot run, the processor does.
+    let mut backends = vec![backend.clone()];
+    if backend.name() != PROCESSOR {
+        backends.push(self::backend(puna_backends::default_threads(), Some(PROCESSOR))?);
+    }
+    let model = Model::load(file.clone(), &backends, &Placement::default(), options, &mut progress);
     bar.finish_and_clear();
     model.map_err(|error| with_remedy(error, file, options.context))
 }

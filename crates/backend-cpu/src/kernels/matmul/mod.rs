@@ -14,7 +14,6 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod codes;
 mod integers;
 mod layout;
 mod pack;

@@ -1,10 +1,10 @@
 //! From the file's rows to the packed layout, and back to numbers.
 
-use super::codes::{source_quads, word};
 use super::integers::{INTEGERS, Integer};
 use super::layout::{BLOCK, GROUP, Geometry, Layout};
 use super::scales::{pack_scales, row_scales};
 use half::{bf16, f16};
+use puna_quant::codes::{source_quads, word};
 
 /// Packs the rows `source` (at most 16, as in the file) into one group; missing rows become zeros.
 pub(super) fn pack_group(geometry: &Geometry, source: &[u8], destination: &mut [u8]) {

@@ -1,53 +1,9 @@
 //! The scale records of integer formats: from a block of the file, and back to numbers.
 
-use super::codes::{half_word, word};
 use super::integers::{Integer, Scales};
 use half::f16;
+use puna_quant::codes::{half_word, six_bit_pair, sub_scale};
 use puna_quant::{DType, FloatField};
-
-/// The 6-bit scale and minimum of sub-block `index` of a Q4_K or Q5_K block.
-fn six_bit_pair(packed: &[u8], index: usize) -> (u8, u8) {
-    if index < 4 {
-        (packed[index] & 63, packed[index + 4] & 63)
-    } else {
-        (
-            packed[index + 4] & 15 | packed[index - 4] >> 6 << 4,
-            packed[index + 4] >> 4 | packed[index] >> 6 << 4,
-        )
-    }
-}
-
-/// The integer scale of sub-block `index` of a block.
-fn sub_scale(dtype: DType, block: &[u8], index: usize) -> i8 {
-    let nibble = |at: usize, index: usize| block[at + index / 2] >> (4 * (index % 2)) & 15;
-    // Of formats that add one half to a scale.
-    let odd = |scale: u8| (2 * scale + 1) as i8;
-    match dtype {
-        DType::Q6_K => block[192 + index] as i8,
-        DType::Q3_K => {
-            let low = block[96 + index % 8] >> (index / 8 * 4) & 15;
-            let high = block[104 + index % 4] >> (index / 4 * 2) & 3;
-            (low | high << 4) as i8 - 32
-        }
-        DType::IQ4_XS => {
-            let high = (half_word(&block[2..], 0) >> (2 * index) & 3) as u8;
-            (nibble(4, index) | high << 4) as i8 - 32
-        }
-        DType::IQ2_XXS => odd((word(&block[6 + 8 * index..], 0) >> 28) as u8),
-        DType::IQ2_XS => odd(nibble(66, index)),
-        DType::IQ2_S => odd(nibble(74, index)),
-        DType::IQ3_XXS => odd((word(&block[66..], index) >> 28) as u8),
-        DType::IQ3_S => odd(nibble(106, index)),
-        DType::IQ1_S => {
-            let field = half_word(&block[34..], index);
-            let scale = odd((field >> 12 & 7) as u8);
-            // A shift downwards is a shift upwards of the negated digits.
-            if field & 0x8000 != 0 { -scale } else { scale }
-        }
-        DType::IQ1_M => odd((half_word(&block[48..], index / 4) >> (3 * (index % 4)) & 7) as u8),
-        other => unreachable!("{other} has no integer scales"),
-    }
-}
 
 /// Writes the F16 number `index` of a block of the file to `place`.
 fn pack_half(dtype: DType, block: &[u8], index: usize, place: &mut [u8]) {

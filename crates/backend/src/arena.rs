@@ -29,7 +29,8 @@ pub struct Arena {
     bytes: usize,
 }
 
-const ALIGNMENT: usize = 64;
+/// Enough for vector registers and for the transactions of devices.
+const ALIGNMENT: usize = 256;
 
 impl Arena {
     /// A new slot that lives in task `task`.

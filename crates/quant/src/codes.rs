@@ -1,15 +1,15 @@
 //! From a block of the file to codes: four to a word, one for each element, as the rows of
-//! [`INTEGERS`](super::integers::INTEGERS) describe them.
+//! [`INTEGERS`](crate::integers::INTEGERS) describe them.
 
-use puna_quant::{DType, grids};
+use crate::{DType, grids};
 
 /// Reads four bytes, little end first.
-pub(super) fn word(bytes: &[u8], index: usize) -> u32 {
+pub fn word(bytes: &[u8], index: usize) -> u32 {
     u32::from_le_bytes([bytes[index * 4], bytes[index * 4 + 1], bytes[index * 4 + 2], bytes[index * 4 + 3]])
 }
 
 /// Reads two bytes, little end first.
-pub(super) fn half_word(bytes: &[u8], index: usize) -> u16 {
+pub fn half_word(bytes: &[u8], index: usize) -> u16 {
     u16::from_le_bytes([bytes[index * 2], bytes[index * 2 + 1]])
 }
 
@@ -23,7 +23,7 @@ fn spread(bits: u32) -> u32 {
 }
 
 /// The unsigned codes of columns `32 part..` of a block of the file, four to a word.
-pub(super) fn source_quads(dtype: DType, block: &[u8], part: usize) -> [u32; 8] {
+pub fn source_quads(dtype: DType, block: &[u8], part: usize) -> [u32; 8] {
     let halves = |bytes: &[u8]| -> [u32; 8] {
         std::array::from_fn(|quad| word(bytes, quad % 4) >> (quad / 4 * 4) & NIBBLES)
     };
@@ -123,6 +123,50 @@ pub(super) fn source_quads(dtype: DType, block: &[u8], part: usize) -> [u32; 8] 
             IQ1[index].map(|digits| digits | (u32::from(nibble >> 3 & 1) * ONES) << 2)
         }),
         other => unreachable!("{other} has no integer layout"),
+    }
+}
+
+/// The 6-bit scale and minimum of sub-block `index` of a Q4_K or Q5_K block.
+pub fn six_bit_pair(packed: &[u8], index: usize) -> (u8, u8) {
+    if index < 4 {
+        (packed[index] & 63, packed[index + 4] & 63)
+    } else {
+        (
+            packed[index + 4] & 15 | packed[index - 4] >> 6 << 4,
+            packed[index + 4] >> 4 | packed[index] >> 6 << 4,
+        )
+    }
+}
+
+/// The integer scale of sub-block `index` of a block.
+pub fn sub_scale(dtype: DType, block: &[u8], index: usize) -> i8 {
+    let nibble = |at: usize, index: usize| block[at + index / 2] >> (4 * (index % 2)) & 15;
+    // Of formats that add one half to a scale.
+    let odd = |scale: u8| (2 * scale + 1) as i8;
+    match dtype {
+        DType::Q6_K => block[192 + index] as i8,
+        DType::Q3_K => {
+            let low = block[96 + index % 8] >> (index / 8 * 4) & 15;
+            let high = block[104 + index % 4] >> (index / 4 * 2) & 3;
+            (low | high << 4) as i8 - 32
+        }
+        DType::IQ4_XS => {
+            let high = (half_word(&block[2..], 0) >> (2 * index) & 3) as u8;
+            (nibble(4, index) | high << 4) as i8 - 32
+        }
+        DType::IQ2_XXS => odd((word(&block[6 + 8 * index..], 0) >> 28) as u8),
+        DType::IQ2_XS => odd(nibble(66, index)),
+        DType::IQ2_S => odd(nibble(74, index)),
+        DType::IQ3_XXS => odd((word(&block[66..], index) >> 28) as u8),
+        DType::IQ3_S => odd(nibble(106, index)),
+        DType::IQ1_S => {
+            let field = half_word(&block[34..], index);
+            let scale = odd((field >> 12 & 7) as u8);
+            // A shift downwards is a shift upwards of the negated digits.
+            if field & 0x8000 != 0 { -scale } else { scale }
+        }
+        DType::IQ1_M => odd((half_word(&block[48..], index / 4) >> (3 * (index % 4)) & 7) as u8),
+        other => unreachable!("{other} has no integer scales"),
     }
 }
 

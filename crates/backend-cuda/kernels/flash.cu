@@ -1,0 +1,359 @@
+// Attention on the matrix units over an F16 cache, for heads of 64, 128 or 256 elements: tiles of 64 cells, the softmax kept
+// running. `flash_prompt`: a block takes 64 rows of one key head (tokens times the query heads that share it), 16
+// for each warp. `flash_decode`: a block takes one token's heads and a part of the cells, its warps share each tile.
+#include "cache.cuh"
+
+#define FLASH_TILE 64
+#define FLASH_THREADS 128
+#define FLASH_MOST_SPLITS 64
+
+template <int D> struct Flash {
+    static constexpr int UNITS = D / 8;
+    static constexpr int TILE = FLASH_TILE * D;
+    // Place of eight halves of a row, so that eight rows use all banks.
+    static DEVICE_MEMBER int place(int row, int unit) { return row * D + ((unit ^ (row & 7)) * 8); }
+
+    // Fragments of 16 rows of queries: row r of the warp is at `rows[r]`, or none.
+    uint32_t query[D / 16][4];
+    float sums[D / 8][4];
+    float most[2], total[2];
+
+    DEVICE_MEMBER void start(const float* first, const float* second, float scale) {
+        int t = threadIdx.x % 4;
+#pragma unroll
+        for (int k = 0; k < D / 16; k++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float* from = i % 2 ? second : first;
+                int column = k * 16 + t * 2 + i / 2 * 8;
+                query[k][i] = from ? pack_half(from[column] * scale, from[column + 1] * scale) : 0;
+            }
+#pragma unroll
+        for (int j = 0; j < D / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[j][i] = 0.0f;
+        most[0] = most[1] = -INFINITY;
+        total[0] = total[1] = 0.0f;
+    }
+
+    static DEVICE_MEMBER void copy(uint16_t* to, const unsigned char* cache, const Cells& cells, int base, int end, int kv_heads, int kv_head) {
+        int unit = threadIdx.x % UNITS;
+        const unsigned char* from = cache + kv_head * (D * 2) + unit * 16;
+#pragma unroll 4
+        for (int row = threadIdx.x / UNITS; row < FLASH_TILE; row += FLASH_THREADS / UNITS) {
+            bool valid = base + row < end;
+            long long cell = valid ? cells.at(base + row) : 0;
+            copy_async(to + place(row, unit), from + cell * (kv_heads * (D * 2)), valid);
+        }
+    }
+
+    // Attends to COUNT cells of a tile from `first`. `tile_positions` are those of the tile's cells; `sights`
+    // what rows g and g + 8 see. Scores are in units of ln 2 unless they are capped or biased.
+    template <int COUNT>
+    DEVICE_MEMBER void attend(const uint16_t* keys, const uint16_t* values, const int* tile_positions, int first, int limit,
+                              const Sight sights[2], float soft_cap) {
+        int lane = threadIdx.x % 32, t = lane % 4;
+        float scores[COUNT / 8][4];
+#pragma unroll
+        for (int j = 0; j < COUNT / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) scores[j][i] = 0.0f;
+#pragma unroll
+        for (int k = 0; k < D / 16; k++)
+#pragma unroll
+            for (int j = 0; j < COUNT / 16; j++) {
+                uint32_t pair[4];
+                load_matrices(pair, keys + place(first + j * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
+                mma_half(scores[2 * j], query[k], pair);
+                mma_half(scores[2 * j + 1], query[k], pair + 2);
+            }
+        float best[2] = {most[0], most[1]};
+#pragma unroll
+        for (int j = 0; j < COUNT / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int at = first + j * 8 + t * 2 + i % 2;
+                float score = scores[j][i];
+                if (soft_cap > 0.0f) score = soft_cap * 1.4426950408889634f * tanhf(score * 0.6931471805599453f / soft_cap);
+                bool visible = at < limit && sights[i / 2].sees(tile_positions[at]);
+                scores[j][i] = visible ? score : -INFINITY;
+                best[i / 2] = fmaxf(best[i / 2], scores[j][i]);
+            }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            best[r] = fmaxf(best[r], shuffle_xor(best[r], 1));
+            best[r] = fmaxf(best[r], shuffle_xor(best[r], 2));
+            float factor = most[r] == -INFINITY ? 0.0f : exp2f(most[r] - best[r]);
+            most[r] = best[r];
+            total[r] *= factor;
+#pragma unroll
+            for (int j = 0; j < D / 8; j++) {
+                sums[j][2 * r] *= factor;
+                sums[j][2 * r + 1] *= factor;
+            }
+        }
+        float base[2] = {most[0] == -INFINITY ? 0.0f : most[0], most[1] == -INFINITY ? 0.0f : most[1]};
+#pragma unroll
+        for (int j = 0; j < COUNT / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                scores[j][i] = exp2f(scores[j][i] - base[i / 2]);
+                total[i / 2] += scores[j][i];
+            }
+#pragma unroll
+        for (int k = 0; k < COUNT / 16; k++) {
+            uint32_t weights[4] = {pack_half(scores[2 * k][0], scores[2 * k][1]), pack_half(scores[2 * k][2], scores[2 * k][3]),
+                                   pack_half(scores[2 * k + 1][0], scores[2 * k + 1][1]),
+                                   pack_half(scores[2 * k + 1][2], scores[2 * k + 1][3])};
+#pragma unroll
+            for (int j = 0; j < D / 16; j++) {
+                uint32_t pair[4];
+                load_matrices_transposed(pair, values + place(first + k * 16 + lane % 16, j * 2 + lane / 16));
+                mma_half(sums[2 * j], weights, pair);
+                mma_half(sums[2 * j + 1], weights, pair + 2);
+            }
+        }
+    }
+
+    DEVICE_MEMBER void finish_totals() {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            total[r] += shuffle_xor(total[r], 1);
+            total[r] += shuffle_xor(total[r], 2);
+        }
+    }
+};
+
+template <int D>
+DEVICE void flash_prompt(const float* queries, const unsigned char* keys, const unsigned char* values, float* out, const float* sinks,
+                         const int* positions, const int* spans, const int* counts, const int* ranges, const int* cell_positions,
+                         int heads, int kv_heads, int group, int rule, int number, float scale, float soft_cap) {
+    SHARED_BYTES(shared);
+    typedef Flash<D> F;
+    uint16_t* tiles = (uint16_t*)shared;
+    int* tile_positions = (int*)(tiles + 4 * F::TILE);
+    wait_for_previous();
+    // Which tokens: tiles of each span follow each other, the last of a span first since it sees most.
+    int blocks = (heads / kv_heads + group - 1) / group, kv_head = blockIdx.y / blocks, first_head = blockIdx.y % blocks * group;
+    int used = min(group, heads / kv_heads - first_head), per_tile = 64 / group, tile = blockIdx.x, token = -1, last = 0;
+    const int* span = spans;
+    for (int s = 0; s < counts[0]; s++, span += SPAN) {
+        int tiles_here = (span[1] - span[0] + per_tile - 1) / per_tile;
+        if (tile < tiles_here) {
+            token = span[0] + (tiles_here - 1 - tile) * per_tile;
+            last = min(span[1], token + per_tile);
+            break;
+        }
+        tile -= tiles_here;
+    }
+    if (token < 0) return;
+    Cells cells = cells_of(span, ranges);
+    int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
+    const float* from[2];
+    int at[2], row_heads[2];
+    Sight sights[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int row = warp * 16 + g + 8 * r, h = row % group;
+        bool valid = h < used && token + row / group < last && row / group < per_tile;
+        at[r] = valid ? token + row / group : -1;
+        row_heads[r] = kv_head * (heads / kv_heads) + first_head + h;
+        from[r] = valid ? queries + ((long long)at[r] * heads + row_heads[r]) * D : nullptr;
+        sights[r] = valid ? sight(rule, number, positions[at[r]]) : Sight{2147483647, LEAST_POSITION};
+    }
+    F flash;
+    flash.start(from[0], from[1], scale * 1.4426950408889634f);
+    // Cells in ascending order of position end at the last token's own; then those that follow are not looked at.
+    int end = cells.total, begin = 0;
+    if (span[5] == 1 && rule != 3) {
+        int low = 0, high = end, most = positions[last - 1];
+        while (low < high) {
+            int middle = (low + high) / 2;
+            if (cell_positions[cells.at(middle)] <= most) low = middle + 1;
+            else high = middle;
+        }
+        end = low;
+        int least = sight(rule, number, positions[token]).low;
+        low = 0;
+        high = end;
+        while (low < high) {
+            int middle = (low + high) / 2;
+            if (cell_positions[cells.at(middle)] < least) low = middle + 1;
+            else high = middle;
+        }
+        begin = low / FLASH_TILE * FLASH_TILE;
+    }
+    auto load = [&](int base) {
+        int stage = base / FLASH_TILE % 2;
+        F::copy(tiles + stage * 2 * F::TILE, keys, cells, base, end, kv_heads, kv_head);
+        F::copy(tiles + (stage * 2 + 1) * F::TILE, values, cells, base, end, kv_heads, kv_head);
+        copy_commit();
+        if (threadIdx.x < FLASH_TILE)
+            tile_positions[stage * FLASH_TILE + threadIdx.x] = base + (int)threadIdx.x < end ? cell_positions[cells.at(base + threadIdx.x)] : 0;
+    };
+    if (begin < end) load(begin);
+    for (int base = begin; base < end; base += FLASH_TILE) {
+        int stage = base / FLASH_TILE % 2;
+        copy_wait<0>();
+        __syncthreads();
+        if (base + FLASH_TILE < end) load(base + FLASH_TILE);
+        flash.template attend<FLASH_TILE>(tiles + stage * 2 * F::TILE, tiles + (stage * 2 + 1) * F::TILE,
+                                          tile_positions + stage * FLASH_TILE, 0, end - base, sights, soft_cap);
+    }
+    flash.finish_totals();
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if (at[r] < 0) continue;
+        float total = flash.total[r], inverse;
+        float most = flash.most[r], factor = 1.0f;
+        if (sinks && most != -INFINITY) {
+            float sink = sinks[row_heads[r]] * 1.4426950408889634f, top = fmaxf(most, sink);
+            factor = exp2f(most - top);
+            total = total * factor + exp2f(sink - top);
+        }
+        inverse = total > 0.0f ? factor / total : 0.0f;
+        float* to = out + ((long long)at[r] * heads + row_heads[r]) * D + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < D / 8; j++) *(float2*)(to + j * 8) = make_float2(flash.sums[j][2 * r] * inverse, flash.sums[j][2 * r + 1] * inverse);
+    }
+}
+
+// Heads beyond 16 that share a key head are other blocks. The last block of a row's heads to end joins the parts in their
+// order.
+template <int D>
+DEVICE void flash_decode(const float* queries, const unsigned char* keys, const unsigned char* values, float* partial, float* out,
+                         const float* sinks, int* counters, const int* positions, const int* row_spans, const int* spans, const int* ranges, const int* cell_positions,
+                         int heads, int kv_heads, int rule, int number, float scale, float soft_cap, int splits) {
+    SHARED_BYTES(shared);
+    typedef Flash<D> F;
+    constexpr int STAGES = D > 128 ? 2 : 3;
+    uint16_t* tiles = (uint16_t*)shared;
+    int* tile_positions = (int*)(tiles + 2 * STAGES * F::TILE);
+    let_next_start();
+    wait_for_previous();
+    int group = heads / kv_heads, blocks = (group + 15) / 16, row = blockIdx.x, kv_head = blockIdx.y / blocks;
+    int first_head = kv_head * group + blockIdx.y % blocks * 16, used = min(16, group - (int)(blockIdx.y % blocks) * 16);
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
+    int span = row_spans[row];
+    Sight row_sight = sight(rule, number, positions[row]), sights[2] = {row_sight, row_sight};
+    Cells cells = cells_of(spans + max(span, 0) * SPAN, ranges);
+    int all = span < 0 ? 0 : cells.total;
+    int part = ((all + splits - 1) / splits + 15) / 16 * 16;
+    int begin = min(all, (int)blockIdx.z * part), end = min(all, begin + part);
+    const float* from = queries + ((long long)row * heads + first_head) * D;
+    F flash;
+    flash.start(g < used ? from + g * D : nullptr, g + 8 < used ? from + (g + 8) * D : nullptr, scale * 1.4426950408889634f);
+    auto load = [&](int index) {
+        int base = begin + index * FLASH_TILE, stage = index % STAGES;
+        if (base < end) {
+            F::copy(tiles + stage * 2 * F::TILE, keys, cells, base, end, kv_heads, kv_head);
+            F::copy(tiles + (stage * 2 + 1) * F::TILE, values, cells, base, end, kv_heads, kv_head);
+            if (threadIdx.x < FLASH_TILE)
+                tile_positions[stage * FLASH_TILE + threadIdx.x] = base + (int)threadIdx.x < end ? cell_positions[cells.at(base + threadIdx.x)] : 0;
+        }
+        copy_commit();
+    };
+    for (int i = 0; i < STAGES - 1; i++) load(i);
+    for (int index = 0; begin + index * FLASH_TILE < end; index++) {
+        int base = begin + index * FLASH_TILE, stage = index % STAGES;
+        copy_wait<STAGES - 2>();
+        __syncthreads();
+        load(index + STAGES - 1);
+        if (base + warp * 16 < end)
+            flash.template attend<16>(tiles + stage * 2 * F::TILE, tiles + (stage * 2 + 1) * F::TILE,
+                                      tile_positions + stage * FLASH_TILE, warp * 16, end - base, sights, soft_cap);
+    }
+    flash.finish_totals();
+    copy_wait<0>();
+    __syncthreads();
+    // The warps' results in shared memory, then each thread joins its elements.
+    float* results = (float*)shared;
+    float* stats = results + 4 * 16 * D;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int h = g + 8 * r;
+        if (h >= used) continue;
+#pragma unroll
+        for (int j = 0; j < D / 8; j++)
+            *(float2*)(results + (warp * 16 + h) * D + j * 8 + lane % 4 * 2) = make_float2(flash.sums[j][2 * r], flash.sums[j][2 * r + 1]);
+        if (lane % 4 == 0) {
+            stats[(warp * 16 + h) * 2] = flash.most[r];
+            stats[(warp * 16 + h) * 2 + 1] = flash.total[r];
+        }
+    }
+    __syncthreads();
+    for (int h = 0; h < used; h++) {
+        float best = -INFINITY, total = 0.0f, factors[4];
+        for (int w = 0; w < 4; w++) best = fmaxf(best, stats[(w * 16 + h) * 2]);
+        for (int w = 0; w < 4; w++) {
+            float most = stats[(w * 16 + h) * 2];
+            factors[w] = most == -INFINITY ? 0.0f : exp2f(most - best);
+            total += factors[w] * stats[(w * 16 + h) * 2 + 1];
+        }
+        float* to = partial + (((long long)row * heads + first_head + h) * splits + blockIdx.z) * (D + 2);
+        for (int d = threadIdx.x; d < D; d += FLASH_THREADS) {
+            float sum = 0.0f;
+            for (int w = 0; w < 4; w++) sum += factors[w] * results[(w * 16 + h) * D + d];
+            to[d] = sum;
+        }
+        if (threadIdx.x == 0) {
+            to[D] = best;
+            to[D + 1] = total;
+        }
+    }
+    __shared__ int is_last;
+    __threadfence();
+    __syncthreads();
+    int counter = row * gridDim.y + blockIdx.y;
+    if (threadIdx.x == 0) is_last = splits == 1 || atomicAdd(counters + counter, 1) == splits - 1;
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    if (threadIdx.x == 0) counters[counter] = 0;
+    // A warp for each head; lanes first look at the parts, then take elements.
+    float* weights = results + warp * FLASH_MOST_SPLITS;
+    for (int h = warp; h < used; h += 4) {
+        const float* parts = partial + ((long long)row * heads + first_head + h) * splits * (D + 2);
+        float best = -INFINITY, total = 0.0f;
+        for (int i = lane; i < splits; i += 32) best = fmaxf(best, parts[(long long)i * (D + 2) + D]);
+        best = warp_max(best);
+        float sink = sinks ? sinks[first_head + h] * 1.4426950408889634f : -INFINITY, top = fmaxf(best, sink);
+        for (int i = lane; i < splits; i += 32) {
+            float most = parts[(long long)i * (D + 2) + D], weight = most == -INFINITY ? 0.0f : exp2f(most - top);
+            weights[i] = weight;
+            total += weight * parts[(long long)i * (D + 2) + D + 1];
+        }
+        total = warp_sum(total) + (sinks ? exp2f(sink - top) : 0.0f);
+        __syncwarp();
+        float inverse = best == -INFINITY ? 0.0f : 1.0f / total;
+        for (int d = lane; d < D; d += 32) {
+            float sum = 0.0f;
+            for (int i = 0; i < splits; i++)
+                if (weights[i] != 0.0f) sum += weights[i] * parts[(long long)i * (D + 2) + d];
+            out[((long long)row * heads + first_head + h) * D + d] = sum * inverse;
+        }
+        __syncwarp();
+    }
+}
+
+#define FLASH(D)                                                                                                              \
+    KERNEL BOUNDED(FLASH_THREADS, 1) flash_prompt_##D(                                                                        \
+        const float* queries, const unsigned char* keys, const unsigned char* values, float* out, const float* sinks,         \
+        const int* positions, const int* spans, const int* counts, const int* ranges, const int* cell_positions, int heads,   \
+        int kv_heads, int group, int rule, int number, float scale, float soft_cap) {                                         \
+        flash_prompt<D>(queries, keys, values, out, sinks, positions, spans, counts, ranges, cell_positions, heads, kv_heads, \
+                        group, rule, number, scale, soft_cap);                                                                \
+    }                                                                                                                         \
+    REGISTER(flash_prompt_##D)                                                                                                \
+    KERNEL BOUNDED(FLASH_THREADS, 1) flash_decode_##D(                                                                        \
+        const float* queries, const unsigned char* keys, const unsigned char* values, float* partial, float* result,           \
+        const float* sinks, int* counters, const int* positions,                                                              \
+        const int* row_spans, const int* spans, const int* ranges, const int* cell_positions, int heads, int kv_heads,        \
+        int rule, int number, float scale, float soft_cap, int splits) {                                                      \
+        flash_decode<D>(queries, keys, values, partial, result, sinks, counters, positions, row_spans, spans, ranges, cell_positions, heads, kv_heads, \
+                        rule, number, scale, soft_cap, splits);                                                               \
+    }                                                                                                                         \
+    REGISTER(flash_decode_##D)
+FLASH(64)
+FLASH(128)
+FLASH(256)

@@ -1,0 +1,360 @@
+//! One device with a queue: memory, copies, launches, recorded graphs.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+
+use puna_backend::BackendError;
+use puna_gpu::{Address, Argument, BufferId, Device, Extents, Launch, Recording};
+
+use crate::driver::{
+    DeviceNumber, DevicePointer, Driver, Handle, LaunchAttribute, LaunchConfig,
+    MAX_DYNAMIC_SHARED_SIZE_BYTES, OUT_OF_MEMORY, PROGRAMMATIC_STREAM_SERIALIZATION, Status,
+};
+use crate::images::IMAGES;
+
+/// What a device can do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// Name as given to `--device`.
+    pub name: String,
+    /// Number in the driver.
+    pub number: DeviceNumber,
+    /// Multiprocessors.
+    pub processors: u32,
+    /// Compute capability, 90 for 9.0.
+    pub capability: u32,
+    /// Shared memory that a block may have.
+    pub shared_bytes: u32,
+}
+
+/// Bytes of host memory that the device copies from and to by itself.
+const STAGING: usize = 8 << 20;
+
+/// See the module.
+pub struct CudaDevice {
+    driver: &'static Driver,
+    facts: Facts,
+    context: Handle,
+    stream: Handle,
+    modules: Vec<Handle>,
+    functions: HashMap<String, Function>,
+    buffers: Vec<(DevicePointer, u64)>,
+    executables: Vec<Handle>,
+    staging: *mut u8,
+}
+
+#[derive(Clone, Copy)]
+struct Function {
+    handle: Handle,
+    shared: u32,
+}
+
+// SAFETY: the driver's handles may be used from any thread, one at a time; each use makes the context current.
+unsafe impl Send for CudaDevice {}
+
+impl CudaDevice {
+    /// Opens a device: its context, a queue and the kernels.
+    pub fn open(driver: &'static Driver, facts: Facts) -> Result<Self, BackendError> {
+        let mut device = Self {
+            driver,
+            facts,
+            context: std::ptr::null_mut(),
+            stream: std::ptr::null_mut(),
+            modules: Vec::new(),
+            functions: HashMap::new(),
+            buffers: Vec::new(),
+            executables: Vec::new(),
+            staging: std::ptr::null_mut(),
+        };
+        // SAFETY: pointers are to handles of ours; the images are complete and live as long as the program.
+        unsafe {
+            let status = (driver.context)(&mut device.context, device.facts.number);
+            device.check(status, "opening the device")?;
+            device.enter()?;
+            // Without synchronisation with other queues.
+            let status = (driver.create_stream)(&mut device.stream, 1);
+            device.check(status, "making a queue")?;
+            for (name, image) in IMAGES {
+                let mut module = std::ptr::null_mut();
+                let status = (driver.load_module)(&mut module, image.as_ptr().cast());
+                device.check(status, &format!("loading the kernels of {name}"))?;
+                device.modules.push(module);
+            }
+            let mut staging = std::ptr::null_mut();
+            device.check((driver.allocate_host)(&mut staging, STAGING, 0), "taking host memory")?;
+            device.staging = staging.cast();
+        }
+        Ok(device)
+    }
+
+    fn enter(&self) -> Result<(), BackendError> {
+        // SAFETY: the context is this device's.
+        self.check(unsafe { (self.driver.set_context)(self.context) }, "entering the context")
+    }
+
+    fn check(&self, status: Status, doing: &str) -> Result<(), BackendError> {
+        match status {
+            0 => Ok(()),
+            status => Err(self.error(format!("{doing} failed: {}", self.driver.name_of(status)))),
+        }
+    }
+
+    fn error(&self, reason: String) -> BackendError {
+        BackendError::Device { device: self.facts.name.clone(), reason }
+    }
+
+    /// The device address of a range, if it lies in the buffer.
+    fn pointer(&self, at: Address, bytes: u64) -> Result<DevicePointer, BackendError> {
+        match self.buffers.get(at.buffer.0) {
+            Some((base, size)) if at.offset.checked_add(bytes).is_some_and(|end| end <= *size) => {
+                Ok(base + at.offset)
+            }
+            _ => Err(self.error(format!("{bytes} bytes at {at:?} are not there"))),
+        }
+    }
+
+    fn function(&mut self, name: &str, shared: u32) -> Result<Handle, BackendError> {
+        let mut function = match self.functions.get(name) {
+            Some(function) => *function,
+            None => {
+                let symbol = CString::new(name).unwrap_or_default();
+                let found = self.modules.iter().find_map(|module| {
+                    let mut handle = std::ptr::null_mut();
+                    // SAFETY: the module is loaded, the name ends with a zero.
+                    let status = unsafe { (self.driver.function)(&mut handle, *module, symbol.as_ptr()) };
+                    (status == 0).then_some(handle)
+                });
+                let handle = found.ok_or_else(|| self.error(format!("there is no kernel {name}")))?;
+                Function { handle, shared: 0 }
+            }
+        };
+        if shared > 32 << 10 && shared > function.shared {
+            let set = self.driver.set_function_attribute;
+            // SAFETY: the function is one of the loaded modules.
+            let status = unsafe { set(function.handle, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared as i32) };
+            self.check(status, &format!("giving {shared} bytes of shared memory to {name}"))?;
+            function.shared = shared;
+        }
+        self.functions.insert(name.to_string(), function);
+        Ok(function.handle)
+    }
+
+    fn launch(&mut self, launch: &Launch, extents: Extents) -> Result<(), BackendError> {
+        let function = self.function(&launch.kernel, launch.shared)?;
+        let mut values = [0_u64; 48];
+        let mut pointers = [std::ptr::null_mut::<c_void>(); 48];
+        if launch.arguments.len() > values.len() {
+            return Err(self.error(format!("{} has too many arguments", launch.kernel)));
+        }
+        for (index, argument) in launch.arguments.iter().enumerate() {
+            // Arguments are read by their own size from the start: little-endian.
+            values[index] = match *argument {
+                Argument::Address(at) => self.pointer(at, 1)?,
+                Argument::Null => 0,
+                Argument::Int(integer) => integer as u32 as u64,
+                Argument::Long(integer) => integer as u64,
+                Argument::Float(float) => float.to_bits() as u64,
+                Argument::Rows(symbol, times) => extents.rows(symbol) as u64 * times as u64,
+            };
+            pointers[index] = (&raw mut values[index]).cast();
+        }
+        let mut attribute =
+            LaunchAttribute { id: PROGRAMMATIC_STREAM_SERIALIZATION, padding: 0, value: [0; 16] };
+        attribute.value[0] = 1;
+        let config = LaunchConfig {
+            grid: launch.grid.map(|extent| extents.blocks(extent)),
+            block: [launch.threads, 1, 1],
+            shared: launch.shared,
+            stream: self.stream,
+            attributes: &attribute,
+            count: u32::from(self.facts.capability >= 90),
+        };
+        let start = self.driver.launch;
+        // SAFETY: the argument list has the kernel's parameters; a test compares them on an emulation of the kernels.
+        let status = unsafe { start(&config, function, pointers.as_mut_ptr(), std::ptr::null_mut()) };
+        self.check(status, &format!("launching {} with {:?}", launch.kernel, config.grid))
+    }
+}
+
+impl Device for CudaDevice {
+    fn name(&self) -> &str {
+        &self.facts.name
+    }
+
+    fn processors(&self) -> u32 {
+        self.facts.processors
+    }
+
+    fn has_matrix_units(&self) -> bool {
+        self.facts.capability >= 80
+    }
+
+    fn shared_bytes(&self) -> u32 {
+        self.facts.shared_bytes
+    }
+
+    fn allocate(&mut self, bytes: u64, purpose: &'static str) -> Result<BufferId, BackendError> {
+        self.enter()?;
+        let mut pointer = 0;
+        // SAFETY: the pointer is to an address of ours.
+        let status = unsafe { (self.driver.allocate)(&mut pointer, bytes as usize) };
+        if status == OUT_OF_MEMORY {
+            return Err(BackendError::OutOfMemory { device: self.facts.name.clone(), bytes, purpose });
+        }
+        self.check(status, &format!("taking {bytes} bytes for {purpose}"))?;
+        self.buffers.push((pointer, bytes));
+        Ok(BufferId(self.buffers.len() - 1))
+    }
+
+    fn clear(&mut self, at: Address, bytes: u64) -> Result<(), BackendError> {
+        self.enter()?;
+        let pointer = self.pointer(at, bytes)?;
+        // SAFETY: the range lies in a buffer.
+        let status = unsafe { (self.driver.clear)(pointer, 0, bytes as usize, self.stream) };
+        self.check(status, "clearing memory")
+    }
+
+    fn write(&mut self, at: Address, bytes: &[u8]) -> Result<(), BackendError> {
+        self.enter()?;
+        let pointer = self.pointer(at, bytes.len() as u64)?;
+        // SAFETY: both ranges exist; the driver has taken pageable host memory in when it returns.
+        let status = unsafe { (self.driver.write)(pointer, bytes.as_ptr().cast(), bytes.len(), self.stream) };
+        self.check(status, "copying to the device")
+    }
+
+    fn read(&mut self, at: Address, bytes: &mut [u8]) -> Result<(), BackendError> {
+        self.enter()?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let part = (bytes.len() - done).min(STAGING);
+            let pointer = self.pointer(at.plus(done as u64), part as u64)?;
+            // SAFETY: both ranges exist, and the copy has ended before the bytes are looked at.
+            unsafe {
+                let status = (self.driver.read)(self.staging.cast(), pointer, part, self.stream);
+                self.check(status, "copying from the device")?;
+                self.check((self.driver.synchronize)(self.stream), "running")?;
+                std::ptr::copy_nonoverlapping(self.staging, bytes[done..].as_mut_ptr(), part);
+            }
+            done += part;
+        }
+        Ok(())
+    }
+
+    fn read_floats(&mut self, at: Address, count: usize) -> Result<Vec<f32>, BackendError> {
+        self.enter()?;
+        let pointer = self.pointer(at, 4 * count as u64)?;
+        let mut floats = Vec::<f32>::with_capacity(count);
+        // Two halves of the staging memory: one is filled by the device while the other is emptied.
+        let part = STAGING / 8;
+        let place = |index: usize| index % 2 * (STAGING / 2);
+        let size = |index: usize| part.min(count - index * part);
+        let parts = count.div_ceil(part);
+        // SAFETY: all ranges exist; a half is read after its copy has ended and before the next one into it begins; every
+        // float of the vector is written before its length says so.
+        unsafe {
+            let start = |index: usize| {
+                let from = pointer + 4 * (index * part) as u64;
+                let to = self.staging.add(place(index)).cast();
+                self.check(
+                    (self.driver.read)(to, from, 4 * size(index), self.stream),
+                    "copying from the device",
+                )
+            };
+            if parts > 0 {
+                start(0)?;
+            }
+            for index in 0..parts {
+                self.check((self.driver.synchronize)(self.stream), "running")?;
+                if index + 1 < parts {
+                    start(index + 1)?;
+                }
+                let from = self.staging.add(place(index)).cast::<f32>();
+                std::ptr::copy_nonoverlapping(from, floats.as_mut_ptr().add(index * part), size(index));
+            }
+            floats.set_len(count);
+        }
+        Ok(floats)
+    }
+
+    fn copy(&mut self, from: Address, to: Address, bytes: u64) -> Result<(), BackendError> {
+        self.enter()?;
+        let (source, destination) = (self.pointer(from, bytes)?, self.pointer(to, bytes)?);
+        // SAFETY: both ranges lie in buffers.
+        let status = unsafe { (self.driver.copy)(destination, source, bytes as usize, self.stream) };
+        self.check(status, "copying on the device")
+    }
+
+    fn run(&mut self, launches: &[Launch], extents: Extents) -> Result<(), BackendError> {
+        self.enter()?;
+        launches.iter().try_for_each(|launch| self.launch(launch, extents))
+    }
+
+    fn record(&mut self, launches: &[Launch], extents: Extents) -> Result<Recording, BackendError> {
+        self.enter()?;
+        // What a first launch would do besides must not happen while recording.
+        for launch in launches {
+            self.function(&launch.kernel, launch.shared)?;
+        }
+        self.finish()?;
+        let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the stream is this device's; handles are of ours. Recording ends whatever happens in between.
+        unsafe {
+            // Calls of other threads do not matter.
+            self.check((self.driver.begin_capture)(self.stream, 2), "recording")?;
+            let launched = launches.iter().try_for_each(|launch| self.launch(launch, extents));
+            let status = (self.driver.end_capture)(self.stream, &mut graph);
+            launched?;
+            self.check(status, "recording")?;
+            let status = (self.driver.instantiate)(&mut executable, graph, 0);
+            (self.driver.destroy_graph)(graph);
+            self.check(status, "making a graph")?;
+        }
+        self.executables.push(executable);
+        Ok(Recording(self.executables.len() - 1))
+    }
+
+    fn replay(&mut self, recording: Recording) -> Result<(), BackendError> {
+        self.enter()?;
+        let Some(executable) = self.executables.get(recording.0).copied() else {
+            return Err(self.error("a graph that was not recorded".into()));
+        };
+        // SAFETY: the graph was made for this device.
+        self.check(unsafe { (self.driver.launch_graph)(executable, self.stream) }, "running a graph")
+    }
+
+    fn finish(&mut self) -> Result<(), BackendError> {
+        self.enter()?;
+        // SAFETY: the stream is this device's.
+        self.check(unsafe { (self.driver.synchronize)(self.stream) }, "running")
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        // SAFETY: everything was made by this device and is used no more; failures leave nothing to do.
+        unsafe {
+            if self.context.is_null() || (self.driver.set_context)(self.context) != 0 {
+                return;
+            }
+            if !self.stream.is_null() {
+                (self.driver.synchronize)(self.stream);
+            }
+            for executable in &self.executables {
+                (self.driver.destroy_executable)(*executable);
+            }
+            for (pointer, _) in &self.buffers {
+                (self.driver.free)(*pointer);
+            }
+            for module in &self.modules {
+                (self.driver.unload_module)(*module);
+            }
+            if !self.staging.is_null() {
+                (self.driver.free_host)(self.staging.cast());
+            }
+            if !self.stream.is_null() {
+                (self.driver.destroy_stream)(self.stream);
+            }
+            (self.driver.release_context)(self.facts.number);
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The compiled kernels: for each source file machine code for sm_90a and PTX for others, made by `compile.sh`. A test
+//! compares the list of digests with the sources.
+
+macro_rules! images {
+    ($($name:literal),* $(,)?) => {
+        /// Source file and compiled image.
+        pub const IMAGES: &[(&str, &[u8])] =
+            &[$(($name, include_bytes!(concat!("../kernels/compiled/", $name, ".fatbin")))),*];
+    };
+}
+
+images!("attention", "embed", "experts", "flash", "matmul", "matvec", "matvec_float", "recurrent", "rowwise");

@@ -1,0 +1,56 @@
+//! What an API must offer: memory, copies in order, kernels.
+
+use puna_backend::{BackendError, DeviceInfo};
+
+use crate::{Address, BufferId, Extents, Launch};
+
+/// One device with a queue of its own: everything happens in the order of the calls.
+pub trait Device: Send {
+    /// Name as given to `--device`.
+    fn name(&self) -> &str;
+    /// Blocks that run at the same time and do not share a processor.
+    fn processors(&self) -> u32;
+    /// Whether it has matrix units for half precision.
+    fn has_matrix_units(&self) -> bool;
+    /// Bytes of shared memory that a block may have.
+    fn shared_bytes(&self) -> u32;
+    /// Takes memory; its contents are anything.
+    fn allocate(&mut self, bytes: u64, purpose: &'static str) -> Result<BufferId, BackendError>;
+    /// Writes zeros.
+    fn clear(&mut self, at: Address, bytes: u64) -> Result<(), BackendError>;
+    /// Copies to the device; `bytes` may change as soon as it returns.
+    fn write(&mut self, at: Address, bytes: &[u8]) -> Result<(), BackendError>;
+    /// Waits for all that was asked for and copies to the host.
+    fn read(&mut self, at: Address, bytes: &mut [u8]) -> Result<(), BackendError>;
+    /// Waits for all that was asked for and copies floats to the host.
+    fn read_floats(&mut self, at: Address, count: usize) -> Result<Vec<f32>, BackendError> {
+        let mut bytes = vec![0; 4 * count];
+        self.read(at, &mut bytes)?;
+        let (words, _) = bytes.as_chunks::<4>();
+        Ok(words.iter().map(|word| f32::from_le_bytes(*word)).collect())
+    }
+    /// Copies within the device; the ranges do not overlap.
+    fn copy(&mut self, from: Address, to: Address, bytes: u64) -> Result<(), BackendError>;
+    /// Runs kernels, each after the one before it.
+    fn run(&mut self, launches: &[Launch], extents: Extents) -> Result<(), BackendError>;
+    /// Makes one unit of kernels, to be run often with the same extents.
+    fn record(&mut self, launches: &[Launch], extents: Extents) -> Result<Recording, BackendError>;
+    /// Runs such a unit.
+    fn replay(&mut self, recording: Recording) -> Result<(), BackendError>;
+    /// Waits for all that was asked for.
+    fn finish(&mut self) -> Result<(), BackendError>;
+}
+
+/// A recorded unit of kernels, by the number that the device gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Recording(pub usize);
+
+/// An API with its devices.
+pub trait Api: Send + Sync {
+    /// Short name, for example `CUDA`.
+    fn name(&self) -> &'static str;
+    /// What there is.
+    fn devices(&self) -> Vec<DeviceInfo>;
+    /// Opens a device of the list with a queue of its own.
+    fn open(&self, index: usize) -> Result<Box<dyn Device>, BackendError>;
+}

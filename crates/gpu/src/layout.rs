@@ -1,0 +1,279 @@
+//! Matrices in the layout that kernels read: the rows of integer formats as planes of equal parts for each chunk of 32
+//! columns (codes, upper bits of codes, scales, numbers of super-blocks), which `formats.cuh` takes apart again.
+
+use half::f16;
+use puna_quant::codes::{six_bit_pair, source_quads, sub_scale};
+use puna_quant::integers::{INTEGERS, Integer, Scales};
+use puna_quant::{DType, FloatField};
+
+/// Columns that share a place in the planes.
+const CHUNK: usize = 32;
+
+/// How a matrix of one format lies in device memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Part of the names of its kernels.
+    pub name: &'static str,
+    /// The file's format.
+    pub dtype: DType,
+    /// What the codes of table formats stand for, else zeros.
+    pub table: [i8; 16],
+    /// Factor of scales.
+    pub factor: f32,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Bytes of the planes of one chunk: codes, upper bits, scales; and bytes for each eight chunks.
+    Planes { integer: &'static Integer, codes: usize, high: usize, scale: usize, super_block: usize },
+    /// Numbers as they are, of so many bytes.
+    Plain { bytes: usize },
+    /// Decoded to `f32`.
+    Decoded,
+}
+
+impl Layout {
+    /// The layout for rows of `columns` numbers. Every format has one; what has no kernel of its own becomes `f32`.
+    pub fn new(dtype: DType, columns: usize) -> Self {
+        let decoded = Self { name: "single", dtype, table: [0; 16], factor: 1.0, kind: Kind::Decoded };
+        let whole = columns.is_multiple_of(CHUNK);
+        match dtype {
+            DType::F32 => Self { kind: Kind::Plain { bytes: 4 }, ..decoded },
+            DType::F16 if whole => Self { name: "half", kind: Kind::Plain { bytes: 2 }, ..decoded },
+            DType::BF16 if whole => Self { name: "brain", kind: Kind::Plain { bytes: 2 }, ..decoded },
+            _ => match INTEGERS.iter().find(|integer| integer.dtype == dtype) {
+                Some(integer) if whole => Self::planes(integer),
+                _ => decoded,
+            },
+        }
+    }
+
+    fn planes(integer: &'static Integer) -> Self {
+        let bits = if integer.table.is_some() { 4 } else { integer.bits };
+        let (code_name, codes, high) = match (integer.table.is_some(), bits) {
+            (true, _) => ("table4", 16, 0),
+            (_, 1 | 2) => ("code2", 8, 0),
+            (_, 3) => ("code3", 8, 4),
+            (_, 4) => ("code4", 16, 0),
+            (_, 5) => ("code5", 16, 4),
+            (_, 6) => ("code6", 16, 8),
+            _ => ("code8", 32, 0),
+        };
+        let (scale_name, scale, super_block) = match integer.scales {
+            Scales::Single(_) => ("half", 2, 0),
+            Scales::Affine => ("affine", 4, 0),
+            Scales::Exponent => ("exponent", 1, 0),
+            Scales::Minifloat => ("minifloat", 2, 0),
+            Scales::SuperAffine => ("super", 2, 4),
+            Scales::SuperNibbles => ("nibbles", 2, 4),
+            Scales::SuperSingle => ("single", 1, 2),
+            Scales::SuperHalf => ("halves", 2, 2),
+        };
+        let name = NAMES.iter().find(|name| {
+            name.strip_prefix(code_name).and_then(|rest| rest.strip_prefix('_')) == Some(scale_name)
+        });
+        let mut table = [0; 16];
+        if let Some(values) = integer.table {
+            table = std::array::from_fn(|code| (values[code] as i32 - integer.offset) as i8);
+        }
+        let kind = Kind::Planes { integer, codes, high, scale, super_block };
+        let name = name.copied().unwrap_or("single");
+        Self { name, dtype: integer.dtype, table, factor: integer.factor, kind }
+    }
+
+    /// Whether kernels for integers take it, so that its rows are whole chunks.
+    pub fn is_quantised(&self) -> bool {
+        matches!(self.kind, Kind::Planes { .. })
+    }
+
+    /// Whether it is plain `f32` on the device.
+    pub fn is_single(&self) -> bool {
+        self.name == "single"
+    }
+
+    /// Bytes of a row of so many columns on the device.
+    pub fn row_bytes(&self, columns: usize) -> usize {
+        match self.kind {
+            Kind::Planes { codes, high, scale, super_block, .. } => {
+                let chunks = columns / CHUNK;
+                let bytes = chunks * (codes + high + scale) + chunks.div_ceil(8) * super_block;
+                bytes.next_multiple_of(16)
+            }
+            Kind::Plain { bytes } => columns * bytes,
+            Kind::Decoded => columns * 4,
+        }
+    }
+
+    /// Writes the rows of the file, of `columns` columns, as rows of the device.
+    pub fn pack(&self, source: &[u8], columns: usize, destination: &mut [u8]) {
+        let row_bytes = self.row_bytes(columns).max(1);
+        let format = self.dtype.format();
+        let source_bytes = (columns / format.block * format.bytes).max(1);
+        let rows = source.chunks_exact(source_bytes).zip(destination.chunks_exact_mut(row_bytes));
+        for (from, to) in rows {
+            match self.kind {
+                Kind::Planes { integer, codes, high, scale, super_block } => {
+                    pack_row(integer, from, columns / CHUNK, [codes, high, scale, super_block], to);
+                }
+                Kind::Plain { .. } => to.copy_from_slice(from),
+                Kind::Decoded => {
+                    let mut floats = vec![0.0_f32; columns];
+                    (format.decode)(from, &mut floats);
+                    for (bytes, float) in to.chunks_exact_mut(4).zip(&floats) {
+                        bytes.copy_from_slice(&float.to_le_bytes());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Layouts with kernels of their own, as in `formats.cuh`.
+pub const NAMES: &[&str] = &[
+    "code2_half",
+    "code2_nibbles",
+    "code3_halves",
+    "code4_half",
+    "code4_affine",
+    "code4_super",
+    "code5_half",
+    "code5_affine",
+    "code5_super",
+    "code6_halves",
+    "code8_half",
+    "table4_half",
+    "table4_single",
+    "table4_halves",
+    "table4_exponent",
+    "table4_minifloat",
+];
+
+/// One row: `bytes` are those of a chunk in the planes of codes, upper bits and scales, and of eight chunks.
+fn pack_row(integer: &Integer, row: &[u8], chunks: usize, bytes: [usize; 4], to: &mut [u8]) {
+    let format = integer.dtype.format();
+    let parts = format.block / CHUNK;
+    let [codes, high, scale, super_block] = bytes;
+    let (high_at, scale_at) = (chunks * codes, chunks * (codes + high));
+    let super_at = scale_at + chunks * scale;
+    for (block_index, block) in row.chunks_exact(format.bytes).enumerate() {
+        for part in 0..parts.max(1) {
+            let chunk = block_index * parts.max(1) + part;
+            let quads = source_quads(integer.dtype, block, part);
+            pack_codes(integer, quads, &mut to[chunk * codes..][..codes]);
+            let upper = upper_bits(integer, quads, high);
+            to[high_at + chunk * high..][..high].copy_from_slice(&upper[..high]);
+            pack_scale(integer, block, part, &mut to[scale_at + chunk * scale..][..scale]);
+        }
+        if super_block > 0 {
+            let place = &mut to[super_at + block_index * super_block..][..super_block];
+            for (index, bytes) in place.chunks_exact_mut(2).enumerate() {
+                bytes.copy_from_slice(&half_field(integer.dtype, block, index).to_le_bytes());
+            }
+        }
+    }
+}
+
+/// The lower bits of the codes of one chunk.
+fn pack_codes(integer: &Integer, quads: [u32; 8], to: &mut [u8]) {
+    let words: Vec<u32> = match to.len() {
+        // Signed bytes.
+        32 => quads.iter().map(|quad| quad ^ 0x8080_8080).collect(),
+        16 => (0..4).map(|w| quads[w] & 0x0f0f_0f0f | (quads[w + 4] & 0x0f0f_0f0f) << 4).collect(),
+        _ => {
+            // A single bit stands for 0 or 2.
+            let shift = u32::from(integer.bits == 1);
+            (0..2)
+                .map(|half| {
+                    (0..4).fold(0, |word, w| word | (quads[half * 4 + w] << shift & 0x0303_0303) << (2 * w))
+                })
+                .collect()
+        }
+    };
+    for (bytes, word) in to.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// The upper bits of the codes of one chunk.
+fn upper_bits(integer: &Integer, quads: [u32; 8], high: usize) -> [u8; 8] {
+    let below = if integer.bits == 3 { 2 } else { 4 };
+    let mut bytes = [0; 8];
+    match high {
+        4 => {
+            let word = (0..8).fold(0_u32, |word, w| word | (quads[w] >> below & 0x0101_0101) << w);
+            bytes[..4].copy_from_slice(&word.to_le_bytes());
+        }
+        8 => {
+            for half in 0..2 {
+                let word =
+                    (0..4).fold(0_u32, |word, w| word | (quads[half * 4 + w] >> 4 & 0x0303_0303) << (2 * w));
+                bytes[half * 4..][..4].copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        _ => {}
+    }
+    bytes
+}
+
+/// The scale of one chunk.
+fn pack_scale(integer: &Integer, block: &[u8], part: usize, to: &mut [u8]) {
+    let dtype = integer.dtype;
+    match integer.scales {
+        Scales::Single(_) => to.copy_from_slice(&half_field(dtype, block, 0).to_le_bytes()),
+        Scales::Affine => {
+            to[..2].copy_from_slice(&half_field(dtype, block, 0).to_le_bytes());
+            to[2..].copy_from_slice(&half_field(dtype, block, 1).to_le_bytes());
+        }
+        Scales::Exponent => to[0] = block[0],
+        Scales::Minifloat => {
+            for side in 0..2 {
+                let code = block[part * 2 + side];
+                // The sign is ignored, and not-a-number counts as 0.
+                to[side] = if code == 0x7f { 0 } else { code & 0x7f };
+            }
+        }
+        Scales::SuperAffine => (to[0], to[1]) = six_bit_pair(&block[4..16], part),
+        Scales::SuperNibbles => to.copy_from_slice(&block[2 * part..][..2]),
+        Scales::SuperSingle => to[0] = sub_scale(dtype, block, part) as u8,
+        Scales::SuperHalf => {
+            to[0] = sub_scale(dtype, block, 2 * part) as u8;
+            to[1] = sub_scale(dtype, block, 2 * part + 1) as u8;
+        }
+    }
+}
+
+/// The bits of the F16 number `index` of a block.
+fn half_field(dtype: DType, block: &[u8], index: usize) -> u16 {
+    match dtype.format().floats.get(index) {
+        Some(FloatField::F16(at)) => u16::from_le_bytes([block[*at], block[*at + 1]]),
+        Some(FloatField::SplitF16(at)) => {
+            (0..4).fold(0, |bits, i| bits | u16::from(block[*at + 2 * i + 1] >> 4) << (4 * i))
+        }
+        _ => f16::ZERO.to_bits(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_integer_format_has_a_layout_with_kernels() {
+        for integer in &INTEGERS {
+            let layout = Layout::new(integer.dtype, 256);
+            assert!(layout.is_quantised() && NAMES.contains(&layout.name), "{}", integer.dtype);
+            assert!(layout.row_bytes(4096) >= 4096 * integer.bits / 8, "{}", integer.dtype);
+        }
+    }
+
+    #[test]
+    fn other_formats_are_plain_or_decoded() {
+        assert_eq!(Layout::new(DType::BF16, 64).row_bytes(64), 128);
+        assert_eq!(Layout::new(DType::F16, 63).row_bytes(63), 63 * 4);
+        let layout = Layout::new(DType::I16, 2);
+        let mut row = [0; 8];
+        layout.pack(&[3, 0, 0xff, 0xff], 2, &mut row);
+        assert_eq!(row, [3.0_f32.to_le_bytes(), (-1.0_f32).to_le_bytes()].concat()[..]);
+    }
+}

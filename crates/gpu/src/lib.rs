@@ -1,0 +1,17 @@
+//! The host side that graphics processors share: weights in their layouts, nodes to kernel launches, the step's data, caches.
+//! A back end is a [`Device`] and kernels with the names and parameters used here.
+#![forbid(unsafe_code)]
+
+mod backend;
+pub mod codes;
+mod device;
+mod launch;
+pub mod layout;
+mod lower;
+mod states;
+mod step;
+mod weights;
+
+pub use backend::Gpu;
+pub use device::{Api, Device, Recording};
+pub use launch::{Address, Argument, BufferId, Extent, Extents, Launch};
