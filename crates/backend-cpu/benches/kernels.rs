@@ -241,7 +241,7 @@ fn rows(limits: &Limits) {
         let out = &mut RowsMut::new(&mut y, ROWS, WIDTH, WIDTH);
         binary(features, Binary::SiluGate, view(), view(), out, 0..ROWS);
     });
-    let rope = Rope { kind: RopeKind::Neox, dims: 64, offset: 0, head_dim: 64 };
+    let rope = Rope { kind: RopeKind::Split, dims: 64, offset: 0, head_dim: 64 };
     let width = rope.table_width();
     let mut table = vec![0.0; ROWS * width];
     let positions: Vec<i32> = (0..ROWS as i32).collect();

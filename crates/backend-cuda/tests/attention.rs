@@ -118,7 +118,6 @@ fn results(backend: &dyn Backend, case: &Case, cache: DType) -> Vec<Vec<f32>> {
             tokens: (first..end).map(|token| token * 7 % VOCABULARY).collect(),
             positions: (first as i32..end as i32).collect(),
             output_rows: vec![count - 1],
-            sequences: std::iter::once(0..count).collect(),
             groups: vec![group_step(CacheGroup::Full, first, end)],
             ..Step::default()
         };

@@ -1,5 +1,7 @@
 //! Every zoo model of a known architecture, on a CUDA device if there is one, else on the emulation of the kernels.
 
+#![allow(clippy::print_stdout)]
+
 mod emulated;
 
 use std::sync::Arc;

@@ -101,6 +101,11 @@ struct GpuPartition {
     programs: Vec<Compiled>,
 }
 
+/// Whether kernels may use the cells of a group.
+pub(crate) fn is_served(group: CacheGroup) -> bool {
+    matches!(group, CacheGroup::Full | CacheGroup::Window(_) | CacheGroup::Recurrent)
+}
+
 /// The number of rows that launches for `rows` rows are made for.
 fn bucket_of(rows: usize, bound: u32) -> u32 {
     (rows.max(1).next_power_of_two() as u32).min(bound.max(1).next_power_of_two())
@@ -127,6 +132,9 @@ impl GpuPartition {
             return refuse(format!("{} cache groups instead of {}", step.groups.len(), groups.len()));
         }
         for ((group, cells), kind) in step.groups.iter().zip(&self.cells).zip(&groups) {
+            if !is_served(*kind) {
+                continue;
+            }
             let known =
                 if *kind == CacheGroup::Recurrent { *cells as usize } else { group.cell_positions.len() };
             let inside = group.write_cells.len() == rows

@@ -20,9 +20,9 @@ pub const DIVIDE: i32 = 2;
 /// A gated unit with a function is this plus its number.
 pub const GATED: i32 = 16;
 
-/// Number of a function.
-pub fn function(function: Function) -> i32 {
-    match function {
+/// Number of a function, if kernels have it.
+pub fn function(function: Function) -> Option<i32> {
+    Some(match function {
         Function::Silu => 0,
         Function::Gelu => 1,
         Function::Relu => 2,
@@ -31,8 +31,8 @@ pub fn function(function: Function) -> i32 {
         Function::Tanh => 5,
         Function::Exp => 6,
         Function::Softplus => 7,
-        Function::SignedRoot => unreachable!("`supports` keeps it elsewhere"),
-    }
+        Function::SignedRoot => return None,
+    })
 }
 
 /// Operation and steepness of a bounded gated unit.
@@ -54,13 +54,13 @@ pub fn gating(gating: Gating) -> i32 {
     }
 }
 
-/// Number and extent of a mask rule.
-pub fn mask(rule: MaskRule) -> (i32, i32) {
-    match rule {
+/// Number and extent of a mask rule, if kernels have it.
+pub fn mask(rule: MaskRule) -> Option<(i32, i32)> {
+    Some(match rule {
         MaskRule::Causal => (0, 0),
         MaskRule::Window(n) => (1, n as i32),
         MaskRule::Chunked(n) => (2, n as i32),
         MaskRule::Bidirectional => (3, 0),
-        MaskRule::SymmetricWindow(_) => unreachable!("`supports` keeps it elsewhere"),
-    }
+        MaskRule::SymmetricWindow(_) => return None,
+    })
 }

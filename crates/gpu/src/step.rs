@@ -4,6 +4,7 @@
 use puna_backend::BackendError;
 use puna_graph::{CacheGroup, Graph, Step};
 
+use crate::backend::is_served;
 use crate::{Address, BufferId, Device, Extents};
 
 /// Integers that describe a span to kernels: first row, end row, first range, ranges, cells, whether cells ascend by
@@ -148,6 +149,9 @@ impl StepData {
             staged[2 * places.tokens + index] = *row as i32;
         }
         for (index, (group, kind)) in step.groups.iter().zip(graph.groups()).enumerate() {
+            if !is_served(kind) {
+                continue;
+            }
             let start = places.group(index);
             let (cells_at, rows_at) = (start + 4, start + 4 + places.tokens);
             let spans_at = rows_at + places.tokens;

@@ -1,5 +1,7 @@
 //! The kernels compiled for the processor (see `kernels/emulation.h`), behind the same host code.
 
+#![allow(clippy::print_stdout)]
+
 use std::ffi::{CStr, CString, c_char, c_uint, c_void};
 use std::path::Path;
 use std::process::Command;

@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use puna_backend::Segment;
-use puna_graph::ops::{Function, MaskRule, RopePlace};
-use puna_graph::{CacheGroup, Dim, Element, Graph, Input, Op, Operand, Symbol, ValueId};
+use puna_graph::ops::RopePlace;
+use puna_graph::{CacheGroup, Dim, Element, Graph, Input, Op, Operand, Symbol, Type, ValueId};
 use puna_quant::DType;
 
 use super::extent;
+use crate::codes;
 use crate::states::Caches;
 
 /// Facts about a segment.
@@ -86,31 +87,29 @@ pub fn supports(graph: &Graph, index: usize) -> bool {
     let value = |place: usize| matches!(node.inputs.get(place), Some(Operand::Value(_)));
     let weight = |place: usize| matches!(node.inputs.get(place), Some(Operand::Weight(_)));
     let vector = |place: usize| node.inputs.get(place).is_none() || weight(place);
-    let encodes = node.inputs.iter().any(|input| matches!(input, Operand::Input(Input::EncoderTokens)))
-        || node.ty.shape.first() == Some(&Dim::Of(Symbol::EncoderTokens));
-    if encodes {
+    let axis = |ty: &Type| ty.shape.contains(&Dim::Of(Symbol::EncoderTokens));
+    if axis(&node.ty) || node.inputs.iter().any(|operand| axis(&graph.operand_type(*operand))) {
         return false;
     }
     match &node.op {
-        Op::AddRow(_)
-        | Op::BlockAttention(_)
+        // Operations and masks of encoders have no kernels yet.
+        Op::AddRow(_) | Op::MeanRows(_) | Op::Convolution(_) | Op::GroupNorm(_) | Op::FillColumns(_) => false,
+        // Nor have those of DeepSeek-V4 and its kin.
+        Op::BlockAttention(_)
         | Op::ChooseByTable(_)
         | Op::CompressBlocks(_)
-        | Op::Convolution(_)
-        | Op::FillColumns(_)
-        | Op::GroupNorm(_)
         | Op::HyperRead(_)
         | Op::HyperWrite(_)
-        | Op::MeanRows(_)
         | Op::NgramRows(_) => false,
-        Op::Unary(unary) => unary.function != Function::SignedRoot,
-        Op::Glu(glu) => glu.function != Function::SignedRoot,
+        Op::Rope(rope) => rope.place == RopePlace::Own,
+        Op::ShortConvolution(convolution) if convolution.dilation != 1 => false,
+        Op::Unary(unary) => codes::function(unary.function).is_some(),
+        Op::Glu(glu) => codes::function(glu.function).is_some(),
         Op::Attention(attention) => {
-            let kept = graph
-                .states
-                .get(attention.state.index())
-                .is_some_and(|state| matches!(state.group(), CacheGroup::Full | CacheGroup::Window(_)));
-            kept && attention.relative.is_none() && !matches!(attention.mask, MaskRule::SymmetricWindow(_))
+            let group = graph.states[attention.state.index()].group();
+            matches!(group, CacheGroup::Full | CacheGroup::Window(_))
+                && attention.relative.is_none()
+                && codes::mask(attention.mask).is_some()
         }
         Op::GatherRows(_) => match node.inputs[..] {
             [Operand::Weight(_), _] => true,
@@ -130,8 +129,6 @@ pub fn supports(graph: &Graph, index: usize) -> bool {
         Op::ExpertWeights(_) => {
             graph.operand_type(node.inputs[0]).width().is_some_and(|experts| experts <= MOST_EXPERTS)
         }
-        Op::Rope(rope) => rope.place == RopePlace::Own,
-        Op::ShortConvolution(convolution) if convolution.dilation != 1 => false,
         Op::ShortConvolution(_) => extent(&graph.operand_type(node.inputs[1]), 1) <= MOST_KERNEL,
         _ => true,
     }

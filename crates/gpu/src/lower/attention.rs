@@ -51,7 +51,10 @@ impl Lowering<'_, '_> {
             && matches!(keys.width, 64 | 128 | 256)
             && attention.alibi_max_bias.is_none()
             && self.device.has_matrix_units();
-        let context = Context { attention, keys, values, group, heads, queries, sinks, value };
+        let Some(mask) = codes::mask(attention.mask) else {
+            return Err(self.refuse("a mask that kernels lack"));
+        };
+        let context = Context { mask, attention, keys, values, group, heads, queries, sinks, value };
         match flash {
             true if self.rows(Symbol::Tokens) <= RECORDED_ROWS => self.decode(&context),
             true => self.prompt(&context),
@@ -148,14 +151,14 @@ impl Lowering<'_, '_> {
     }
 
     fn decode(&mut self, context: &Context<'_>) {
-        let Context { attention, keys, values, group, heads, queries, sinks, value } = *context;
+        let Context { attention, keys, values, group, heads, queries, sinks, value, .. } = *context;
         let width = keys.width;
         let blocks = keys.heads * (heads / keys.heads).div_ceil(DECODE_HEADS);
         let splits = self.splits(blocks);
         let rows = self.rows(Symbol::Tokens);
         let partial = self.scratch((rows * heads * splits * (width + 2)) as usize * 4);
         let out = self.value_slot(value);
-        let (rule, number) = codes::mask(attention.mask);
+        let (rule, number) = context.mask;
         let mut arguments =
             args![queries, keys.address, values.address, partial, out, sinks, self.around.counters,];
         arguments.extend(self.cell_arguments(group));
@@ -176,12 +179,12 @@ impl Lowering<'_, '_> {
     }
 
     fn prompt(&mut self, context: &Context<'_>) {
-        let Context { attention, keys, values, group, heads, queries, sinks, value } = *context;
+        let Context { attention, keys, values, group, heads, queries, sinks, value, .. } = *context;
         let width = keys.width;
         let shared_by = heads / keys.heads;
         let taken = shared_by.min(PROMPT_ROWS);
         let out = self.value_slot(value);
-        let (rule, number) = codes::mask(attention.mask);
+        let (rule, number) = context.mask;
         let places = &self.around.places;
         let arguments = args![
             queries,
@@ -209,13 +212,13 @@ impl Lowering<'_, '_> {
     }
 
     fn any(&mut self, context: &Context<'_>) {
-        let Context { attention, keys, values, group, heads, queries, sinks, value } = *context;
+        let Context { attention, keys, values, group, heads, queries, sinks, value, .. } = *context;
         let shared_by = heads / keys.heads;
         let blocks = keys.heads * shared_by.div_ceil(ANY_HEADS);
         let splits = self.splits(blocks);
         let rows = self.rows(Symbol::Tokens);
         let partial = self.scratch(rows as usize * (heads * splits * (values.width + 2)) as usize * 4);
-        let (rule, number) = codes::mask(attention.mask);
+        let (rule, number) = context.mask;
         let mut arguments = args![queries, keys.address, values.address, partial];
         arguments.extend(self.cell_arguments(group));
         arguments.extend(args![
@@ -248,6 +251,7 @@ impl Lowering<'_, '_> {
 
 /// One attention with its operands.
 struct Context<'a> {
+    mask: (i32, i32),
     attention: &'a Attention,
     keys: Rows,
     values: Rows,

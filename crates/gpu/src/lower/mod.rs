@@ -267,7 +267,7 @@ impl<'a> Lowering<'a, '_> {
                 Some(address) => address.into(),
                 None => return Err(self.refuse("a weight is not there as a vector")),
             },
-            Operand::Input(input) => self.input(input).into(),
+            Operand::Input(input) => self.input(input)?.into(),
         })
     }
 
@@ -276,13 +276,13 @@ impl<'a> Lowering<'a, '_> {
         operand.map_or(Ok(NULL), |operand| self.operand(*operand))
     }
 
-    fn input(&self, input: Input) -> Address {
-        match input {
+    fn input(&self, input: Input) -> Result<Address, BackendError> {
+        Ok(match input {
             Input::Tokens => self.around.places.tokens(),
             Input::Positions => self.around.places.positions(),
             Input::OutputRows => self.around.places.output_rows(),
-            Input::EncoderTokens => unreachable!("`supports` keeps encoders elsewhere"),
-        }
+            Input::EncoderTokens => return Err(self.refuse("encoders do not run here")),
+        })
     }
 
     fn constant(&mut self, bytes: Vec<u8>) -> Result<Address, BackendError> {

@@ -134,7 +134,7 @@ impl Lowering<'_, '_> {
                 let from_value = matches!(node.inputs[0], Operand::Value(_));
                 whole && from_value && all(|path| matches!(path, Path::Vector(_) | Path::Tiles(_)))
             }
-            Op::Glu(_) => {
+            Op::Glu(glu) if codes::function(glu.function).is_some() => {
                 let whole = node.ty.width().unwrap_or(0).is_multiple_of(32) && node.ty.shape.len() == 2;
                 let values = node.inputs.iter().all(|operand| matches!(operand, Operand::Value(_)));
                 whole && values && all(|path| matches!(path, Path::Tiles(_)))
@@ -153,7 +153,7 @@ impl Lowering<'_, '_> {
                 Source::Normed(*from, *weight, norm.epsilon.to_bits())
             }
             (Op::Glu(glu), [Operand::Value(gate), Operand::Value(up)]) => {
-                Source::Gated(*gate, *up, codes::function(glu.function))
+                Source::Gated(*gate, *up, codes::function(glu.function).unwrap_or(0))
             }
             _ => Source::Plain(x),
         }
@@ -212,7 +212,8 @@ impl Lowering<'_, '_> {
             && other_node.inputs.len() == 2;
         let (first, second) = (self.matrix(node).ok()?, self.matrix(other_node).ok()?);
         let same = first.layout.dtype == second.layout.dtype && first.rows == second.rows;
-        (alike && same).then_some((gate.index(), up.index(), unit, codes::function(glu.function)))
+        let function = codes::function(glu.function)?;
+        (alike && same).then_some((gate.index(), up.index(), unit, function))
     }
 
     /// Products of a value with all matrices that fit into one launch.

@@ -29,12 +29,12 @@ impl Lowering<'_, '_> {
                 let negative = (xielu.beta as f64 + Function::Softplus.apply(xielu.alpha_n as f64)) as f32;
                 self.unary(node, value, codes::XIELU, [positive, negative, xielu.beta, xielu.epsilon])?;
             }
-            Op::Unary(unary) => self.unary(node, value, codes::function(unary.function), [0.0; 4])?,
+            Op::Unary(unary) => self.unary(node, value, self.function(unary.function)?, [0.0; 4])?,
             Op::Add(_) => self.binary(node, value, codes::ADD, 0.0, 0.0)?,
             Op::Mul(_) => self.binary(node, value, codes::MULTIPLY, 0.0, 0.0)?,
             Op::Div(_) => self.binary(node, value, codes::DIVIDE, 0.0, 0.0)?,
             Op::Glu(glu) => {
-                self.binary(node, value, codes::GATED + codes::function(glu.function), 0.0, 0.0)?;
+                self.binary(node, value, codes::GATED + self.function(glu.function)?, 0.0, 0.0)?;
             }
             Op::ClampedGlu(glu) => {
                 let (operation, alpha) = codes::bounded(glu);
@@ -117,6 +117,10 @@ impl Lowering<'_, '_> {
             other => return Err(self.refuse(&format!("there is no kernel for {}", other.name()))),
         }
         Ok(())
+    }
+
+    fn function(&self, function: Function) -> Result<i32, BackendError> {
+        codes::function(function).ok_or_else(|| self.refuse("a function that kernels lack"))
     }
 
     fn unary(
