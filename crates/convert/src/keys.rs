@@ -244,10 +244,12 @@ impl Keys<'_> {
         } else {
             self.optional_number("expert_used_count", EXPERTS_USED)?;
         }
-        self.optional_number(
-            "expert_feed_forward_length",
-            &["moe_intermediate_size", "expert_ffn_hidden_size"],
-        )?;
+        const WIDTHS: &[&str] = &["moe_intermediate_size", "expert_ffn_hidden_size"];
+        if let Some(found) = list(WIDTHS) {
+            self.set("expert_feed_forward_length", found);
+        } else {
+            self.optional_number("expert_feed_forward_length", WIDTHS)?;
+        }
         self.optional_number(
             "expert_shared_feed_forward_length",
             &["shared_expert_intermediate_size", "shared_intermediate_size"],

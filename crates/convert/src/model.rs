@@ -26,7 +26,12 @@ impl Model<'_> {
     }
 
     pub(crate) fn layers(&self) -> Result<u64, ConvertError> {
-        let layers = self.count(LAYERS)?;
+        // Some configurations list the layers and do not count them.
+        let listed = self.config.text_list(&["layers_block_type"]).map(|kinds| kinds.len() as u64);
+        let layers = match (self.config.get(LAYERS), listed) {
+            (None, Some(listed)) => listed,
+            _ => self.count(LAYERS)?,
+        };
         match layers {
             1..=512 => Ok(layers),
             found => Err(ConvertError::KeyValue {
