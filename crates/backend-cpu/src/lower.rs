@@ -201,7 +201,13 @@ impl Lowering<'_> {
             | Op::GatedLinearAttention(_)
             | Op::Rwkv7(_) => self.recurrence(index, node, value),
             Op::BlockAttention(attention) => self.block_attention(node, attention, value),
-            Op::CompressBlocks(_) | Op::NgramRows(_) => self.evaluate(index, node, value),
+            // These read other rows than their own.
+            Op::MeanRows(_)
+            | Op::Convolution(_)
+            | Op::GroupNorm(_)
+            | Op::FillColumns(_)
+            | Op::CompressBlocks(_)
+            | Op::NgramRows(_) => self.evaluate(index, node, value),
             Op::Concat(_) | Op::RepeatHeads(_) | Op::SumElements(_) | Op::SumExperts(_) => {
                 self.rearrange(node, value, symbol);
             }
@@ -220,10 +226,6 @@ impl Lowering<'_> {
                 self.push_row_op(symbol, RowOp::PositionScale { scale: *scale, x, out });
             }
             Op::AddRow(_)
-            | Op::MeanRows(_)
-            | Op::Convolution(_)
-            | Op::GroupNorm(_)
-            | Op::FillColumns(_)
             | Op::RouteExperts(_)
             | Op::ExpertWeights(_)
             | Op::GroupOfExpert(_)
