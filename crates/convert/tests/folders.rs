@@ -124,7 +124,7 @@ fn eight_bit_weights_are_scaled_by_their_blocks() {
     let data = conversion.data(recipe).expect("it evaluates");
     let values: Vec<f32> = data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
     assert_eq!((values.len(), values[0], values[127 * 4], values[128 * 4]), (520, 2.0, 2.0, 3.0));
-    write_tensors(&path, &[entry(vec![130, 4]), scale(vec![5, 1], &[1.0; 5])]);
+    write_tensors(&path, &[entry(vec![130, 4]), scale(vec![4, 1], &[1.0; 4])]);
     refused(folder.path(), "scaled by a grid");
     write_tensors(&path, &[entry(vec![130, 4])]);
     refused(folder.path(), "has no scale");

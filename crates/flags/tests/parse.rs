@@ -123,7 +123,7 @@ fn errors_name_flag_value_and_remedy() {
         (&["-c", "-5"], "--ctx-size cannot be \"-5\": the number is out of range"),
         (&["--top-p", "2"], "--top-p cannot be \"2\": expected 0 to 1"),
         (&["--mlock=1"], "--mlock takes no value, but was given \"1\""),
-        (&["--lora", "x"], "--lora is not supported yet"),
+        (&["--mmproj", "x"], "--mmproj is not supported yet"),
         (
             &["--mirostat", "1"],
             "--mirostat cannot be \"1\": this sampler is not supported yet; 0 switches it off",

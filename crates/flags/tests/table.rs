@@ -69,6 +69,7 @@ fn flags_without_a_stated_lack_of_effect_have_one() {
         "file:2",
         "1,2",
         "dat",
+        "gguf",
         "mean",
     ];
     for flag in rows(FLAGS).filter(|flag| flag.inert.is_none() && !flag.help.contains("so far")) {

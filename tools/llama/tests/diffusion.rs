@@ -86,11 +86,11 @@ fn wrong_uses_are_refused() {
     assert!(failure(2, &schedules).contains("two schedules"));
     assert!(failure(2, &["diffusion", "-m", model]).contains("no prompt"));
     let quiet = |more: &[&str]| {
-        let first = ["diffusion", "-m", model, "-p", "a"];
+        let first = ["diffusion", "-m", model, "-p", "a", "--log-disable"];
         failure(1, &[&first, more].concat())
     };
     assert!(quiet(&["--diffusion-block-length", "1", "--diffusion-steps", "2"]).contains("number of steps"));
     let causal = written("llama-dense", folder.path());
-    let text = failure(1, &["diffusion", "-m", causal.to_str().unwrap(), "-p", "a"]);
+    let text = failure(1, &["diffusion", "-m", causal.to_str().unwrap(), "-p", "a", "--log-disable"]);
     assert!(text.contains("no diffusion model"), "{text}");
 }

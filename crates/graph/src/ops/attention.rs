@@ -1,7 +1,7 @@
 //! Attention over a layer's cache.
 
 use super::{OpDef, expect_inputs, fixed, matmul::dot, shape_error};
-use crate::{Array, Dim, GraphError, StateDecl, StateId, Type, evaluate::Context};
+use crate::{Array, Dim, GraphError, StateDecl, StateId, Symbol, Type, evaluate::Context};
 
 /// Which cached positions a query sees, besides belonging to the same sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -144,8 +144,11 @@ impl OpDef for Attention {
                 "queries, keys and values must be split into heads",
             ));
         };
-        let sinks = inputs.get(3).map_or(&[][..], |_| &inputs[3..]);
-        if !super::are_by_token(&inputs[..inputs.len() - sinks.len()]) {
+        let by_token = |input: &Type| {
+            matches!(input.shape.first(), Some(Dim::Of(Symbol::Tokens | Symbol::EncoderTokens)))
+        };
+        let together = inputs[1].shape.first() == inputs[2].shape.first();
+        if !inputs[..3].iter().all(by_token) || !together {
             return Err(shape_error("Attention", inputs, "there must be a row for each token"));
         }
         if query != key || *values != Dim::Fixed(*kv_heads) {
@@ -185,7 +188,11 @@ impl OpDef for Attention {
     fn fits_state(&self, inputs: &[Type], state: &StateDecl) -> bool {
         let StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } = state else { return false };
         let width = |index: usize, axis: usize| fixed(inputs[index].shape.get(axis));
+        let rows = |index: usize, symbol: Symbol| inputs[index].shape.first() == Some(&Dim::Of(symbol));
+        let group = state.group();
         [width(1, 1), width(1, 2), width(2, 2)] == [Some(*kv_heads), Some(*key_dim), Some(*value_dim)]
+            && rows(0, group.readers())
+            && rows(1, group.writers())
     }
 
     fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {
