@@ -110,9 +110,9 @@ fn k08_what_was_restored_is_used_by_another_server() {
     let second = start(hello(), options());
     let restored = second.post("/slots/0?action=restore", json!({"filename": "s"})).ok();
     assert_eq!((&restored["n_restored"], &restored["n_read"]), (&saved["n_saved"], &saved["n_written"]));
-    // A longer prompt goes on from all that was saved.
+    // A longer prompt goes on from what was saved of its beginning: the blank before "some" and 18 letters at least.
     let prompt = "some words @hello:Hi there and more @hello:";
     let found = second.post("/completion", json!({"prompt": prompt})).ok();
-    assert_eq!(found["timings"]["cache_n"], saved["n_saved"]);
+    assert!(found["timings"]["cache_n"].as_u64().unwrap() >= 19, "{found}");
     assert_eq!((&found["content"], &found["id_slot"]), (&json!("Hi there"), &json!(0)));
 }

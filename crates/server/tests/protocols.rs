@@ -91,7 +91,8 @@ fn responses_with_tools() {
     let input = json!([
         {"role": "user", "content": "ask"},
         {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "c1", "output": "@call:"},
+        {"type": "function_call_output", "call_id": "c1", "output": "y"},
+        {"role": "user", "content": "@call:"},
     ]);
     let body = |stream: bool| json!({"input": input, "tools": [tool], "stream": stream});
     let whole = client.post("/v1/responses", body(false)).ok();

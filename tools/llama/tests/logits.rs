@@ -81,7 +81,11 @@ fn failures_are_one_line_and_leave_no_file() {
         (long.as_str(), &[][..], "300 tokens and 0 to generate do not fit into a context of 256"),
         ("1,2", &["--greedy", "400"][..], "400 to generate do not fit"),
         ("1,99999", &[][..], "token 99999"),
-        ("1", &["-dev", "nonsense"][..], "unknown device 'nonsense'; known are CPU, reference"),
+        (
+            "1",
+            &["-dev", "nonsense"][..],
+            "unknown device 'nonsense'; known are CPU, CUDA0, OPENVINO0, reference",
+        ),
     ] {
         let found = written.run(tokens, more);
         assert_eq!((found.code, found.out.as_str()), (1, ""), "{}", found.err);

@@ -251,7 +251,8 @@ impl OpDef for AddExpertBias {
         expect_inputs("AddExpertBias", inputs, 3..=3, "a value, biases and selected experts")?;
         let (x, biases, experts) = (&inputs[0], &inputs[1], &inputs[2]);
         let rows = x.shape.len() == 3 && x.shape[..2] == experts.shape[..];
-        if !rows || biases.shape.len() != 2 || x.shape[2..] != biases.shape[1..] {
+        let fixed = matches!(biases.shape.first(), Some(Dim::Fixed(_)));
+        if !rows || !fixed || biases.shape.len() != 2 || x.shape[2..] != biases.shape[1..] {
             return Err(shape_error("AddExpertBias", inputs, "there must be one bias per expert and column"));
         }
         Ok(x.clone())

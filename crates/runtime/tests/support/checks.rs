@@ -273,6 +273,8 @@ const SENSITIVE: &[(&str, f64, f64)] = &[
     ("bailingmoe3-moe", 1.1e-3, 1.1e-3),
     ("deepseek2-groups", 1.1e-2, 3.4e-3),
     ("deepseek2-moe", 1.0e-3, 8.1e-4),
+    // Not measured with exact arithmetic.
+    ("deepseek4-blocks", 1.6e-3, f64::NAN),
     ("deepseek4-moe", 1.4e-3, 7.6e-4),
     ("dream-dense", 1.2e-3, 1.1e-3),
     ("falcon-h1-dense", 1.4e-3, 8.2e-4),

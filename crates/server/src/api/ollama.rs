@@ -88,7 +88,10 @@ pub async fn version(_: Arc<App>, _: Call) -> ApiResult<Response> {
 /// `POST /api/show`.
 pub async fn show(app: Arc<App>, call: Call) -> ApiResult<Response> {
     // There is one model, whatever the name; the body is checked all the same.
-    call.prepare(&app, |_, fields| fields.text(&["model", "name"]).map(drop)).await?;
+    call.prepare(&app, |_, fields| {
+        fields.text(&["model", "name"])?.map(drop).ok_or_else(|| missing("model"))
+    })
+    .await?;
     let facts = &app.served.facts;
     let architecture = &facts.architecture;
     let information = json!({
