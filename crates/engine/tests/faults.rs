@@ -89,7 +89,7 @@ fn k02_models_that_cannot_shift_end_with_length() {
 fn k05_turns_go_on_from_what_is_there() {
     // The same prompt, a longer conversation, another last message. Hybrid models go back to a checkpoint, of which
     // few are kept, so they reuse less.
-    for name in ["gemma3-window8"] {
+    for name in ["gemma3-window8", "gemma2-window8"] {
         let zoo = model(name);
         let engine = start(&zoo, 1, 512, EngineOptions { step_tokens: 16, ..EngineOptions::default() });
         let prompt: Vec<u32> = zoo.tokens.iter().cycle().take(160).copied().collect();
