@@ -124,10 +124,6 @@ fn errors_name_flag_value_and_remedy() {
         (&["--top-p", "2"], "--top-p cannot be \"2\": expected 0 to 1"),
         (&["--mlock=1"], "--mlock takes no value, but was given \"1\""),
         (&["--mmproj", "x"], "--mmproj is not supported yet"),
-        (
-            &["--mirostat", "1"],
-            "--mirostat cannot be \"1\": this sampler is not supported yet; 0 switches it off",
-        ),
         (&["hello"], "unexpected argument \"hello\""),
         (&["-dev", "A,B"], "--device cannot be \"A,B\": a model runs on one device: name one"),
         (&["-dev", ""], "--device cannot be \"\": expected the name of a device, auto or none"),

@@ -70,6 +70,7 @@ fn flags_without_a_stated_lack_of_effect_have_one() {
         "1,2",
         "dat",
         "gguf",
+        "jsonl",
         "mean",
     ];
     for flag in rows(FLAGS).filter(|flag| flag.inert.is_none() && !flag.help.contains("so far")) {

@@ -56,8 +56,9 @@ fn folders_are_converted_and_run_as_they_are() {
         done(&["convert", text(&fixture(name)), "--outtype", kind, "--outfile", text(&path)]);
         let error = error_of(&path, name, &[]);
         assert!(error <= most, "{name} {kind}: {error}");
+        // Weights of 16 bits are multiplied in 16 bits where the processor can.
         let error = error_of(&fixture(name), name, &[]);
-        assert!(error <= 1e-5, "{name}: {error}");
+        assert!(error <= if name == "mistral" { 1e-4 } else { 1e-5 }, "{name}: {error}");
     }
     let parts = folder.path().join("parts");
     std::fs::create_dir(&parts).unwrap();

@@ -71,10 +71,7 @@ pub(crate) fn write(
     };
     let encoder = metadata.optional_str("tokenizer.ggml.model")? == Some("bert");
     // Readers take the first token of BERT's texts from the key that they have for beginnings.
-    if encoder
-        && metadata.get("tokenizer.ggml.bos_token_id").is_none()
-        && let Some(first) = metadata.get("tokenizer.ggml.cls_token_id").cloned()
-    {
+    if encoder && let Some(first) = metadata.get("tokenizer.ggml.cls_token_id").cloned() {
         metadata.set("tokenizer.ggml.bos_token_id", first);
     }
     if !encoder {
