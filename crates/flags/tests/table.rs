@@ -72,6 +72,10 @@ fn flags_without_a_stated_lack_of_effect_have_one() {
         "gguf",
         "jsonl",
         "mean",
+        "causal",
+        "avx2",
+        "json",
+        "array",
     ];
     for flag in rows(FLAGS).filter(|flag| flag.inert.is_none() && !flag.help.contains("so far")) {
         let changes = |apply: &dyn Fn(&mut Config)| {

@@ -82,6 +82,7 @@ pub(crate) fn from_protobuf(
     metadata: &mut Metadata,
 ) -> Result<Vocabulary, ConvertError> {
     let mut vocabulary = Vocabulary::default();
+    let mut scores = Vec::new();
     // Unigram unless the file says otherwise.
     let mut kind = 1;
     let (mut space, mut squeezes, mut map) = (true, true, None);
@@ -102,7 +103,7 @@ pub(crate) fn from_protobuf(
                 let kind = i32::try_from(piece_kind).ok().filter(|kind| (1..=6).contains(kind));
                 let id = vocabulary.tokens.len() as u64;
                 vocabulary.set(FILE, id, &text, kind.unwrap_or(NORMAL))?;
-                vocabulary.scores.push(score);
+                scores.push(score);
             }
             (2, Field::Bytes(trainer)) => read(trainer, |number, field| {
                 if let (3, Field::Number(number)) = (number, field) {
@@ -123,6 +124,7 @@ pub(crate) fn from_protobuf(
         }
         Ok(())
     })?;
+    vocabulary.scores = scores;
     if vocabulary.tokens.is_empty() {
         return Err(wrong("it has no pieces"));
     }

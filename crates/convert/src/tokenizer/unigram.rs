@@ -15,6 +15,7 @@ pub(crate) fn from_json(json: &Value, metadata: &mut Metadata) -> Result<Vocabul
     let list = list.ok_or_else(|| wrong("the model has no vocab".into()))?;
     let unknown = json.pointer("/model/unk_id").and_then(Value::as_u64);
     let mut vocabulary = Vocabulary::default();
+    let mut scores = Vec::with_capacity(list.len());
     for (id, entry) in (0..).zip(list) {
         let pair = entry.as_array().map(Vec::as_slice);
         let Some([Value::String(text), score]) = pair else {
@@ -28,8 +29,9 @@ pub(crate) fn from_json(json: &Value, metadata: &mut Metadata) -> Result<Vocabul
             NORMAL
         };
         vocabulary.set(FILE, id, text, kind)?;
-        vocabulary.scores.push(score.as_f64().unwrap_or(0.0) as f32);
+        scores.push(score.as_f64().unwrap_or(0.0) as f32);
     }
+    vocabulary.scores = scores;
     for (id, text, special) in added(json) {
         if Some(id) != unknown {
             vocabulary.set(FILE, id, text, if special { CONTROL } else { USER_DEFINED })?;
