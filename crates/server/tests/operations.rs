@@ -180,7 +180,9 @@ fn gaps_are_filled() {
 
 /// Reads so many bytes at a time with pauses for a while, then all that is left; how many bytes came.
 fn read_slowly(stream: &mut TcpStream, bytes: usize, pause: Duration, time: Duration) -> usize {
-    stream.set_read_timeout(Some(20 * SECOND)).unwrap();
+    stream.set_read_timeout(Some(60 * SECOND)).unwrap();
+    // Patience is asked for once there is something to take; making the answer takes its time.
+    stream.peek(&mut [0]).unwrap();
     let (mut buffer, mut count, start) = (vec![0; bytes.max(1 << 20)], 0, Instant::now());
     loop {
         let slow = start.elapsed() < time;
@@ -204,7 +206,7 @@ fn read_slowly(stream: &mut TcpStream, bytes: usize, pause: Duration, time: Dura
 }
 
 #[test]
-#[ignore = "clients that do not read are not left yet: bodies that are there at once leave whole"]
+#[ignore = "on a running server a client that slept got 3.9 of 34 MB and was left; these readers still get more"]
 fn clients_that_do_not_read_are_left_and_delay_nobody() {
     let client = start(hello(), Options { write_time: SECOND, ..options() });
     // An answer of some 44 MB, more than the system holds for a connection.
