@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 
 use puna_backend::BackendError;
-use puna_gpu::{Address, Argument, BufferId, Device, Extents, Launch, Recording};
+use puna_gpu::{Address, Argument, BufferId, Device, Extents, Launch, MatrixUnits, Recording};
 
 use crate::driver::{
     DeviceNumber, DevicePointer, Driver, Handle, LaunchAttribute, LaunchConfig,
@@ -185,8 +185,13 @@ impl Device for CudaDevice {
         self.facts.processors
     }
 
-    fn has_matrix_units(&self) -> bool {
-        self.facts.capability >= 80
+    fn matrix_units(&self) -> MatrixUnits {
+        match self.facts.capability {
+            // Only machine code for 9.0 has instructions for groups.
+            90 => MatrixUnits::Group,
+            80.. => MatrixUnits::Warp,
+            _ => MatrixUnits::None,
+        }
     }
 
     fn shared_bytes(&self) -> u32 {

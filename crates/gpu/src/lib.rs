@@ -13,5 +13,5 @@ mod step;
 mod weights;
 
 pub use backend::Gpu;
-pub use device::{Api, Device, Recording};
+pub use device::{Api, Device, MatrixUnits, Recording};
 pub use launch::{Address, Argument, BufferId, Extent, Extents, Launch};

@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use puna_backend::{BackendError, DeviceInfo, DeviceKind};
 use sha2::{Digest, Sha256};
 
-use puna_gpu::{Address, Api, Argument, BufferId, Device, Extents, Gpu, Launch, Recording};
+use puna_gpu::{Address, Api, Argument, BufferId, Device, Extents, Gpu, Launch, MatrixUnits, Recording};
 
 type Run = unsafe extern "C" fn(
     *const c_char,
@@ -85,6 +85,9 @@ fn build() -> Result<Run, String> {
     Ok(unsafe { std::mem::transmute::<*mut c_void, Run>(symbol) })
 }
 
+/// A device for each kind of matrix units.
+const UNITS: [MatrixUnits; 2] = [MatrixUnits::Group, MatrixUnits::Warp];
+
 /// See the module.
 pub struct Emulated {
     run: Run,
@@ -96,17 +99,27 @@ impl Api for Emulated {
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {
-        let description = "kernels on the processor".into();
-        vec![DeviceInfo { name: "emulation".into(), description, kind: DeviceKind::Gpu, memory: None }]
+        UNITS
+            .iter()
+            .enumerate()
+            .map(|(index, units)| DeviceInfo {
+                name: format!("emulation{index}"),
+                description: format!("kernels on the processor, matrix units {units:?}"),
+                kind: DeviceKind::Gpu,
+                memory: None,
+            })
+            .collect()
     }
 
-    fn open(&self, _: usize) -> Result<Box<dyn Device>, BackendError> {
-        Ok(Box::new(EmulatedDevice { run: self.run, buffers: Vec::new(), recordings: Vec::new() }))
+    fn open(&self, index: usize) -> Result<Box<dyn Device>, BackendError> {
+        let units = UNITS[index];
+        Ok(Box::new(EmulatedDevice { run: self.run, units, buffers: Vec::new(), recordings: Vec::new() }))
     }
 }
 
 struct EmulatedDevice {
     run: Run,
+    units: MatrixUnits,
     buffers: Vec<Vec<u128>>,
     recordings: Vec<(Vec<Launch>, Extents)>,
 }
@@ -135,8 +148,8 @@ impl Device for EmulatedDevice {
         3
     }
 
-    fn has_matrix_units(&self) -> bool {
-        true
+    fn matrix_units(&self) -> MatrixUnits {
+        self.units
     }
 
     fn shared_bytes(&self) -> u32 {
