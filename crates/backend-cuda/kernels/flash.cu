@@ -37,14 +37,30 @@ template <int D> struct Flash {
     }
 
     static DEVICE_MEMBER void copy(uint16_t* to, const unsigned char* cache, const Cells& cells, int base, int end, int kv_heads, int kv_head) {
-        int unit = threadIdx.x % UNITS;
+        constexpr int ROWS = FLASH_THREADS / UNITS;
+        int unit = threadIdx.x % UNITS, first = threadIdx.x / UNITS, bytes = kv_heads * (D * 2);
         const unsigned char* from = cache + kv_head * (D * 2) + unit * 16;
-#pragma unroll 4
-        for (int row = threadIdx.x / UNITS; row < FLASH_TILE; row += FLASH_THREADS / UNITS) {
+        if (cells.count == 1) {
+            // The usual case: neighbours.
+            from += (long long)(cells.first + base + first) * bytes;
+#pragma unroll
+            for (int i = 0; i < FLASH_TILE / ROWS; i++) {
+                bool valid = base + first + i * ROWS < end;
+                copy_async(to + place(first + i * ROWS, unit), valid ? from : cache, valid);
+                from += ROWS * bytes;
+            }
+            return;
+        }
+#pragma unroll 1
+        for (int row = first; row < FLASH_TILE; row += ROWS) {
             bool valid = base + row < end;
             long long cell = valid ? cells.at(base + row) : 0;
-            copy_async(to + place(row, unit), from + cell * (kv_heads * (D * 2)), valid);
+            copy_async(to + place(row, unit), from + cell * bytes, valid);
         }
+    }
+    // Positions of a tile's cells; of those past the end nothing is known.
+    static DEVICE_MEMBER void copy_positions(int* to, const int* cell_positions, const Cells& cells, int base, int end) {
+        if (threadIdx.x < FLASH_TILE && base + (int)threadIdx.x < end) copy_async_word(to + threadIdx.x, cell_positions + cells.at(base + threadIdx.x));
     }
 
     // Attends to COUNT cells of a tile from `first`. `tile_positions` are those of the tile's cells; `sights`
@@ -195,9 +211,8 @@ DEVICE void flash_prompt(const float* queries, const unsigned char* keys, const 
         int stage = base / FLASH_TILE % 2;
         F::copy(tiles + stage * 2 * F::TILE, keys, cells, base, end, kv_heads, kv_head);
         F::copy(tiles + (stage * 2 + 1) * F::TILE, values, cells, base, end, kv_heads, kv_head);
+        F::copy_positions(tile_positions + stage * FLASH_TILE, cell_positions, cells, base, end);
         copy_commit();
-        if (threadIdx.x < FLASH_TILE)
-            tile_positions[stage * FLASH_TILE + threadIdx.x] = base + (int)threadIdx.x < end ? cell_positions[cells.at(base + threadIdx.x)] : 0;
     };
     // What all rows of the block see, if cells are in order.
     bool sorted = span[5] == 1;
@@ -264,8 +279,7 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
         if (base < end) {
             F::copy(tiles + stage * 2 * F::TILE, keys, cells, base, end, kv_heads, kv_head);
             F::copy(tiles + (stage * 2 + 1) * F::TILE, values, cells, base, end, kv_heads, kv_head);
-            if (threadIdx.x < FLASH_TILE)
-                tile_positions[stage * FLASH_TILE + threadIdx.x] = base + (int)threadIdx.x < end ? cell_positions[cells.at(base + threadIdx.x)] : 0;
+            F::copy_positions(tile_positions + stage * FLASH_TILE, cell_positions, cells, base, end);
         }
         copy_commit();
     };

@@ -147,6 +147,15 @@ DEVICE void copy_async(void* to, const void* from, bool valid) {
     *(uint4*)to = valid ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
 #endif
 }
+// The same for one word.
+DEVICE void copy_async_word(int* to, const int* from) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from));
+#else
+    *to = *from;
+#endif
+}
 DEVICE void copy_commit() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::);

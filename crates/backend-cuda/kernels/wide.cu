@@ -29,44 +29,38 @@ KERNEL prepare_tiles(const float* x, const float* up, const float* norm, unsigne
         }
         return v;
     };
-    // The first numbers of a thread stay in registers; what is beyond them is read twice.
-    constexpr int KEPT = 8;
-    int first = threadIdx.x * 4, step = blockDim.x * 4;
-    float4 kept[KEPT];
     float squares = 0.0f, most = 0.0f;
-    // Adds four numbers to the sum of squares, multiplies them by the norm's weights.
-    auto look = [&](float4 v, int i) {
+#pragma unroll 4
+    for (int i = threadIdx.x * 4; i < width; i += blockDim.x * 4) {
+        float4 v = load(i);
         if (norm) {
             float4 w = *(const float4*)(norm + i);
             squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
             v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
         }
         most = fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
-        return v;
-    };
-#pragma unroll
-    for (int i = 0; i < KEPT; i++) kept[i] = first + i * step < width ? load(first + i * step) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int i = 0; i < KEPT; i++)
-        if (first + i * step < width) kept[i] = look(kept[i], first + i * step);
-    for (int i = first + KEPT * step; i < width; i += step) look(load(i), i);
+    }
     float inverse = norm ? 1.0f / sqrtf(block_sum(squares) / width + epsilon) : 1.0f;
     most = block_max(most) * inverse;
     int exponent = 0;
     if (most > 0.0f && most < 1e30f) frexpf(most, &exponent);
     // The largest is put just below 2^10.
     float factor = ldexpf(1.0f, 10 - exponent), multiplier = factor * inverse;
-    auto store = [&](float4 v, int i) {
+#pragma unroll 4
+    for (int i = threadIdx.x * 4; i < whole; i += blockDim.x * 4) {
+        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (i < width) {
+            v = load(i);
+            if (norm) {
+                float4 w = *(const float4*)(norm + i);
+                v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
+            }
+        }
         unsigned char* line = out + ((long long)(i / 64) * apart + row) * 128;
         int unit = i % 64 / 16 * 2, t = i % 16 / 4;
         *(uint32_t*)(line + ((unit ^ (row & 7)) * 16) + t * 4) = pack_half(v.x * multiplier, v.y * multiplier);
         *(uint32_t*)(line + (((unit + 1) ^ (row & 7)) * 16) + t * 4) = pack_half(v.z * multiplier, v.w * multiplier);
-    };
-#pragma unroll
-    for (int i = 0; i < KEPT; i++)
-        if (first + i * step < whole) store(kept[i], first + i * step);
-    for (int i = first + KEPT * step; i < whole; i += step)
-        store(i < width ? look(load(i), i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f), i);
+    }
     if (threadIdx.x == 0) scales[row] = 1.0f / (factor * WIDE_SCALE);
 }
 REGISTER(prepare_tiles)

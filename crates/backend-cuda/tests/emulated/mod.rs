@@ -85,8 +85,9 @@ fn build() -> Result<Run, String> {
     Ok(unsafe { std::mem::transmute::<*mut c_void, Run>(symbol) })
 }
 
-/// A device for each kind of matrix units.
-const UNITS: [MatrixUnits; 2] = [MatrixUnits::Group, MatrixUnits::Warp];
+/// Devices by matrix units and processors, which decide what is cut into parts and what into large tiles.
+const DEVICES: [(MatrixUnits, u32); 3] =
+    [(MatrixUnits::Group, 3), (MatrixUnits::Warp, 3), (MatrixUnits::Group, 1)];
 
 /// See the module.
 pub struct Emulated {
@@ -99,10 +100,10 @@ impl Api for Emulated {
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {
-        UNITS
+        DEVICES
             .iter()
             .enumerate()
-            .map(|(index, units)| DeviceInfo {
+            .map(|(index, (units, _))| DeviceInfo {
                 name: format!("emulation{index}"),
                 description: format!("kernels on the processor, matrix units {units:?}"),
                 kind: DeviceKind::Gpu,
@@ -112,14 +113,17 @@ impl Api for Emulated {
     }
 
     fn open(&self, index: usize) -> Result<Box<dyn Device>, BackendError> {
-        let units = UNITS[index];
-        Ok(Box::new(EmulatedDevice { run: self.run, units, buffers: Vec::new(), recordings: Vec::new() }))
+        let (units, processors) = DEVICES[index];
+        let device =
+            EmulatedDevice { run: self.run, units, processors, buffers: Vec::new(), recordings: Vec::new() };
+        Ok(Box::new(device))
     }
 }
 
 struct EmulatedDevice {
     run: Run,
     units: MatrixUnits,
+    processors: u32,
     buffers: Vec<Vec<u128>>,
     recordings: Vec<(Vec<Launch>, Extents)>,
 }
@@ -145,7 +149,7 @@ impl Device for EmulatedDevice {
     }
 
     fn processors(&self) -> u32 {
-        3
+        self.processors
     }
 
     fn matrix_units(&self) -> MatrixUnits {

@@ -39,8 +39,8 @@ enum Path {
     EachRow,
     /// On the matrix units, in tiles of so many rows of activations.
     Tiles(u32),
-    /// On the matrix units of groups, likewise.
-    Wide(u32),
+    /// On the matrix units of groups.
+    Wide,
     /// In `f32` throughout.
     Single,
 }
@@ -111,7 +111,7 @@ impl Lowering<'_, '_> {
             MatrixUnits::None if fits(1) => Path::EachRow,
             MatrixUnits::None => Path::Single,
             MatrixUnits::Warp => Path::Tiles(tile.clamp(32, 256)),
-            MatrixUnits::Group => Path::Wide(tile.clamp(32, 128)),
+            MatrixUnits::Group => Path::Wide,
         })
     }
 
@@ -146,13 +146,13 @@ impl Lowering<'_, '_> {
                 };
                 let whole = width.is_multiple_of(32) && weight == width && node.ty.shape.len() == 2;
                 let from_value = matches!(node.inputs[0], Operand::Value(_));
-                let taken = |path| matches!(path, Path::Vector(_) | Path::Tiles(_) | Path::Wide(_));
+                let taken = |path| matches!(path, Path::Vector(_) | Path::Tiles(_) | Path::Wide);
                 whole && from_value && all(taken)
             }
             Op::Glu(glu) if codes::function(glu.function).is_some() => {
                 let whole = node.ty.width().unwrap_or(0).is_multiple_of(32) && node.ty.shape.len() == 2;
                 let values = node.inputs.iter().all(|operand| matches!(operand, Operand::Value(_)));
-                whole && values && all(|path| matches!(path, Path::Tiles(_) | Path::Wide(_)))
+                whole && values && all(|path| matches!(path, Path::Tiles(_) | Path::Wide))
             }
             _ => false,
         }
@@ -178,7 +178,7 @@ impl Lowering<'_, '_> {
         let Operand::Value(x) = node.inputs[1] else { return Err(self.refuse("a product of no value")) };
         let Some(path) = self.path(node) else { return Err(self.refuse("a product without a matrix")) };
         match path {
-            Path::Vector(_) | Path::Wide(_) => self.joint_products(index, node, value, x, path),
+            Path::Vector(_) | Path::Wide => self.joint_products(index, node, value, x, path),
             Path::EachRow => self.each_row(node, value),
             Path::Tiles(tokens) => self.tiles(index, node, value, x, tokens),
             Path::Single => self.single(index, node, value),
@@ -228,7 +228,7 @@ impl Lowering<'_, '_> {
         let (first, second) = (self.matrix(node).ok()?, self.matrix(other_node).ok()?);
         let same = first.layout.dtype == second.layout.dtype && first.rows == second.rows;
         let function = codes::function(glu.function)?;
-        let known = !matches!(self.path(node), Some(Path::Wide(_))) || function <= WIDE_FUNCTIONS;
+        let known = !matches!(self.path(node), Some(Path::Wide)) || function <= WIDE_FUNCTIONS;
         (alike && same && known).then_some((gate.index(), up.index(), unit, function))
     }
 
@@ -296,10 +296,9 @@ impl Lowering<'_, '_> {
         };
         let parts: Vec<&Part> = order.iter().map(|index| &parts[*index]).collect();
         match path {
-            Path::Wide(tokens) => {
-                let columns = parts[0].matrix.columns;
-                let activations = self.prepare_tiles(self.source(x), rows, columns, tokens)?;
-                self.wide_launch(&parts, (kernel, split), activations, rows, tokens, residual, gated);
+            Path::Wide => {
+                let activations = self.prepare_tiles(self.source(x), rows, parts[0].matrix.columns)?;
+                self.wide_launch(&parts, (kernel, split), activations, rows, residual, gated);
                 Ok(())
             }
             _ => self.vector_launch(&parts, (kernel, split), x, residual, gated, self.rows(rows.0) * rows.1),

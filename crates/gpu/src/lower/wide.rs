@@ -15,6 +15,9 @@ const UNIT: u32 = 64;
 const UNIT_THREADS: u32 = 128;
 /// Rows of a matrix from which on a block takes more of them, so that activations are read less often.
 const MANY_ROWS: u32 = 16384;
+/// Rows of activations in a tile, when there are many, and else at most.
+const MANY_TOKENS: u32 = 128;
+const FEW_TOKENS: u32 = 64;
 /// Blocks of columns that kernels fetch ahead.
 const STAGES: u32 = 8;
 /// Columns that rows of activations are filled up to.
@@ -41,9 +44,8 @@ impl Lowering<'_, '_> {
         source: Source,
         (symbol, times): (Symbol, u32),
         columns: u32,
-        tokens: u32,
     ) -> Result<Activations, BackendError> {
-        let apart = (self.rows(symbol) * times).max(tokens);
+        let apart = (self.rows(symbol) * times).max(FEW_TOKENS);
         if let Some((halves, scales)) = self.prepared.get(&source).copied() {
             return Ok(Activations { halves, scales, apart });
         }
@@ -58,31 +60,41 @@ impl Lowering<'_, '_> {
         Ok(Activations { halves, scales, apart })
     }
 
-    /// Products with up to three matrices, in tiles of so many rows of activations.
+    /// Products with up to three matrices.
     pub(super) fn wide_launch(
         &mut self,
         parts: &[&Part],
         (kernel, split): (String, u32),
         activations: Activations,
         (symbol, times): (Symbol, u32),
-        tokens: u32,
         residual: Arg,
         gated: i32,
     ) {
         let first = parts[0].matrix;
+        let all_tokens = self.rows(symbol) * times;
         let rows: u32 = parts.iter().map(|part| part.matrix.rows).sum();
+        let tiles_of = |tile: u32| -> u32 {
+            match gated {
+                0 => parts.iter().map(|part| part.matrix.rows.div_ceil(tile)).sum(),
+                _ => first.rows.div_ceil(tile / 2),
+            }
+        };
+        // Large tiles need enough of them for all processors.
+        let large = tiles_of(4 * UNIT) * all_tokens.div_ceil(MANY_TOKENS) >= self.device.processors();
+        let tokens = match all_tokens {
+            ..=32 => 32,
+            65.. if large => MANY_TOKENS,
+            _ => FEW_TOKENS,
+        };
         // Units of a block, rows that one takes, and blocks that share a processor.
         let (units, taken, together) = match tokens {
-            128 => (2, 2 * UNIT, 1),
+            MANY_TOKENS => (2, 2 * UNIT, 1),
             _ if gated > 0 || rows >= MANY_ROWS => (4, UNIT, 1),
             _ => (2, UNIT, 2),
         };
         let tile = units * taken;
-        let tiles: u32 = match gated {
-            0 => parts.iter().map(|part| part.matrix.rows.div_ceil(tile)).sum(),
-            _ => first.rows.div_ceil(tile / 2),
-        };
-        let blocks = tiles * (self.rows(symbol) * times).div_ceil(tokens);
+        let tiles = tiles_of(tile);
+        let blocks = tiles * all_tokens.div_ceil(tokens);
         let bytes = blocks as u64 * (tile * tokens) as u64 * 4;
         let wanted = together * self.device.processors() / blocks.max(1);
         let splits = wanted.min(first.columns / LEAST_PART).min((MOST_PARTIAL / bytes.max(1)) as u32).max(1);
