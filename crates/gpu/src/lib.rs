@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod check;
 pub mod codes;
 mod device;
 mod launch;
