@@ -527,7 +527,7 @@ mod tests {
     #[test]
     fn weights_without_elements_are_refused() {
         // Nothing in the file bounds the other extents, whose product would overflow.
-        let entry = r#"{"dtype": "F32", "shape": [9223372036854775808, 9223372036854775808, 0], "data_offsets": [0, 0]}"#;
+        let entry = r#"{"dtype": "F32", "shape": [0, 9223372036854775808, 9223372036854775808], "data_offsets": [0, 0]}"#;
         let source = with_header(&format!("{{\"a\": {entry}}}"));
         let error = Recipe::source(&source, "a").expect_err("it has no elements").to_string();
         assert!(error.contains("\"a\"") && error.ends_with("it has no elements"), "{error}");
