@@ -16,6 +16,11 @@ pub trait Runner: Send {
     fn length(&self, sequence: u32) -> u32;
     /// Evaluates a batch. On error nothing of it stays in any sequence, or a sequence is emptied.
     fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError>;
+    /// Tells that the sequence's text will have so many tokens. Returns whether what it holds suits that; if not, it is to be
+    /// cleared and computed anew (see [`Model::expect`]).
+    fn expect(&mut self, _sequence: u32, _length: u32) -> bool {
+        true
+    }
     /// The largest length up to `wanted` to which the sequence can be truncated.
     fn longest_truncation(&self, sequence: u32, wanted: u32) -> u32;
     /// Drops the positions from `position` on. An error leaves the sequence as it was.
@@ -67,6 +72,10 @@ impl Runner for Model {
 
     fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError> {
         Model::run(self, batch)
+    }
+
+    fn expect(&mut self, sequence: u32, length: u32) -> bool {
+        Model::expect(self, sequence, length)
     }
 
     fn embeds(&self) -> bool {

@@ -85,3 +85,27 @@ fn generation_goes_on_beyond_the_context() {
         assert_eq!(fresh.tokens, zoo.greedy[..8], "{} after shifts", zoo.name);
     }
 }
+
+#[test]
+fn a_text_that_outgrows_a_short_one_is_computed_anew() {
+    let found = zoo::models().into_iter().find(|model| model.name == "phi3-longrope-long");
+    let zoo = found.expect("the model is there");
+    // The longest short text has 128 tokens.
+    let prompt: Vec<u32> = (0..120).map(|index| (index * 37 + 11) % 128).collect();
+    let engine = start(&zoo, 1, 256, 50);
+    let found = collect(engine.submit(greedy(&prompt, 16)).1);
+    assert_eq!(found.tokens.len(), 16, "{:?}", found.error);
+    let mut text = prompt;
+    for token in found.tokens {
+        // Each token follows from all before it, computed at once.
+        let fresh = start(&zoo, 1, 256, 512);
+        let next = collect(fresh.submit(greedy(&text, 1)).1);
+        assert_eq!(next.tokens, [token], "after {} tokens", text.len());
+        text.push(token);
+    }
+    // A short text does not go on from a long one's beginning.
+    let short = collect(engine.submit(greedy(&text[..60], 3)).1);
+    let fresh = collect(start(&zoo, 1, 256, 512).submit(greedy(&text[..60], 3)).1);
+    assert_eq!(short.tokens, fresh.tokens);
+    assert_eq!(short.end.expect("it ends").1.cached_tokens, 0);
+}

@@ -4,6 +4,7 @@ use puna_gguf::{Metadata, Tensors};
 use puna_graph::{Graph, Input, Node, Op, Operand};
 
 use crate::RuntimeError;
+use crate::draft::feature_width;
 
 /// Facts about a model, for people and for the engine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -57,5 +58,8 @@ pub(crate) fn vocabulary(graph: &Graph) -> Result<u32, RuntimeError> {
         ) => graph.weights[table.index()].shape.first().copied(),
         _ => None,
     };
-    graph.nodes.iter().find_map(table).ok_or(RuntimeError::NotALanguageModel { what: "vocabulary" })
+    let rows = graph.nodes.iter().find_map(table);
+    // Where rows are made of features alone, tokens do not matter.
+    let rows = rows.or_else(|| feature_width(graph).map(|_| u32::MAX));
+    rows.ok_or(RuntimeError::NotALanguageModel { what: "vocabulary" })
 }

@@ -73,6 +73,8 @@ impl Subject<'_> {
             sequences: 3,
             keys: DType::F32,
             values: DType::F32,
+            // As the logits were recorded.
+            only_long_texts: true,
             ..ModelOptions::default()
         };
         let backends = [self.cpu.clone()];
