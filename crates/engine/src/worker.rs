@@ -214,7 +214,16 @@ impl Worker {
     }
 
     fn begin(&mut self, index: usize, queued: Queued) {
-        let Queued { id, request, events } = queued;
+        let Queued { id, mut request, mut events } = queued;
+        if let Some(start) = self.model.decoder_start() {
+            // The encoder reads the prompt; the decoder's text begins anew.
+            self.clear(index);
+            if let Err(error) = guarded(|| self.model.encode(index as u32, &request.prompt)) {
+                events(Event::Failed(error));
+                return;
+            }
+            (request.prompt, request.reuse) = (vec![start], false);
+        }
         // The last prompt token is always evaluated: its logits are needed.
         let most = request.prompt.len().saturating_sub(1);
         let mut cached = 0;

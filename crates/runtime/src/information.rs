@@ -25,6 +25,8 @@ pub struct ModelInformation {
     pub width: u32,
     /// Width of the residual stream.
     pub embedding: u32,
+    /// Token that a decoder with an encoder begins its text with.
+    pub decoder_start: u32,
     /// Elements of all tensors of the file.
     pub parameters: u64,
     /// Bytes of all tensors of the file.
@@ -42,11 +44,18 @@ impl ModelInformation {
             layers: number("block_count")?,
             context_train: number("context_length")?,
             embedding: number("embedding_length")?,
+            decoder_start: decoder_start(metadata, architecture)?,
             parameters: tensors.iter().fold(0, |sum: u64, tensor| sum.saturating_add(tensor.elements())),
             file_bytes: tensors.iter().fold(0, |sum: u64, tensor| sum.saturating_add(tensor.byte_len())),
             ..Self::default()
         })
     }
+}
+
+/// What `decoder_start_token_id` says, else the token that texts begin with, else 0.
+fn decoder_start(metadata: &Metadata, architecture: &str) -> Result<u32, RuntimeError> {
+    let begin = metadata.u32_or("tokenizer.ggml.bos_token_id", 0)?;
+    Ok(metadata.u32_or(&format!("{architecture}.decoder_start_token_id"), begin)?)
 }
 
 /// Rows of the graph's table of embeddings.
