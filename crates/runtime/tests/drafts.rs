@@ -48,7 +48,6 @@ fn run(model: &mut Model, work: Vec<Work>, features: &[Vec<f32>]) -> DraftOutput
 #[track_caller]
 fn same(found: &[f32], model: &DraftModel, kind: &str) {
     let error = normalised_squared_error(found, &model.expected[kind]);
-    println!("{} {kind} {error:.1e}", model.name);
     assert!(error <= EXACT, "{} {kind}: {error:.1e}", model.name);
 }
 
@@ -64,13 +63,17 @@ fn eagle3_fuses_states_and_drafts_from_its_own() {
         let purpose = Purpose::Embed(Some(Pooling::None));
         let mut fusing = load(model, &backend, purpose, 7);
         assert_eq!(fusing.feature_width(), Some(model.width as u32));
-        let fused =
-            run(&mut fusing, vec![work(0, &model.tokens, OutputRows::All)], &[model.features.clone()]);
+        let fused = run(
+            &mut fusing,
+            vec![work(0, &model.tokens, OutputRows::All)],
+            std::slice::from_ref(&model.features),
+        );
         let fused = fused.rows.logits;
         same(&fused, model, "fused");
 
         let mut head = load(model, &backend, Purpose::Generate, 64);
-        let found = run(&mut head, vec![work(0, &model.tokens, OutputRows::All)], &[fused.clone()]);
+        let found =
+            run(&mut head, vec![work(0, &model.tokens, OutputRows::All)], std::slice::from_ref(&fused));
         same(&found.rows.logits, model, "logits");
         same(&found.hidden, model, "hidden");
         let width = head.feature_width().expect("it takes features") as usize;
@@ -81,7 +84,7 @@ fn eagle3_fuses_states_and_drafts_from_its_own() {
         // In small steps, beside another sequence, and after going back.
         let mut head = load(model, &backend, Purpose::Generate, 5);
         let (first, rest) = model.tokens.split_at(9);
-        run(&mut head, vec![work(1, &model.tokens, OutputRows::None)], &[fused.clone()]);
+        run(&mut head, vec![work(1, &model.tokens, OutputRows::None)], std::slice::from_ref(&fused));
         head.truncate(1, 9).expect("it can go back");
         let batch = vec![work(2, first, OutputRows::None), work(1, rest, OutputRows::All)];
         let (head_of, rest_of) = fused.split_at(9 * width);
