@@ -46,7 +46,8 @@ impl Model {
         let watched = watch(&graph);
         graph.outputs.extend(watched.into_iter().map(|value| (Output::Watched, value)));
         let weights = Arc::new(FileWeights::new(file, &graph, added));
-        Self::assemble(graph, weights, information, backends, placement, &options, progress)
+        let model = Self::assemble(graph, weights, information, backends, placement, &options, progress)?;
+        Ok(Model { adapters: extras.strengths(), ..model })
     }
 
     /// Loads a graph whose weights come from anywhere. `context` and `vocabulary` of the information are filled
@@ -124,6 +125,7 @@ impl Model {
             pooled: output.1,
             cell_bytes,
             fingerprint: None,
+            adapters: Vec::new(),
             observer: None,
         })
     }
