@@ -234,7 +234,6 @@ impl Lowering<'_> {
             | Op::HyperRead(_)
             | Op::HyperWrite(_)
             | Op::ChooseByTable(_)
-            | Op::AdapterScale(_)
             | Op::WeightedSum(_)
             | Op::MatchNorm(_)
             | Op::GaussianCut(_)

@@ -41,9 +41,6 @@ pub struct Request {
     pub reuse: bool,
     /// Tokens at the beginning that a context shift keeps; below 0 the whole prompt.
     pub keep: i32,
-    /// How strongly each adapter counts, where that can be changed: one number for each, or none. Requests that differ
-    /// in this share neither steps nor what was computed.
-    pub adapters: Arc<[f32]>,
 }
 
 impl Request {
@@ -61,7 +58,6 @@ impl Request {
             sequence: None,
             reuse: true,
             keep: 0,
-            adapters: Arc::from([]),
         }
     }
 

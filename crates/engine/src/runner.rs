@@ -37,10 +37,6 @@ pub trait Runner: Send {
     fn embed(&mut self, _: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, RuntimeError> {
         Err(RuntimeError::Purpose { purpose: "generating text" })
     }
-    /// Changes how strongly adapters count from the next batch on.
-    fn set_adapters(&mut self, _: &[f32]) -> Result<(), RuntimeError> {
-        Ok(())
-    }
     /// The sequence as bytes; `tokens` are those it holds, one for each position.
     fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError>;
     /// Replaces the sequence by a saved one and returns its tokens, one for each position. An error leaves the
@@ -99,10 +95,6 @@ impl Runner for Model {
 
     fn shift(&mut self, sequence: u32, keep: u32, discard: u32) -> Result<(), RuntimeError> {
         Model::shift(self, sequence, keep, discard)
-    }
-
-    fn set_adapters(&mut self, strengths: &[f32]) -> Result<(), RuntimeError> {
-        Model::set_adapters(self, strengths)
     }
 
     fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError> {

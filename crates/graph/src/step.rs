@@ -31,7 +31,7 @@ pub struct GroupStep {
 }
 
 /// The data of one step. Extents of the graph's symbols are the lengths of these lists.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Step {
     /// Token ids, one per row.
     pub tokens: Vec<u32>,
@@ -47,8 +47,6 @@ pub struct Step {
     pub encoder_positions: Vec<i32>,
     /// One entry per cache group of the graph, in the order of `Graph::groups`.
     pub groups: Vec<GroupStep>,
-    /// How strongly each adapter counts, where adapters can be switched.
-    pub adapters: Vec<f32>,
 }
 
 impl GroupStep {

@@ -46,8 +46,7 @@ impl Model {
         let watched = watch(&graph);
         graph.outputs.extend(watched.into_iter().map(|value| (Output::Watched, value)));
         let weights = Arc::new(FileWeights::new(file, &graph, added));
-        let model = Self::assemble(graph, weights, information, backends, placement, &options, progress)?;
-        Ok(Model { adapters: extras.strengths(), ..model })
+        Self::assemble(graph, weights, information, backends, placement, &options, progress)
     }
 
     /// Loads a graph whose weights come from anywhere. `context` and `vocabulary` of the information are filled
@@ -125,7 +124,6 @@ impl Model {
             pooled: output.1,
             cell_bytes,
             fingerprint: None,
-            adapters: Vec::new(),
             observer: None,
         })
     }

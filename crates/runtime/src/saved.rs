@@ -32,11 +32,10 @@ impl Hash {
     }
 }
 
-/// Identifies a model: how strongly its adapters count, its graph with all attributes, names and formats, and the first bytes of every weight, so
+/// Identifies a model: its graph with all attributes, names and formats, and the first bytes of every weight, so
 /// that two trainings of one architecture differ.
-fn fingerprint(graph: &Graph, weights: &dyn WeightSource, adapters: &[f32]) -> u64 {
+fn fingerprint(graph: &Graph, weights: &dyn WeightSource) -> u64 {
     let mut hash = Hash::new();
-    adapters.iter().for_each(|strength| hash.add(&strength.to_le_bytes()));
     hash.add(graph.to_string().as_bytes());
     for index in 0..graph.weights.len() {
         let bytes = weights.bytes(WeightId(index as u32));
@@ -299,7 +298,7 @@ impl Model {
     }
 
     fn fingerprint(&mut self) -> u64 {
-        *self.fingerprint.get_or_insert_with(|| fingerprint(&self.graph, self.weights.as_ref(), &self.adapters))
+        *self.fingerprint.get_or_insert_with(|| fingerprint(&self.graph, self.weights.as_ref()))
     }
 
     fn formats(&self) -> [u32; 2] {

@@ -30,7 +30,8 @@ pub fn key_name(name: &str) -> String {
 /// A key without limits with the name that a router says; the router knows its limits.
 fn named(value: &HeaderValue) -> Arc<Key> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16).unwrap_or(0) as u8;
-    let bytes = value.as_bytes().chunks(2).map(|pair| pair.iter().fold(0, |all, byte| all << 4 | digit(byte)));
+    let bytes =
+        value.as_bytes().chunks(2).map(|pair| pair.iter().fold(0, |all, byte| all << 4 | digit(byte)));
     let name = String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned();
     Arc::new(Key::plain(name, String::new()))
 }

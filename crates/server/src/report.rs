@@ -85,7 +85,9 @@ mod tests {
             assert_eq!(Report::parse(&line), Some(report.clone()), "{line}");
             assert_eq!(Report::parse(&format!("test a ... {line}\r\n")), Some(report));
         }
-        for line in ["", "@router ", "@router {}", "@router {\"Used\":1}", "listening on x", "@router \"other\""] {
+        for line in
+            ["", "@router ", "@router {}", "@router {\"Used\":1}", "listening on x", "@router \"other\""]
+        {
             assert_eq!(Report::parse(line), None, "{line}");
         }
     }

@@ -138,7 +138,9 @@ impl Residence {
             home.uses().count += 1;
             Ok(Awake { engine, home })
         });
-        waking.await.unwrap_or_else(|_| Err(ApiError::new(Kind::Internal, "loading the model again panicked")))
+        waking
+            .await
+            .unwrap_or_else(|_| Err(ApiError::new(Kind::Internal, "loading the model again panicked")))
     }
 
     async fn load(self: Arc<Self>) -> ApiResult<Engine> {

@@ -329,7 +329,10 @@ fn every_row_is_documented() {
 fn heads_have_limits_in_size_and_time() {
     let client = start(Scripted::new(64, 1), Options { head_time: Duration::from_millis(500), ..options() });
     let header = |count: usize, length: usize| {
-        format!("GET /health HTTP/1.1\r\n{}Connection: close\r\n\r\n", format!("X: {}\r\n", "y".repeat(length)).repeat(count))
+        format!(
+            "GET /health HTTP/1.1\r\n{}Connection: close\r\n\r\n",
+            format!("X: {}\r\n", "y".repeat(length)).repeat(count)
+        )
     };
     assert!(client.raw(header(90, 10).as_bytes()).starts_with("HTTP/1.1 200"));
     for (count, length) in [(101, 10), (1, 40_000), (90, 1000)] {
@@ -351,7 +354,10 @@ fn heads_have_limits_in_size_and_time() {
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         assert!(matches!(stream.read(&mut [0; 64]), Ok(_) | Err(_)));
         let closed = stream.read(&mut [0; 64]);
-        assert!(matches!(closed, Ok(0)) || closed.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock));
+        assert!(
+            matches!(closed, Ok(0))
+                || closed.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock)
+        );
     }
     // A connection that is kept for the next request ends, too.
     let mut kept = TcpStream::connect(client.address()).unwrap();

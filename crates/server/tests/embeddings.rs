@@ -63,7 +63,9 @@ fn client_with(
         ranks: pooling == Pooling::Rank,
         normalize: 2,
     };
-    let engine = Engine::start(model, EngineOptions { step_tokens: options.micro_batch, ..EngineOptions::default() }).unwrap();
+    let engine =
+        Engine::start(model, EngineOptions { step_tokens: options.micro_batch, ..EngineOptions::default() })
+            .unwrap();
     let served = Served {
         engine: Residence::new(engine),
         tokenizer: words(),
@@ -71,8 +73,6 @@ fn client_with(
         facts: Facts { name: "zoo".into(), ..Facts::default() },
         defaults: Defaults::default(),
         embeds: Some(embeds),
-        adapters: Vec::new(),
-        switchable: false,
     };
     (Client::new(Server::start(served, common::options()).unwrap()), zoo)
 }
@@ -145,8 +145,10 @@ fn openai_embeddings() {
 #[test]
 fn a11_long_texts_are_embedded_or_refused_with_both_numbers() {
     // Steps of 16 tokens; a model whose tokens see earlier ones only takes longer texts in several.
-    let (client, zoo) = client_with("qwen3-embedding", Pooling::Last, |options| ModelOptions { micro_batch: 16, ..options });
-    let whole = numbers(&client.post("/v1/embeddings", json!({"input": zoo.tokens})).ok()["data"][0]["embedding"]);
+    let (client, zoo) =
+        client_with("qwen3-embedding", Pooling::Last, |options| ModelOptions { micro_batch: 16, ..options });
+    let whole =
+        numbers(&client.post("/v1/embeddings", json!({"input": zoo.tokens})).ok()["data"][0]["embedding"]);
     assert!(zoo.tokens.len() > 16);
     near(&whole, &normalized(&zoo.recorded["last"][..whole.len()]));
     let refused = client.post("/v1/embeddings", json!({"input": vec![7; 65]}));
@@ -154,7 +156,8 @@ fn a11_long_texts_are_embedded_or_refused_with_both_numbers() {
     assert_eq!((&body["n_prompt_tokens"], &body["n_ctx"]), (&json!(65), &json!(64)), "{body}");
     refused.error(400, "exceed_context_size_error");
     // One whose tokens see later ones needs the text in one step, and says which flag makes it longer.
-    let (whole, _) = client_with("bert", Pooling::Mean, |options| ModelOptions { micro_batch: 16, ..options });
+    let (whole, _) =
+        client_with("bert", Pooling::Mean, |options| ModelOptions { micro_batch: 16, ..options });
     let refused = whole.post("/v1/embeddings", json!({"input": vec![7; 17]}));
     let message = refused.error(400, "exceed_context_size_error");
     assert!(message.contains("17") && message.contains("16") && message.contains("-b"), "{message}");
@@ -174,14 +177,16 @@ fn a12_every_pooling_takes_every_kind_of_input() {
         let ask = |input: Value| {
             let reply = client.post("/embeddings", json!({"input": input})).ok();
             let rows = reply.as_array().unwrap().iter();
-            rows.map(|row| row["embedding"].as_array().unwrap().iter().map(numbers).collect()).collect::<Vec<Vec<Vec<f32>>>>()
+            rows.map(|row| row["embedding"].as_array().unwrap().iter().map(numbers).collect())
+                .collect::<Vec<Vec<Vec<f32>>>>()
         };
         let alone = ask(json!("ab c"));
         let length = |row: &Vec<f32>| row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
         let one = pooling != Pooling::None;
         assert!(alone[0].len() == 1 || !one, "{name} {pooling:?}");
         assert!(alone[0].iter().all(|row| (length(row) - 1.0).abs() < 1e-5), "{name} {pooling:?}");
-        let ids = client.post("/tokenize", json!({"content": "ab c", "add_special": true})).ok()["tokens"].clone();
+        let ids =
+            client.post("/tokenize", json!({"content": "ab c", "add_special": true})).ok()["tokens"].clone();
         for (input, place) in [(json!(["d", "ab c"]), 1), (ids.clone(), 0), (json!([[5, 6], ids]), 1)] {
             let found = ask(input.clone());
             for (found, expected) in found[place].iter().zip(&alone[0]) {

@@ -55,28 +55,59 @@ fn good() -> Vec<(&'static str, Value)> {
         body
     };
     vec![
-        ("/completion", with(json!({"prompt": ["a", [4, 5], "b"], "return_tokens": true, "response_fields": ["content"]}))),
+        (
+            "/completion",
+            with(
+                json!({"prompt": ["a", [4, 5], "b"], "return_tokens": true, "response_fields": ["content"]}),
+            ),
+        ),
         ("/v1/completions", with(json!({"prompt": "ab", "max_tokens": 3, "logprobs": 1}))),
-        ("/v1/chat/completions", with(json!({"messages": messages, "max_tokens": 3, "stream_options": {"include_usage": true}}))),
-        ("/v1/chat/completions", json!({"messages": messages, "tools": tools, "tool_choice": "auto", "max_tokens": 3, "stream": true})),
-        ("/v1/chat/completions", json!({"messages": messages, "max_tokens": 3, "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}}}})),
+        (
+            "/v1/chat/completions",
+            with(json!({"messages": messages, "max_tokens": 3, "stream_options": {"include_usage": true}})),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": messages, "tools": tools, "tool_choice": "auto", "max_tokens": 3, "stream": true}),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": messages, "max_tokens": 3, "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}}}}),
+        ),
         ("/v1/chat/completions/input_tokens", json!({"messages": messages})),
-        ("/v1/responses", json!({"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}], "instructions": "i", "max_output_tokens": 3, "tools": [], "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"}})),
+        (
+            "/v1/responses",
+            json!({"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}], "instructions": "i", "max_output_tokens": 3, "tools": [], "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"}}),
+        ),
         ("/v1/responses/input_tokens", json!({"input": "a"})),
-        ("/v1/messages", json!({"system": [{"type": "text", "text": "s"}], "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "text", "text": "b"}, {"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "c"}]}], "max_tokens": 3, "stop_sequences": ["x"], "thinking": {"type": "enabled", "budget_tokens": 1024}, "tools": [{"name": "f", "input_schema": {"type": "object"}}]})),
+        (
+            "/v1/messages",
+            json!({"system": [{"type": "text", "text": "s"}], "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "text", "text": "b"}, {"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "c"}]}], "max_tokens": 3, "stop_sequences": ["x"], "thinking": {"type": "enabled", "budget_tokens": 1024}, "tools": [{"name": "f", "input_schema": {"type": "object"}}]}),
+        ),
         ("/v1/messages/count_tokens", json!({"messages": [{"role": "user", "content": "a"}]})),
-        ("/api/chat", json!({"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": false, "options": {"num_predict": 3, "temperature": 0.5, "stop": ["x"]}, "format": "json", "think": false})),
-        ("/api/generate", json!({"model": "m", "prompt": "a", "system": "s", "raw": false, "options": {"num_predict": 3}})),
+        (
+            "/api/chat",
+            json!({"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": false, "options": {"num_predict": 3, "temperature": 0.5, "stop": ["x"]}, "format": "json", "think": false}),
+        ),
+        (
+            "/api/generate",
+            json!({"model": "m", "prompt": "a", "system": "s", "raw": false, "options": {"num_predict": 3}}),
+        ),
         ("/api/show", json!({"model": "m"})),
         ("/api/embed", json!({"model": "m", "input": ["a", "b"]})),
-        ("/tokenize", json!({"content": ["a", 5, "b"], "add_special": true, "parse_special": false, "with_pieces": true})),
+        (
+            "/tokenize",
+            json!({"content": ["a", 5, "b"], "add_special": true, "parse_special": false, "with_pieces": true}),
+        ),
         ("/detokenize", json!({"tokens": [5, 6, 7]})),
         ("/apply-template", json!({"messages": messages, "chat_template_kwargs": {"x": 1}})),
         ("/v1/embeddings", json!({"input": ["a"], "encoding_format": "float", "dimensions": 3})),
         ("/rerank", json!({"query": "a", "documents": ["b"], "top_n": 1})),
-        ("/infill", json!({"input_prefix": "a", "input_suffix": "b", "input_extra": [{"filename": "f", "text": "t"}], "prompt": "p", "n_predict": 2})),
+        (
+            "/infill",
+            json!({"input_prefix": "a", "input_suffix": "b", "input_extra": [{"filename": "f", "text": "t"}], "prompt": "p", "n_predict": 2}),
+        ),
         ("/props", json!({"x": 1})),
-        ("/lora-adapters", json!([{"id": 0, "scale": 0.5}])),
         ("/slots/0?action=save", json!({"filename": "f"})),
         ("/slots/0?action=restore", json!({"filename": "f"})),
         ("/slots/1?action=erase", json!({})),
@@ -161,8 +192,19 @@ fn head(random: &mut Random) -> Vec<u8> {
     let body = "{\"prompt\":\"@hello:\"}";
     let length = body.len();
     let long = "x".repeat(1 + random.below(50_000));
-    let target = *random.choose(&["/completion", "/health", "/", "/%ff", "/..//..", "/slots/-1", "*", "http://x/health", "/a?%zz=%"]);
-    let method = *random.choose(&["GET", "POST", "PUT", "DELETE", "get", "", "G\0T", "OPTIONS", "PATCH", "CONNECT"]);
+    let target = *random.choose(&[
+        "/completion",
+        "/health",
+        "/",
+        "/%ff",
+        "/..//..",
+        "/slots/-1",
+        "*",
+        "http://x/health",
+        "/a?%zz=%",
+    ]);
+    let method =
+        *random.choose(&["GET", "POST", "PUT", "DELETE", "get", "", "G\0T", "OPTIONS", "PATCH", "CONNECT"]);
     let more = match random.below(12) {
         0 => format!("Content-Length: {}\r\n\r\n{body}", length + 50),
         1 => format!("Content-Length: -1\r\n\r\n{body}"),

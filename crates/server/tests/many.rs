@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::scripted::bytes;
 use common::*;
 use puna_server::{
-    AuditOptions, Entry, Offer, Options, Report, Reports, Residence, Server, ServerError, Served, Warnings,
+    AuditOptions, Entry, Offer, Options, Report, Reports, Residence, Served, Server, ServerError, Warnings,
 };
 use serde_json::{Value, json};
 
@@ -107,7 +107,8 @@ fn models_are_loaded_by_the_requests_that_name_them() {
     client.get("/health").ok();
     assert!(is(&client, "ann", "unloaded") && is(&client, "bob", "unloaded"));
     let messages = json!([{"role": "user", "content": "@hello:"}]);
-    let chat = |model: &str| json!({"model": model, "messages": messages, "max_tokens": 50, "input": "@hello:"});
+    let chat =
+        |model: &str| json!({"model": model, "messages": messages, "max_tokens": 50, "input": "@hello:"});
     let text = |path: &str, pointer: &str| {
         let found = client.post(path, chat("ann")).ok();
         found.pointer(pointer).unwrap_or_else(|| panic!("{pointer} in {found}")).clone()
@@ -116,10 +117,14 @@ fn models_are_loaded_by_the_requests_that_name_them() {
     assert!(is(&client, "ann", "loaded") && is(&client, "bob", "unloaded"));
     assert_eq!(text("/v1/messages", "/content/0/text"), "Hi from ann");
     assert_eq!(text("/v1/responses", "/output/0/content/0/text"), "Hi from ann");
-    let ollama = client.post("/api/chat", json!({"model": "bob:latest", "messages": messages, "stream": false})).ok();
+    let ollama =
+        client.post("/api/chat", json!({"model": "bob:latest", "messages": messages, "stream": false})).ok();
     assert_eq!((&ollama["message"]["content"], &ollama["model"]), (&json!("Hi from bob"), &json!("bob")));
     assert_eq!(client.post("/completion", hello("bob-alias")).ok()["content"], "Hi from bob");
-    assert_eq!(client.post("/tokenize?model=ann", json!({"content": "a"})).ok()["tokens"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        client.post("/tokenize?model=ann", json!({"content": "a"})).ok()["tokens"].as_array().unwrap().len(),
+        1
+    );
     assert_eq!(client.get("/props?model=ann").ok()["model_alias"], "ann");
     assert_eq!(client.get("/props").ok()["role"], "router");
     client.post("/v1/embeddings", chat("ann")).error(501, "not_supported_error");
@@ -259,7 +264,8 @@ fn answers_stream_and_leaving_ends_them() {
     drop(stream);
     eventually("the slot is free", SECOND, || busy() == 0);
     // Without a stream, too.
-    let quiet = client.leave_open("/completion", json!({"model": "slow1", "prompt": "abc", "n_predict": 3000}));
+    let quiet =
+        client.leave_open("/completion", json!({"model": "slow1", "prompt": "abc", "n_predict": 3000}));
     eventually("it runs", 5 * SECOND, || busy() == 1);
     drop(quiet);
     eventually("the slot is free", SECOND, || busy() == 0);
@@ -289,7 +295,10 @@ fn models_are_loaded_and_unloaded_by_hand() {
 #[test]
 fn idle_models_sleep_and_wake() {
     let client = many(&["sleepy"], 1);
-    assert_eq!(client.post("/completion", hello("sleepy")).ok()["content"], "Hi from sleepy".replace("from sleepy", "again"));
+    assert_eq!(
+        client.post("/completion", hello("sleepy")).ok()["content"],
+        "Hi from sleepy".replace("from sleepy", "again")
+    );
     eventually("it sleeps", 5 * SECOND, || is(&client, "sleepy", "sleeping"));
     // Questions about it do not wake it.
     assert_eq!(client.get("/props?model=sleepy").ok()["is_sleeping"], true);
@@ -352,13 +361,15 @@ fn names_are_unique_and_the_end_ends_all() {
     assert!(matches!(&error, ServerError::Models { reason } if reason.contains("'ann'")), "{error}");
     let mut eager = offer(&["ann", "bob"], 1);
     let list = eager.list;
-    eager.list = Box::new(move || list().map(|all| all.into_iter().map(|e| Entry { at_start: true, ..e }).collect()));
+    eager.list =
+        Box::new(move || list().map(|all| all.into_iter().map(|e| Entry { at_start: true, ..e }).collect()));
     assert!(Server::start_many(eager, options()).is_err());
 
     let client = many(&["ann", "slow1"], 2);
     client.post("/completion", hello("ann")).ok();
     client.post("/completion", hello("slow1")).ok();
-    let open = client.leave_open("/completion", json!({"model": "slow1", "prompt": "abc", "n_predict": 3000}));
+    let open =
+        client.leave_open("/completion", json!({"model": "slow1", "prompt": "abc", "n_predict": 3000}));
     let start = Instant::now();
     client.server.stop().unwrap();
     // Half a second for answers here, as much in the process.

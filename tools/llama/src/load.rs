@@ -120,22 +120,8 @@ pub fn model_with(
     console: &Console,
     options: &ModelOptions,
 ) -> Result<Model, Failure> {
-    switchable(opened, config, console, options, false)
-}
-
-/// The same; `switch` adapters so that how strongly each counts can be changed while the model runs, where the back end
-/// can do that.
-pub fn switchable(
-    opened: &Opened,
-    config: &Config,
-    console: &Console,
-    options: &ModelOptions,
-    switch: bool,
-) -> Result<Model, Failure> {
     let backend = backend(&processor(&config.cpu), config.device.name.as_deref())?;
-    let mut extras = extras(config)?;
-    extras.switchable = switch && backend.name() == PROCESSOR;
-    let model = load_with(&opened.file, &backend, options, console, &extras, &|_| Vec::new())?;
+    let model = load_with(&opened.file, &backend, options, console, &extras(config)?, &|_| Vec::new())?;
     let unused = puna_models::unused_tensors(model.graph(), &opened.file.tensors);
     if !unused.is_empty() {
         let more = if unused.len() > LISTED { ", ..." } else { "" };

@@ -130,7 +130,9 @@ fn in_folder(folder: &Path) -> Result<Vec<Entry>, String> {
     let mut entries = Vec::new();
     for found in std::fs::read_dir(folder).map_err(fault)? {
         let path = found.map_err(fault)?.path();
-        let Some(label) = path.file_name().and_then(|name| name.to_str()).map(str::to_owned) else { continue };
+        let Some(label) = path.file_name().and_then(|name| name.to_str()).map(str::to_owned) else {
+            continue;
+        };
         if label.starts_with('.') {
             continue;
         }
@@ -277,7 +279,10 @@ fn apply(entries: &mut Vec<Entry>, section: &Section) -> Result<(), String> {
             Some(Entry { arguments: vec![format!("--hf-repo={}", section.name)], ..entry(&section.name) })
         }
         (None, None) => {
-            return Err(format!("section '{}' names no model: give model, hf-repo or model-url", section.name));
+            return Err(format!(
+                "section '{}' names no model: give model, hf-repo or model-url",
+                section.name
+            ));
         }
     };
     let change = |entry: &mut Entry| {
@@ -352,7 +357,10 @@ mod tests {
         );
         assert_eq!(found[0].aliases, ["uno", "eins"]);
         assert_eq!((found[0].at_start, found[0].stop_time.as_secs(), found[0].bytes), (true, 3, 5));
-        assert_eq!(arguments(1), ["--model=x.gguf", "--ctx-size=512", "--metrics", "--no-slots", "--threads=2"]);
+        assert_eq!(
+            arguments(1),
+            ["--model=x.gguf", "--ctx-size=512", "--metrics", "--no-slots", "--threads=2"]
+        );
         assert_eq!(arguments(2)[0], model("raw"));
         assert_eq!(arguments(3)[0], model("sub/b-00001-of-00002.gguf"));
         assert_eq!(arguments(4)[0], "--hf-repo=user/repo:Q4_K_M");

@@ -101,8 +101,6 @@ pub fn supports(graph: &Graph, index: usize) -> bool {
         | Op::HyperRead(_)
         | Op::HyperWrite(_)
         | Op::NgramRows(_) => false,
-        // Launches do not change between steps.
-        Op::AdapterScale(_) => false,
         Op::Rope(rope) => rope.place == RopePlace::Own,
         Op::ShortConvolution(convolution) if convolution.dilation != 1 => false,
         Op::Unary(unary) => codes::function(unary.function).is_some(),

@@ -2,7 +2,6 @@
 
 use crate::{Array, Dim, Element, GraphError, StateDecl, StateId, Symbol, Type, evaluate::Context};
 
-mod adapter_scale;
 mod add;
 mod add_row;
 mod attention;
@@ -46,7 +45,6 @@ pub use add::Add;
 pub use add_row::AddRow;
 pub use attention::{Attention, MaskRule, RelativeBias, alibi_slope};
 pub use block_attention::BlockAttention;
-pub use adapter_scale::AdapterScale;
 pub use choose_by_table::ChooseByTable;
 pub use clamp::Clamp;
 pub use clamped_glu::{ClampedGlu, GateBound};
@@ -160,7 +158,7 @@ ops! {
     ClampedGlu, PositionScale, Xielu, GroupOfExpert, WeightedSum, MatchNorm, GaussianCut, Softmax, Concat, RepeatHeads, SumElements, MatMulHeads,
     AddRow, MeanRows, Convolution, GroupNorm, FillColumns,
     Interpolate, ShortConvolution, TokenShift, SelectiveScan, GatedDeltaRule, GatedLinearAttention, Rwkv7,
-    HyperRead, HyperWrite, BlockAttention, CompressBlocks, NgramRows, ChooseByTable, AdapterScale,
+    HyperRead, HyperWrite, BlockAttention, CompressBlocks, NgramRows, ChooseByTable,
 }
 
 /// Shape-rule helper: builds the error of operation `op`.

@@ -110,8 +110,10 @@ async fn forward<H>(
     if route.method == "POST" {
         permitted?;
     }
-    let autoload = call.query("autoload").map_or(many.offer.autoload, |value| !["0", "false"].contains(&value));
-    let reached = proxy::reach(&many, name, if autoload { Loading::AsNeeded } else { Loading::Never }).await?;
+    let autoload =
+        call.query("autoload").map_or(many.offer.autoload, |value| !["0", "false"].contains(&value));
+    let reached =
+        proxy::reach(&many, name, if autoload { Loading::AsNeeded } else { Loading::Never }).await?;
     proxy::forward(reached, route.method, call, route.error).await
 }
 
@@ -130,8 +132,9 @@ impl Many {
             let names: Names = serde_json::from_slice(&call.body)
                 .map_err(|error| ApiError::invalid(format!("the body is not valid JSON: {error}")))?;
             let members = [("model", names.model), ("name", names.name)];
-            if let Some((member, value)) =
-                members.into_iter().find_map(|(member, value)| Some((member, value.filter(|value| !value.is_null())?)))
+            if let Some((member, value)) = members
+                .into_iter()
+                .find_map(|(member, value)| Some((member, value.filter(|value| !value.is_null())?)))
             {
                 let Value::String(text) = value else { return Err(wrong(member, &value, "a string")) };
                 name = Some(text);
@@ -303,14 +306,17 @@ mod tests {
     #[test]
     fn every_own_endpoint_of_one_model_has_the_same_paths() {
         for own in OWN_ROUTES {
-            let one = ROUTES.iter().find(|route| route.method == own.method && route.paths[0] == own.paths[0]);
+            let one =
+                ROUTES.iter().find(|route| route.method == own.method && route.paths[0] == own.paths[0]);
             assert!(one.is_none_or(|one| one.paths == own.paths && one.key == own.key), "{}", own.paths[0]);
         }
     }
 
     #[test]
     fn metrics_of_several_models_are_one_text() {
-        let text = |value: u32| format!("# HELP x.\nllamacpp:tokens_predicted_total {value}\nllamacpp:n_tokens_max 7\n");
+        let text = |value: u32| {
+            format!("# HELP x.\nllamacpp:tokens_predicted_total {value}\nllamacpp:n_tokens_max 7\n")
+        };
         let all = merged(&[("a\"b", text(1)), ("c", text(2))]);
         assert!(all.contains("llamacpp:tokens_predicted_total{model=\"a\\\"b\"} 1\n"), "{all}");
         assert!(all.contains("llamacpp:tokens_predicted_total{model=\"c\"} 2\n"), "{all}");

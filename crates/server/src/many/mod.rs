@@ -74,7 +74,10 @@ impl Offer {
         }
         let at_start = entries.iter().filter(|entry| entry.at_start).count();
         if self.most > 0 && at_start > self.most {
-            return Err(format!("{at_start} models shall be loaded at the start, but at most {} at once", self.most));
+            return Err(format!(
+                "{at_start} models shall be loaded at the start, but at most {} at once",
+                self.most
+            ));
         }
         Ok(entries)
     }
@@ -222,7 +225,12 @@ impl Many {
     pub fn begin(self: &Arc<Self>) {
         let names: Vec<String> = {
             let table = self.table();
-            table.slots.iter().filter(|slot| slot.entry.at_start).map(|slot| slot.entry.name.clone()).collect()
+            table
+                .slots
+                .iter()
+                .filter(|slot| slot.entry.at_start)
+                .map(|slot| slot.entry.name.clone())
+                .collect()
         };
         names.into_iter().for_each(|name| self.load_aside(name));
     }
@@ -309,7 +317,10 @@ impl Many {
                 return Err(ApiError::invalid(message));
             }
             State::Unloaded(Some(ended))
-                if *loading == Loading::AsNeeded && ended.loading && !ended.asked && ended.at.elapsed() < AGAIN =>
+                if *loading == Loading::AsNeeded
+                    && ended.loading
+                    && !ended.asked
+                    && ended.at.elapsed() < AGAIN =>
             {
                 let message = format!("the model '{name}' could not be loaded: {}", ended.reason);
                 return Err(ApiError::new(Kind::Internal, message));
@@ -383,7 +394,8 @@ impl Many {
         let mut changes = self.changes.subscribe();
         loop {
             changes.borrow_and_update();
-            let there = |slot: &mut Slot| matches!(&slot.state, State::Loaded { target: now, .. } if now == target);
+            let there =
+                |slot: &mut Slot| matches!(&slot.state, State::Loaded { target: now, .. } if now == target);
             if !self.table().slot(name).is_some_and(there) {
                 return;
             }

@@ -71,19 +71,21 @@ pub async fn forward(
     let died = {
         let name = lease.name.clone();
         move || {
-            let message = format!("the process of the model '{name}' ended while it answered; it is loaded again");
+            let message =
+                format!("the process of the model '{name}' ended while it answered; it is loaded again");
             ApiError::new(Kind::Internal, message)
         }
     };
     // From now on the process knows of the request, and writes about it.
     caller.delegate(true);
-    let (parts, body, connection) = match send(&lease, stream, method, &call.target, caller.key_name(), call.body).await {
-        Some(answer) => answer,
-        None => {
-            caller.delegate(false);
-            return Err(died());
-        }
-    };
+    let (parts, body, connection) =
+        match send(&lease, stream, method, &call.target, caller.key_name(), call.body).await {
+            Some(answer) => answer,
+            None => {
+                caller.delegate(false);
+                return Err(died());
+            }
+        };
     let relay = Relay {
         body: body.into_data_stream(),
         format: Format::of(&parts.headers, &call.target),

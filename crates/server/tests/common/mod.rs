@@ -72,7 +72,14 @@ pub fn served(
             .expect("the engine starts");
     let facts = Facts { name: "scripted".into(), build: "test".into(), ..Facts::default() };
     let template = Template::parse(template, "<s>", "</s>").unwrap();
-    Served { engine: Residence::new(engine), tokenizer, template, facts, defaults: Defaults::default(), embeds: None, adapters: Vec::new(), switchable: false }
+    Served {
+        engine: Residence::new(engine),
+        tokenizer,
+        template,
+        facts,
+        defaults: Defaults::default(),
+        embeds: None,
+    }
 }
 
 /// A server of the scripted model.
