@@ -36,6 +36,9 @@ fn named(value: &HeaderValue) -> Arc<Key> {
     Arc::new(Key::plain(name, String::new()))
 }
 
+/// How long a body that nobody wants may take.
+const DRAIN: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// A request that has passed the edge.
 pub struct Call {
     /// The body.
@@ -126,6 +129,7 @@ pub async fn serve<H, F: Future<Output = ApiResult<Response>>>(
     let (parts, body) = request.into_parts();
     let origin = allowed_origin(&front.options.origins, &parts.headers);
     let caller = Caller::new(front, route.key, format!("{} {}", route.method, parts.uri.path()));
+    let mut unread = Some(body);
     let answered = unwinding(async {
         // Nobody has shown a key yet that could be refused.
         drop(model.map(|model| caller.choose(model)));
@@ -150,7 +154,7 @@ pub async fn serve<H, F: Future<Output = ApiResult<Response>>>(
             Ok(found) => found.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
             Err(_) => return Err(ApiError::invalid("the path is not valid UTF-8")),
         };
-        let reading = read(body, length, front.options.body_bytes);
+        let reading = read(unread.take().unwrap_or_default(), length, front.options.body_bytes);
         let body = match tokio::time::timeout(front.options.body_time, reading).await {
             Ok(body) => body?,
             Err(_) => return Err(ApiError::new(Kind::Timeout, "the body did not come in time")),
@@ -164,6 +168,9 @@ pub async fn serve<H, F: Future<Output = ApiResult<Response>>>(
         let body = (route.error)(&error);
         error.response(&body)
     });
+    if let Some(body) = unread {
+        drain(body, front.options.body_bytes).await;
+    }
     caller.answered(response.status().as_u16());
     finish(response.headers_mut(), origin);
     response
@@ -171,8 +178,9 @@ pub async fn serve<H, F: Future<Output = ApiResult<Response>>>(
 
 /// Answers what no route takes: a browser's question whether it may ask, or nothing.
 pub async fn fallback(front: Arc<Front>, request: Request) -> Response {
-    let origin = allowed_origin(&front.options.origins, request.headers());
-    let mut response = if request.method() == Method::OPTIONS {
+    let (request, body) = request.into_parts();
+    let origin = allowed_origin(&front.options.origins, &request.headers);
+    let mut response = if request.method == Method::OPTIONS {
         let headers = [
             (header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE, OPTIONS")),
             (header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*, authorization")),
@@ -180,10 +188,11 @@ pub async fn fallback(front: Arc<Front>, request: Request) -> Response {
         ];
         (StatusCode::NO_CONTENT, headers).into_response()
     } else {
-        let message = format!("there is no {} {}", request.method(), request.uri().path());
+        let message = format!("there is no {} {}", request.method, request.uri.path());
         let error = ApiError::new(Kind::NotFound, message);
         error.response(&error.body())
     };
+    drain(body, front.options.body_bytes).await;
     finish(response.headers_mut(), origin);
     response
 }
@@ -242,6 +251,22 @@ async fn read(body: Body, length: Option<u64>, limit: usize) -> ApiResult<Bytes>
         return Err(ApiError::new(Kind::TooLarge, message));
     }
     Ok(Bytes::from(bytes))
+}
+
+/// Reads a body that nobody wants: a client that is still sending would not see the answer.
+async fn drain(body: Body, limit: usize) {
+    let mut stream = body.into_data_stream();
+    let mut seen = 0usize;
+    let reading = async {
+        while let Some(Ok(part)) = stream.next().await {
+            seen = seen.saturating_add(part.len());
+            if seen > limit {
+                break;
+            }
+        }
+    };
+    // A client that takes longer has to see the answer in time.
+    let _ = tokio::time::timeout(DRAIN, reading).await;
 }
 
 /// Runs a handler; a panic becomes an error of its request.
