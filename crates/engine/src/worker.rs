@@ -214,11 +214,20 @@ impl Worker {
     }
 
     fn begin(&mut self, index: usize, queued: Queued) {
-        let Queued { id, request, events } = queued;
+        let Queued { id, mut request, mut events } = queued;
+        if let Some(start) = self.model.decoder_start() {
+            // The encoder reads the prompt; the decoder's text begins anew.
+            self.clear(index);
+            if let Err(error) = guarded(|| self.model.encode(index as u32, &request.prompt)) {
+                events(Event::Failed(error));
+                return;
+            }
+            (request.prompt, request.reuse) = (vec![start], false);
+        }
         // The last prompt token is always evaluated: its logits are needed.
         let most = request.prompt.len().saturating_sub(1);
         let mut cached = 0;
-        if request.reuse {
+        if request.reuse && self.suits(index, request.prompt.len()) {
             let common = common_prefix(&self.slots[index].held, &request.prompt).min(most);
             // Windowed and recurrent layers can go back to some lengths only.
             let common = u32::try_from(common).unwrap_or(u32::MAX);
@@ -234,7 +243,9 @@ impl Worker {
             cached = found;
         }
         if cached < self.slots[index].held.len() {
-            let kept = cached > 0 && guarded(|| self.model.truncate(index as u32, cached as u32)).is_ok();
+            let kept = cached > 0
+                && self.suits(index, request.prompt.len())
+                && guarded(|| self.model.truncate(index as u32, cached as u32)).is_ok();
             if kept {
                 self.slots[index].held.truncate(cached);
             } else {
@@ -254,6 +265,11 @@ impl Worker {
                 events(Event::Failed(error));
             }
         }
+    }
+
+    /// Whether what a slot holds can stay if its text gets so long.
+    fn suits(&mut self, index: usize, length: usize) -> bool {
+        self.model.expect(index as u32, u32::try_from(length).unwrap_or(u32::MAX))
     }
 
     /// Saves what a slot holds in memory, because it is about to lose it. Without success it is lost.
@@ -303,6 +319,10 @@ impl Worker {
                 self.finish(index, FinishReason::Cancelled);
             } else {
                 self.make_room(index);
+                let length = self.slots[index].held.len() + self.slots[index].pending().len();
+                if self.slots[index].job.is_some() && !self.suits(index, length) {
+                    self.clear(index);
+                }
             }
         }
         let demands = self.demands();

@@ -2,7 +2,7 @@
 //!
 //! Layout, all numbers little-endian: magic (8 bytes), version (u32), length of the whole (u64), checksum of what
 //! follows (u64); fingerprint of the model (u64), architecture (u32 length, text), formats of keys and values
-//! (u32 each), next position (u32); tokens (u32 count, u32 each); cache groups (u32 count; each: u32 of the first
+//! (u32 each), next position (u32), whether the text is a long one (u32, 0 or 1); tokens (u32 count, u32 each); cache groups (u32 count; each: u32 of the first
 //! position not lost, u32 count, positions as u32); states (u32 count; each: u64 length, bytes). The bytes of a
 //! state are its group's cells in the order of positions.
 
@@ -13,7 +13,7 @@ use puna_quant::DType;
 use crate::{Model, RuntimeError, SavedError};
 
 const MAGIC: &[u8; 8] = b"PUNASEQ\0";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes before those that the checksum covers.
 const PREFIX: usize = 8 + 4 + 8 + 8;
 
@@ -51,6 +51,7 @@ struct Saved<'a> {
     architecture: String,
     formats: [u32; 2],
     next: u32,
+    long: bool,
     tokens: Vec<u32>,
     groups: Vec<SavedGroup>,
     states: Vec<&'a [u8]>,
@@ -124,6 +125,7 @@ fn parse(bytes: &[u8]) -> Result<Saved<'_>, SavedError> {
     let architecture = String::from_utf8_lossy(reader.take(length as u64)?).chars().take(64).collect();
     let formats = [reader.u32()?, reader.u32()?];
     let next = reader.u32()?;
+    let long = reader.u32()? != 0;
     let tokens = reader.list()?;
     let mut groups = Vec::new();
     for _ in 0..reader.u32()? {
@@ -137,7 +139,7 @@ fn parse(bytes: &[u8]) -> Result<Saved<'_>, SavedError> {
     if !reader.rest.is_empty() {
         return Err(SavedError::Inconsistent { part: "lengths" });
     }
-    Ok(Saved { fingerprint, architecture, formats, next, tokens, groups, states })
+    Ok(Saved { fingerprint, architecture, formats, next, long, tokens, groups, states })
 }
 
 fn put_list(bytes: &mut Vec<u8>, numbers: impl ExactSizeIterator<Item = u32>) {
@@ -171,6 +173,7 @@ impl Model {
             bytes.extend(format.to_le_bytes());
         }
         bytes.extend(self.length(sequence).to_le_bytes());
+        bytes.extend(u32::from(self.texts.is_long(sequence)).to_le_bytes());
         put_list(&mut bytes, tokens.iter().copied());
         bytes.extend((self.ledgers.len() as u32).to_le_bytes());
         let mut cells: Vec<Vec<u32>> = Vec::with_capacity(self.ledgers.len());
@@ -225,6 +228,7 @@ impl Model {
             self.clear(sequence);
             return Err(error);
         }
+        self.texts.set(sequence, saved.long);
         Ok(saved.tokens)
     }
 

@@ -14,7 +14,7 @@ use puna_conformance::zoo;
 use puna_engine::{Engine, EngineOptions};
 use puna_gguf::{Array, File, Metadata, OpenOptions, Value as Stored};
 use puna_runtime::{Model, ModelOptions, Placement};
-use puna_server::{Defaults, Facts, Served, Server};
+use puna_server::{Defaults, Facts, Residence, Served, Server};
 use puna_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -105,7 +105,7 @@ fn a_real_model_answers_eight_clients() {
         .expect("the engine starts");
     let template = Template::parse(&source, "<|im_start|>", "<|im_end|>").unwrap();
     let served = Served {
-        engine,
+        engine: Residence::new(engine),
         tokenizer,
         template,
         facts: Facts::default(),
