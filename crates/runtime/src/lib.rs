@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod checksum;
 mod embed;
 mod encode;
 mod error;
@@ -21,6 +22,7 @@ mod sequences;
 mod weights;
 
 pub use batch::{Batch, OutputRow, OutputRows, Outputs, Work};
+pub use checksum::Checksum;
 pub use error::{RuntimeError, SavedError};
 pub use estimate::{Estimate, estimate};
 pub use extras::{Adapter, Extras};

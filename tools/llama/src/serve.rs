@@ -4,14 +4,15 @@ use crate::chat::template::Renderer;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{constraint, file_types, files, interrupt, load, pages, recommended, session};
-use puna_engine::{Engine, EngineOptions, UNLIMITED};
+use crate::{constraint, file_types, files, interrupt, load, pages, recommended, session, speculation};
+use puna_engine::{Aids, DiskCache, Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
 use puna_server::{
     AuditOptions, Defaults, Embeds, Facts, Options, Served, Server, ServerError, Tls, Warnings,
 };
 use puna_tokenizer::Tokenizer;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Flags of `serve`.
@@ -59,7 +60,14 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     let embedding = &config.embedding;
     let model = match embedding.serve || embedding.serve_ranks {
         true => embedder(&opened, config, console, parallel)?,
-        false => load::model(&opened, config, console, parallel, parallel)?,
+        false => load::model(&opened, config, console, parallel, parallel + speculation::rows(config))?,
+    };
+    let aids = Aids {
+        proposers: match model.embedded_rows() {
+            None => speculation::proposers(invocation, config, console, &tokenizer, parallel)?,
+            Some(_) => Vec::new(),
+        },
+        disk: disk(&config.server)?,
     };
     let ranks = embedding.serve_ranks || load::pooling_of(config, metadata)? == Pooling::Rank;
     let embeds = model.embedded_rows().map(|rows| Embeds {
@@ -85,6 +93,7 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
         keep: config.context.keep,
         ignore_end: config.sampling.ignore_eos,
         reuse: config.server.cache_prompt,
+        move_parts: config.server.cache_reuse as usize,
         template_values: renderer.values,
         prefill: config.server.prefill,
         infill: config.context.batch as usize,
@@ -111,8 +120,16 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     // All caches in their largest form, and a few numbers for each position.
     let caches: u64 = model.memory().iter().map(|memory| memory.caches).sum();
     let slot_bytes = caches.saturating_mul(2) + 64 * u64::from(model.information().context) + (1 << 20);
-    let engine = Engine::start(model, options).map_err(|error| Failure::Failed(error.to_string()))?;
+    let engine =
+        Engine::start_with(model, options, aids).map_err(|error| Failure::Failed(error.to_string()))?;
     Ok((Served { engine, tokenizer, template: renderer.template, facts, defaults, embeds }, slot_bytes))
+}
+
+/// The folder in which what slots hold outlives the program.
+fn disk(server: &puna_flags::Server) -> Result<Option<DiskCache>, Failure> {
+    let limit = u64::from(server.cache_folder_mebibytes) << 20;
+    let open = |folder: &PathBuf| DiskCache::open(folder, limit);
+    server.cache_folder.as_ref().map(open).transpose().map_err(|error| Failure::Failed(error.to_string()))
 }
 
 /// Loads a model that makes embeddings or ranks. Texts that see themselves as a whole are as long as a step, so that is
