@@ -262,29 +262,33 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     )
     .inert("it shares those of the model")
     .tools(GUESSING),
-    Flag::value("--draft --draft-n --draft-max", "N", "Removed", |_, _| {
+    Flag::value("--draft --draft-n --draft-max", "N", "Removed: it is now --spec-draft-n-max", |_, _| {
         Err("it is now --spec-draft-n-max".into())
     })
-    .inert("it was removed: --spec-draft-n-max")
     .tools(GUESSING),
-    Flag::value("--draft-min --draft-n-min", "N", "Removed", |_, _| {
+    Flag::value("--draft-min --draft-n-min", "N", "Removed: it is now --spec-draft-n-min", |_, _| {
         Err("it is now --spec-draft-n-min".into())
     })
-    .inert("it was removed: --spec-draft-n-min")
     .tools(GUESSING),
-    Flag::value("--spec-ngram-size-n", "N", "Removed", |_, _| {
-        Err("it is now --spec-ngram-simple-size-n and its kin".into())
-    })
-    .inert("it was removed: --spec-ngram-simple-size-n and its kin")
+    Flag::value(
+        "--spec-ngram-size-n",
+        "N",
+        "Removed: it is now --spec-ngram-simple-size-n and its kin",
+        |_, _| Err("it is now --spec-ngram-simple-size-n and its kin".into()),
+    )
     .tools(GUESSING),
-    Flag::value("--spec-ngram-size-m", "N", "Removed", |_, _| {
-        Err("it is now --spec-ngram-simple-size-m and its kin".into())
-    })
-    .inert("it was removed: --spec-ngram-simple-size-m and its kin")
+    Flag::value(
+        "--spec-ngram-size-m",
+        "N",
+        "Removed: it is now --spec-ngram-simple-size-m and its kin",
+        |_, _| Err("it is now --spec-ngram-simple-size-m and its kin".into()),
+    )
     .tools(GUESSING),
-    Flag::value("--spec-ngram-min-hits", "N", "Removed", |_, _| {
-        Err("it is now --spec-ngram-simple-min-hits and its kin".into())
-    })
-    .inert("it was removed: --spec-ngram-simple-min-hits and its kin")
+    Flag::value(
+        "--spec-ngram-min-hits",
+        "N",
+        "Removed: it is now --spec-ngram-simple-min-hits and its kin",
+        |_, _| Err("it is now --spec-ngram-simple-min-hits and its kin".into()),
+    )
     .tools(GUESSING),
 ];
