@@ -40,7 +40,7 @@ fn start(model: Arithmetic, aids: Aids, step_tokens: u32) -> Engine {
 
 /// An engine with one kind of speculation; a draft model is right in most cases.
 fn speculating(name: &str, model: Arithmetic) -> Engine {
-    let sometimes_wrong = |held: &[u32]| if held.len() % 7 == 0 { 0 } else { repeating(held) };
+    let sometimes_wrong = |held: &[u32]| if held.len().is_multiple_of(7) { 0 } else { repeating(held) };
     let small = Arithmetic { following: sometimes_wrong, ..Arithmetic::new(model.context, model.held.len()) };
     let proposers = proposers(&[name.to_owned()], &settings(), draft(name, small)).unwrap();
     start(model, Aids { proposers, ..Aids::default() }, 64)

@@ -66,7 +66,7 @@ pub fn following(held: &[u32]) -> u32 {
 /// The same, but most of the text repeats itself with a period of ten tokens.
 pub fn repeating(held: &[u32]) -> u32 {
     match held.len().checked_sub(10) {
-        Some(earlier) if held.len() % 23 != 0 => held[earlier] % GENERATED as u32,
+        Some(earlier) if !held.len().is_multiple_of(23) => held[earlier] % GENERATED as u32,
         _ => following(held),
     }
 }
