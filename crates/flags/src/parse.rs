@@ -137,39 +137,13 @@ impl<C> Spec<C> {
                     }
                     plain.push(format!("--{name}"));
                 }
-                Kind::Value { placeholder, text, words, .. } => {
-                    let missing = || UsageError::MissingValue {
-                        flag: spelling.clone(),
-                        placeholder: placeholder.to_owned(),
-                    };
+                Kind::Value { .. } => {
+                    let is_attached = attached.is_some();
                     let next = match attached {
                         Some(value) => Some(value),
                         None => arguments.next().map(utf8).transpose()?,
                     };
-                    let value = match (next, words.first()) {
-                        // A flag that may stand alone takes the next argument only if it is one of its words.
-                        (Some(value), Some(_))
-                            if self.positional.is_none()
-                                && !value.starts_with('-')
-                                && !words.contains(&value.as_str())
-                                && !argument.contains('=') =>
-                        {
-                            let reason = format!("expected one of {}", words.join(", "));
-                            return Err(UsageError::BadValue { flag: spelling, value, reason });
-                        }
-                        (Some(next), Some(first))
-                            if !words.contains(&next.as_str()) && !argument.contains('=') =>
-                        {
-                            pending = Some(next);
-                            (*first).to_owned()
-                        }
-                        (None, Some(first)) => (*first).to_owned(),
-                        (Some(next), _) if !text && !argument.contains('=') && self.find(&next).is_some() => {
-                            return Err(missing());
-                        }
-                        (Some(next), _) => next,
-                        (None, None) => return Err(missing()),
-                    };
+                    let value = self.value(flag, &spelling, next, is_attached, &mut pending)?;
                     plain.push(format!("--{name}={value}"));
                 }
             }
@@ -179,6 +153,37 @@ impl<C> Spec<C> {
             plain.extend(rest);
         }
         Ok(Normal::Arguments(plain))
+    }
+
+    /// The value of a flag that takes one: `given` is what is attached to the flag or the next argument, if there is one.
+    /// An argument that is no value of a flag that may stand alone goes to `pending`.
+    fn value(
+        &self,
+        flag: &Flag<C>,
+        spelling: &str,
+        given: Option<String>,
+        is_attached: bool,
+        pending: &mut Option<String>,
+    ) -> Result<String, UsageError> {
+        let Kind::Value { placeholder, text, words, .. } = flag.kind else { return Ok(String::new()) };
+        let missing =
+            || UsageError::MissingValue { flag: spelling.to_owned(), placeholder: placeholder.to_owned() };
+        let Some(given) = given else {
+            return words.first().map(|word| (*word).to_owned()).ok_or_else(missing);
+        };
+        if is_attached || words.contains(&given.as_str()) {
+            return Ok(given);
+        }
+        let Some(first) = words.first() else {
+            // Free text may look like a flag.
+            return if !text && self.find(&given).is_some() { Err(missing()) } else { Ok(given) };
+        };
+        if self.positional.is_none() && !given.starts_with('-') {
+            let reason = format!("expected one of {}", words.join(", "));
+            return Err(UsageError::BadValue { flag: spelling.to_owned(), value: given, reason });
+        }
+        *pending = Some(given);
+        Ok((*first).to_owned())
     }
 
     fn find(&self, spelling: &str) -> Option<Found<C>> {

@@ -11,7 +11,6 @@ use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
 use puna_server::{
     AuditOptions, Defaults, Embeds, Facts, Options, Served, Server, ServerError, Tls, Warnings,
 };
-use puna_tokenizer::Tokenizer;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ const PARALLEL: u32 = 4;
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
     interrupt::install();
-    let mut options = options(&config)?;
+    let mut options = options(invocation, &config)?;
     let (served, slot_bytes) = served(invocation, &config, &console)?;
     options.slot_bytes = slot_bytes;
     options.warnings = Warnings::to(move |message| console.warn(message));
@@ -48,9 +47,7 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     session::check_sampling(invocation, &config.sampling)?;
     let opened = load::open(invocation, config, console, true)?;
     let metadata = &opened.file.metadata;
-    let tokenizer = Tokenizer::from_metadata(metadata)?
-        .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
-    tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
+    let tokenizer = opened.tokenizer(console)?;
     let template = metadata.optional_str("tokenizer.chat_template");
     let renderer =
         Renderer::choose(template.as_ref().copied(), tokenizer.vocabulary(), &config.chat, console)?;
@@ -80,12 +77,8 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     let information = model.information().clone();
 
     let recommended = recommended::sampling(invocation, &SPEC, config, metadata, console)?;
-    let mut sampling = session::parameters(&recommended, &tokenizer);
-    let within = |token: &u32| *token < information.vocabulary;
-    sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
-    sampling.validate(information.vocabulary as usize).map_err(|error| Failure::Failed(error.to_string()))?;
     let defaults = Defaults {
-        sampling,
+        sampling: session::parameters(&recommended, &tokenizer, information.vocabulary)?,
         dry_breakers: session::breakers(&recommended),
         grammar,
         seed: config.sampling.seed,
@@ -151,7 +144,7 @@ fn embedder(
 }
 
 /// How to serve, as the flags say.
-fn options(config: &Config) -> Result<Options, Failure> {
+fn options(invocation: &Invocation, config: &Config) -> Result<Options, Failure> {
     let server = &config.server;
     let mut api_keys = server.api_keys.clone();
     if let Some(path) = &server.api_key_file {
@@ -170,16 +163,16 @@ fn options(config: &Config) -> Result<Options, Failure> {
     let tls = match (&server.tls_key, &server.tls_certificate) {
         (None, None) => None,
         (Some(key), Some(certificate)) => Some(Tls { key: key.clone(), certificate: certificate.clone() }),
-        (Some(_), None) => return Err(Failure::Failed("--ssl-key-file needs --ssl-cert-file".into())),
-        (None, Some(_)) => return Err(Failure::Failed("--ssl-cert-file needs --ssl-key-file".into())),
+        (Some(_), None) => return Err(invocation.usage("--ssl-key-file needs --ssl-cert-file")),
+        (None, Some(_)) => return Err(invocation.usage("--ssl-cert-file needs --ssl-key-file")),
     };
     let audit = match (&server.audit_log, &server.audit_rules, server.audit_prompts) {
         (Some(file), rules, prompts) => {
             Some(AuditOptions { file: file.clone(), rules: rules.clone(), prompts })
         }
         (None, None, false) => None,
-        (None, Some(_), _) => return Err(Failure::Failed("--audit-rules needs --audit-log".into())),
-        (None, None, true) => return Err(Failure::Failed("--audit-prompts needs --audit-log".into())),
+        (None, Some(_), _) => return Err(invocation.usage("--audit-rules needs --audit-log")),
+        (None, None, true) => return Err(invocation.usage("--audit-prompts needs --audit-log")),
     };
     Ok(Options {
         host: server.host.clone(),

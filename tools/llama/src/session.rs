@@ -79,9 +79,7 @@ impl Session {
         interrupt::install();
         check_sampling(invocation, &config.sampling)?;
         let opened = load::open(invocation, config, console, true)?;
-        let tokenizer = Tokenizer::from_metadata(&opened.file.metadata)?
-            .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
-        tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
+        let tokenizer = opened.tokenizer(console)?;
         let grammar = config.sampling.grammar.as_ref();
         let grammar = constraint::grammar(invocation, grammar, || grammar_tokens(&tokenizer))?;
         let model = load::model(&opened, config, console, 1, 1 + speculation::rows(config))?;
@@ -99,14 +97,9 @@ impl Session {
         let step_tokens = model.options().micro_batch;
         let options =
             EngineOptions { step_tokens, context_shift: config.context.shift, ..EngineOptions::default() };
-        let within = |token: &u32| *token < information.vocabulary;
         let metadata = &opened.file.metadata;
-        let mut sampling =
-            parameters(&recommended::sampling(invocation, spec, config, metadata, console)?, &tokenizer);
-        sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
-        sampling
-            .validate(information.vocabulary as usize)
-            .map_err(|error| Failure::Failed(error.to_string()))?;
+        let recommended = recommended::sampling(invocation, spec, config, metadata, console)?;
+        let sampling = parameters(&recommended, &tokenizer, information.vocabulary)?;
         // The beginning token does not count among the tokens that a context shift keeps.
         let begin = i32::from(config.context.keep > 0 && tokenizer.vocabulary().add_bos());
         Ok(Self {
@@ -238,9 +231,15 @@ pub fn warn_of_shift(model: &Model, config: &Config, console: &Console) {
     }
 }
 
-/// The sampling settings of the flags, for a model with this tokenizer.
-pub fn parameters(sampling: &Sampling, tokenizer: &Tokenizer) -> Parameters {
+/// The sampling settings of the flags, for a model with this tokenizer and logits of so many tokens.
+pub fn parameters(
+    sampling: &Sampling,
+    tokenizer: &Tokenizer,
+    vocabulary: u32,
+) -> Result<Parameters, Failure> {
     let mut parameters = settings(sampling);
+    let within = |token: &u32| *token < vocabulary;
+    parameters.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
     // Both go through the whole vocabulary, so only what is used is made.
     if parameters.dry_multiplier != 0.0 {
         parameters.dry_breakers = Arc::new(dry_breakers(&breakers(sampling), tokenizer));
@@ -248,7 +247,8 @@ pub fn parameters(sampling: &Sampling, tokenizer: &Tokenizer) -> Parameters {
     if parameters.samplers.iter().any(|spec| spec.name == "infill") {
         parameters.infill_texts = Some(Arc::new(infill_texts(tokenizer)));
     }
-    parameters
+    parameters.validate(vocabulary as usize).map_err(|error| Failure::Failed(error.to_string()))?;
+    Ok(parameters)
 }
 
 /// What of them needs no model.

@@ -88,8 +88,7 @@ fn draft(
     own.context.type_k = kind(speculation.draft_type_k, config.context.type_k);
     own.context.type_v = kind(speculation.draft_type_v, config.context.type_v);
     let opened = load::open(invocation, &own, console, false)?;
-    let its = Tokenizer::from_metadata(&opened.file.metadata)?;
-    let its = its.ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
+    let its = opened.tokenizer(console)?;
     if let Some(difference) = difference(tokenizer, &its) {
         let path = opened.path.display();
         return Err(Failure::Failed(format!("{path} cannot guess for the model: {difference}")));
