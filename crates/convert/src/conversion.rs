@@ -66,7 +66,12 @@ impl Conversion {
     pub fn open(folder: &Path, options: &Options) -> Result<Self> {
         let path = folder.join("config.json");
         if !path.is_file() {
-            return Err(ConvertError::NoConfig { path: folder.to_owned() });
+            let path = folder.to_owned();
+            return Err(if folder.is_dir() {
+                ConvertError::NoConfig { path }
+            } else {
+                ConvertError::NoFolder { path }
+            });
         }
         let mut json = read_json(&path)?;
         let architecture = architectures::find(&Config::new(json.clone()).classes())?;

@@ -20,11 +20,20 @@ impl Worker {
     }
 
     pub(crate) fn begin(&mut self, index: usize, queued: Queued) {
-        let Queued { id, request, events } = queued;
+        let Queued { id, mut request, mut events } = queued;
+        if let Some(start) = self.model.decoder_start() {
+            // The encoder reads the prompt; the decoder's text begins anew.
+            self.clear(index);
+            if let Err(error) = guarded(|| self.model.encode(index as u32, &request.prompt)) {
+                events(Event::Failed(error));
+                return;
+            }
+            (request.prompt, request.reuse) = (vec![start], false);
+        }
         // The last prompt token is always evaluated: its logits are needed.
         let most = request.prompt.len().saturating_sub(1);
         let mut cached = 0;
-        if request.reuse {
+        if request.reuse && self.suits(index, request.prompt.len()) {
             let common = common_prefix(&self.slots[index].held, &request.prompt).min(most);
             // Windowed and recurrent layers can go back to some lengths only.
             let common = u32::try_from(common).unwrap_or(u32::MAX);
@@ -42,7 +51,7 @@ impl Worker {
         if request.reuse && request.move_parts > 0 {
             cached = self.move_parts(index, &request.prompt, cached, request.move_parts);
         }
-        self.cut(index, &mut cached);
+        self.cut(index, &mut cached, request.prompt.len());
         // The next turn may come with another end of this one.
         self.model.mark(index as u32);
         self.clock += 1;
@@ -61,10 +70,18 @@ impl Worker {
         }
     }
 
-    /// Makes a slot forget what follows its first tokens; if it cannot, everything.
-    fn cut(&mut self, index: usize, cached: &mut usize) {
+    /// Whether what a slot holds can stay if its text gets so long.
+    pub(crate) fn suits(&mut self, index: usize, length: usize) -> bool {
+        self.model.expect(index as u32, u32::try_from(length).unwrap_or(u32::MAX))
+    }
+
+    /// Makes a slot forget what follows its first tokens; if it cannot, or if they do not suit a prompt of this length,
+    /// everything.
+    fn cut(&mut self, index: usize, cached: &mut usize, length: usize) {
         if *cached < self.slots[index].held.len() {
-            let kept = *cached > 0 && guarded(|| self.model.truncate(index as u32, *cached as u32)).is_ok();
+            let kept = *cached > 0
+                && self.suits(index, length)
+                && guarded(|| self.model.truncate(index as u32, *cached as u32)).is_ok();
             if kept {
                 self.slots[index].held.truncate(*cached);
             } else {
@@ -123,7 +140,8 @@ impl Worker {
 
     /// A slot without a request that holds what is not on the disk yet, if there is a disk.
     pub(crate) fn unfiled(&self) -> Option<usize> {
-        self.disk.as_ref()?;
+        // What a decoder holds belongs to a prompt that its encoder has read.
+        self.disk.as_ref().filter(|_| self.model.decoder_start().is_none())?;
         self.slots.iter().position(|slot| slot.job.is_none() && !slot.filed && !slot.held.is_empty())
     }
 

@@ -16,6 +16,19 @@ pub trait Runner: Send {
     fn length(&self, sequence: u32) -> u32;
     /// Evaluates a batch. On error nothing of it stays in any sequence, or a sequence is emptied.
     fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError>;
+    /// The token that a decoder begins with, if the model has an encoder, which reads the prompts.
+    fn decoder_start(&self) -> Option<u32> {
+        None
+    }
+    /// Starts the sequence over with what the encoder makes of these tokens.
+    fn encode(&mut self, _sequence: u32, _tokens: &[u32]) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+    /// Tells that the sequence's text will have so many tokens. Returns whether what it holds suits that; if not, it is to be
+    /// cleared and computed anew (see [`Model::expect`]).
+    fn expect(&mut self, _sequence: u32, _length: u32) -> bool {
+        true
+    }
     /// The largest length up to `wanted` to which the sequence can be truncated.
     fn longest_truncation(&self, sequence: u32, wanted: u32) -> u32;
     /// Drops the positions from `position` on. An error leaves the sequence as it was.
@@ -77,6 +90,18 @@ impl Runner for Model {
 
     fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError> {
         Model::run(self, batch)
+    }
+
+    fn decoder_start(&self) -> Option<u32> {
+        self.has_encoder().then_some(self.information().decoder_start)
+    }
+
+    fn encode(&mut self, sequence: u32, tokens: &[u32]) -> Result<(), RuntimeError> {
+        Model::encode(self, sequence, tokens)
+    }
+
+    fn expect(&mut self, sequence: u32, length: u32) -> bool {
+        Model::expect(self, sequence, length)
     }
 
     fn embeds(&self) -> bool {

@@ -25,6 +25,10 @@ impl Worker {
                 self.finish(index, FinishReason::Cancelled);
             } else {
                 self.make_room(index);
+                let length = self.slots[index].held.len() + self.slots[index].pending().len();
+                if self.slots[index].job.is_some() && !self.suits(index, length) {
+                    self.clear(index);
+                }
             }
         }
         self.guess();
@@ -77,7 +81,11 @@ impl Worker {
             .collect();
         let guesses = self.speculation.guess(&wishes, rows, self.model.vocabulary());
         for (sequence, guess) in guesses {
-            self.slots[sequence].guess = guess;
+            // Not beyond the length from which on the text has to be computed anew.
+            let slot = &self.slots[sequence];
+            if self.suits(sequence, slot.held.len() + slot.pending().len() + guess.len()) {
+                self.slots[sequence].guess = guess;
+            }
         }
     }
 

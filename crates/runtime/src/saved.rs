@@ -2,7 +2,7 @@
 //!
 //! Layout, all numbers little-endian: magic (8 bytes), version (u32), length of the whole (u64), checksum of what
 //! follows (u64); fingerprint of the model (u64), architecture (u32 length, text), formats of keys and values
-//! (u32 each), next position (u32); tokens (u32 count, u32 each); cache groups (u32 count; each: u32 of the first
+//! (u32 each), next position (u32), whether the text is a long one (u32, 0 or 1); tokens (u32 count, u32 each); cache groups (u32 count; each: u32 of the first
 //! position not lost, u32 count, positions as u32); states (u32 count; each: u64 length, bytes). The bytes of a
 //! state are its group's cells in the order of positions.
 
@@ -36,6 +36,7 @@ struct Saved<'a> {
     architecture: String,
     formats: [u32; 2],
     next: u32,
+    long: bool,
     tokens: Vec<u32>,
     groups: Vec<SavedGroup>,
     states: Vec<&'a [u8]>,
@@ -107,6 +108,7 @@ fn parse(bytes: &[u8]) -> Result<Saved<'_>, SavedError> {
     let architecture = String::from_utf8_lossy(reader.take(length as u64)?).chars().take(64).collect();
     let formats = [reader.u32()?, reader.u32()?];
     let next = reader.u32()?;
+    let long = reader.u32()? != 0;
     let tokens = reader.list()?;
     let mut groups = Vec::new();
     for _ in 0..reader.u32()? {
@@ -120,7 +122,7 @@ fn parse(bytes: &[u8]) -> Result<Saved<'_>, SavedError> {
     if !reader.rest.is_empty() {
         return Err(SavedError::Inconsistent { part: "lengths" });
     }
-    Ok(Saved { fingerprint, architecture, formats, next, tokens, groups, states })
+    Ok(Saved { fingerprint, architecture, formats, next, long, tokens, groups, states })
 }
 
 fn put_list(bytes: &mut Vec<u8>, numbers: impl ExactSizeIterator<Item = u32>) {
@@ -154,6 +156,7 @@ impl Model {
             bytes.extend(format.to_le_bytes());
         }
         bytes.extend(self.length(sequence).to_le_bytes());
+        bytes.extend(u32::from(self.texts.is_long(sequence)).to_le_bytes());
         put_list(&mut bytes, tokens.iter().copied());
         bytes.extend((self.ledgers.len() as u32).to_le_bytes());
         let mut cells: Vec<Vec<u32>> = Vec::with_capacity(self.ledgers.len());
@@ -207,6 +210,7 @@ impl Model {
             self.clear(sequence);
             return Err(error);
         }
+        self.texts.set(sequence, saved.long);
         Ok(saved.tokens)
     }
 

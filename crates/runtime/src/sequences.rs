@@ -94,6 +94,7 @@ impl Model {
             self.clear(to);
         } else if self.exists(to) {
             self.ledgers.iter_mut().for_each(|ledger| ledger.copy(from, to));
+            self.texts.set(to, self.texts.is_long(from));
         }
     }
 
@@ -101,6 +102,7 @@ impl Model {
     pub fn clear(&mut self, sequence: u32) {
         if self.exists(sequence) {
             self.ledgers.iter_mut().for_each(|ledger| ledger.clear(sequence));
+            self.forget_text(sequence);
         }
     }
 

@@ -99,6 +99,7 @@ pub fn options(config: &Config, sequences: u32, outputs: u32) -> Result<ModelOpt
         keys: cache_format(context.type_k)?,
         values: cache_format(context.type_v)?,
         full_window_cache: context.full_window,
+        only_long_texts: false,
         purpose: Purpose::Generate,
         causal: config.embedding.causal,
     })

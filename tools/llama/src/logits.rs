@@ -38,7 +38,10 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let rows = config.context.micro_batch.min(config.context.batch).min(ROWS);
     // An encoder reads its input in one step.
     config.context.micro_batch = if reads { rows.max(longest) } else { rows };
-    let mut model = load::model(&opened, &config, &console, sequences, rows)?;
+    // As llama.cpp computes them with all of the model's context, whatever -c is here.
+    let options = load::options(&config, sequences, rows)?;
+    let options = puna_runtime::ModelOptions { only_long_texts: true, ..options };
+    let mut model = load::model_with(&opened, &config, &console, &options)?;
     if reads != model.has_encoder() {
         return Err(Failure::Failed(if reads {
             "the model has no encoder, so it takes no --decoder-tokens".into()
