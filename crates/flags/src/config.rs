@@ -557,6 +557,18 @@ pub struct Server {
     pub tls_key: Option<PathBuf>,
     /// Certificate chain for TLS.
     pub tls_certificate: Option<PathBuf>,
+    /// A folder of models that are all served.
+    pub models_folder: Option<PathBuf>,
+    /// An INI file of models that are all served.
+    pub models_preset: Option<PathBuf>,
+    /// Models that may be loaded at the same time; 0 for any number.
+    pub models_most: usize,
+    /// Requests load the models that they name.
+    pub models_autoload: bool,
+    /// Seconds without requests after which the model's memory is freed.
+    pub sleep: Option<u32>,
+    /// A router started this server.
+    pub routed: bool,
 }
 
 impl Default for Server {
@@ -593,6 +605,12 @@ impl Default for Server {
             page: true,
             tls_key: None,
             tls_certificate: None,
+            models_folder: None,
+            models_preset: None,
+            models_most: 4,
+            models_autoload: true,
+            sleep: None,
+            routed: false,
         }
     }
 }

@@ -6,16 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use puna_chat::Template;
-use puna_engine::{Engine, UNLIMITED};
+use puna_engine::UNLIMITED;
 use puna_grammar::Grammar;
 use puna_sampling::{DEFAULT_BREAKERS, Parameters};
 use puna_tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
+use crate::report::Reports;
+use crate::residence::Residence;
+
 /// The model that is served.
 pub struct Served {
     /// Runs it; each of its sequences is a slot.
-    pub engine: Engine,
+    pub engine: Arc<Residence>,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
     /// Its chat template.
@@ -180,6 +183,8 @@ pub struct Options {
     pub audit: Option<AuditOptions>,
     /// Where warnings go.
     pub warnings: Warnings,
+    /// Where the router that started this server is told of it; it also says whose requests are.
+    pub routed: Option<Reports>,
     /// Serve other machines without a key.
     pub allow_unauthenticated: bool,
     /// Web pages that may use the server: `*` for all, `localhost` for those of this machine, or origins.
@@ -202,6 +207,8 @@ pub struct Options {
     pub queue: usize,
     /// Largest body of a request in bytes.
     pub body_bytes: usize,
+    /// How long a client may take to send what comes before a body, and how long a connection may be idle.
+    pub head_time: Duration,
     /// How long a client may take to send a body.
     pub body_time: Duration,
     /// How long what is sent may wait for a client that does not take it.
@@ -222,6 +229,7 @@ impl Default for Options {
             key_file: None,
             audit: None,
             warnings: Warnings::default(),
+            routed: None,
             allow_unauthenticated: false,
             origins: vec!["localhost".into()],
             metrics: false,
@@ -233,6 +241,7 @@ impl Default for Options {
             slot_bytes: 1 << 30,
             queue: 512,
             body_bytes: 16 << 20,
+            head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),
             write_time: Duration::from_secs(60),
             ping: Some(Duration::from_secs(30)),

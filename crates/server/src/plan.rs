@@ -85,7 +85,7 @@ impl Plan {
         let deadline =
             fields.integer(&["t_max_predict_ms"], -1..=INT)?.and_then(|time| u64::try_from(time).ok());
         let ping = match fields.integer(&["sse_ping_interval"], -1..=86_400)? {
-            None => app.options.ping,
+            None => app.front.options.ping,
             Some(seconds) if seconds > 0 => Some(Duration::from_secs(seconds as u64)),
             Some(_) => None,
         };

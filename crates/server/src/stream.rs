@@ -74,7 +74,7 @@ pub async fn answer(
 ) -> ApiResult<Response> {
     let plan = Arc::new(plan);
     caller.note(app, &plan).await;
-    let mut generation = Generation::start(app, caller, &plan)?;
+    let mut generation = Generation::start(app, caller, &plan).await?;
     if !plan.stream {
         let endings = generation.complete().await?;
         return Ok(json_response(&protocol.whole(endings)));

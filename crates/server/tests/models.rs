@@ -14,7 +14,7 @@ use puna_conformance::zoo;
 use puna_engine::{Aids, Engine, EngineOptions, GUESSED_ROWS, NgramSettings, SpeculationSettings, proposers};
 use puna_gguf::{Array, File, Metadata, OpenOptions, Value as Stored};
 use puna_runtime::{Model, ModelOptions, Placement};
-use puna_server::{Defaults, Facts, Served, Server};
+use puna_server::{Defaults, Facts, Residence, Served, Server};
 use puna_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -102,7 +102,7 @@ fn equal_requests_get_equal_answers() {
         let proposers = proposers(kinds, &settings, None).unwrap();
         let aids = Aids { proposers, ..Aids::default() };
         let served = Served {
-            engine: Engine::start_with(model, engine_options, aids).unwrap(),
+            engine: Residence::new(Engine::start_with(model, engine_options, aids).unwrap()),
             tokenizer,
             template: Template::parse("", "", "").unwrap(),
             facts: Facts::default(),
@@ -161,7 +161,7 @@ fn a_real_model_answers_eight_clients() {
         .expect("the engine starts");
     let template = Template::parse(&source, "<|im_start|>", "<|im_end|>").unwrap();
     let served = Served {
-        engine,
+        engine: Residence::new(engine),
         tokenizer,
         template,
         facts: Facts::default(),

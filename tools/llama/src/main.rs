@@ -33,6 +33,7 @@ mod invocation;
 mod load;
 mod logits;
 mod measure;
+mod models;
 mod pages;
 mod perplexity;
 mod prompt;

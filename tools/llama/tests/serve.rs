@@ -191,3 +191,85 @@ fn other_machines_need_a_key() {
     assert_eq!(run.code, 1, "{}", run.err);
     assert!(run.err.contains("--allow-unauthenticated"), "{}", run.err);
 }
+
+/// A request with a JSON body; the whole answer.
+fn post(address: &str, path: &str, body: &str) -> String {
+    let head = format!("POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len());
+    ask(address, &format!("{head}{body}"))
+}
+
+/// Processes whose parent this is.
+#[cfg(target_os = "linux")]
+fn children(parent: u32) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_child = |process: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        // Number, name in brackets, state, parent.
+        let parent_is = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
+        parent_is == Some(parent)
+    };
+    numbers.filter(is_child).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn many_models_end_with_their_router() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("zoo.gguf");
+    model(&path);
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(folder.path().join("cut.gguf"), &whole[..whole.len() / 2]).unwrap();
+    let preset = folder.path().join("models.ini");
+    std::fs::write(&preset, "[zoo]\nalias = z\nn-predict = 3\nsleep-idle-seconds = 1\n").unwrap();
+    let (models, preset) = (folder.path().to_str().unwrap(), preset.to_str().unwrap());
+    let mut command = common::llama(&[
+        "serve",
+        "--models-dir",
+        models,
+        "--models-preset",
+        preset,
+        "-c",
+        "64",
+        "--port",
+        "0",
+        "-t",
+        "1",
+    ]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("{line:?}"));
+    let answer = post(address, "/completion", "{\"model\":\"z\",\"prompt\":[1,2],\"ignore_eos\":true}");
+    assert!(answer.contains("\"tokens_predicted\":3") && answer.contains("\"model\":\"zoo\""), "{answer}");
+    let refused = post(address, "/completion", "{\"model\":\"cut\",\"prompt\":[1,2]}");
+    assert!(
+        refused.starts_with("HTTP/1.0 500") && refused.contains("'cut' could not be loaded"),
+        "{refused}"
+    );
+    let start = Instant::now();
+    while !ask(address, "GET /models HTTP/1.0\r\n\r\n").contains("\"sleeping\"") {
+        assert!(start.elapsed() < Duration::from_secs(15), "it does not sleep");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let again = post(address, "/completion", "{\"model\":\"zoo\",\"prompt\":[1,2],\"ignore_eos\":true}");
+    assert!(again.contains("\"tokens_predicted\":3"), "{again}");
+    let served = children(child.id());
+    assert_eq!(served.len(), 1, "one process for the model that is loaded");
+    // Even a router that is killed leaves nobody behind.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let start = Instant::now();
+    while std::path::Path::new(&format!("/proc/{}", served[0])).exists() {
+        assert!(start.elapsed() < Duration::from_secs(15), "the model's process goes on");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn one_model_or_many() {
+    let error = common::failure(2, &["serve", "-m", "x.gguf", "--models-dir", "."]);
+    assert!(error.contains("--models-dir"), "{error}");
+    let error = common::failure(1, &["serve", "--models-dir", "no-such-folder"]);
+    assert!(error.contains("no-such-folder"), "{error}");
+}

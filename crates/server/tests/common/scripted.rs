@@ -66,7 +66,11 @@ impl Scripted {
             held.windows(name.len()).rposition(|part| part == name).map(|place| place + name.len())
         };
         let letter = |hash: u64| BYTES + u32::from(b'a') + (hash % 26) as u32;
-        if after(&bytes("@nan:")).is_some() {
+        if after(&bytes("@abort:")).is_some()
+            || after(&bytes("@late:")).is_some_and(|end| held.len() > end + 20)
+        {
+            std::process::abort();
+        } else if after(&bytes("@nan:")).is_some() {
             row.fill(f32::NAN);
         } else if after(&bytes("@random:")).is_some() {
             (0..26).for_each(|hash| row[letter(hash) as usize] = 20.0);
