@@ -61,8 +61,9 @@ fn serve(
     console: Console,
     routed: Option<Reports>,
 ) -> Result<(), Failure> {
-    let console = Arc::new(console);
-    let mut options = options(invocation, config)?;
+    let about = config.server.alias.clone().filter(|_| routed.is_some());
+    let console = Arc::new(console.about(about));
+    let mut options = options(config)?;
     let hearing = console.clone();
     options.warnings = Warnings::to(move |message| hearing.warn(message));
     options.routed = routed;
