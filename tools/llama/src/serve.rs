@@ -63,7 +63,7 @@ fn serve(
 ) -> Result<(), Failure> {
     let about = config.server.alias.clone().filter(|_| routed.is_some());
     let console = Arc::new(console.about(about));
-    let mut options = options(config)?;
+    let mut options = options(invocation, config)?;
     let hearing = console.clone();
     options.warnings = Warnings::to(move |message| hearing.warn(message));
     options.routed = routed;
