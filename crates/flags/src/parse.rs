@@ -93,6 +93,40 @@ impl<C> Spec<C> {
         Ok(Outcome::Run { config, warnings })
     }
 
+    /// The flags of a command line in the form `--name=value`, each by its own name. Arguments that are no flags, and
+    /// flags that only print something, are left out.
+    pub fn plain(&self, arguments: &[OsString]) -> Result<Vec<String>, UsageError> {
+        Ok(match self.normalise(arguments)? {
+            Normal::Arguments(plain) => plain.into_iter().take_while(|argument| argument != "--").collect(),
+            Normal::Action(_) => Vec::new(),
+        })
+    }
+
+    /// A setting of a file in the form `--name=value`. Its key is a spelling of a flag without dashes, or its environment
+    /// variable; the value of a flag that takes none says whether it is on. Nothing for a flag that is off anyway.
+    pub fn setting(&self, key: &str, value: &str) -> Result<Option<String>, UsageError> {
+        let known = self.flags().find(|flag| flag.env == Some(key));
+        let known = known.map(|flag| Found { flag, positive: true });
+        let dashes = [format!("--{key}"), format!("-{key}")];
+        let found = known.or_else(|| dashes.iter().find_map(|spelling| self.find(spelling)));
+        let Some(Found { flag, positive }) = found else { return Err(self.unknown(format!("--{key}"))) };
+        let wrong = |reason: String| UsageError::BadValue {
+            flag: format!("--{}", flag.name()),
+            value: value.to_owned(),
+            reason,
+        };
+        match flag.kind {
+            Kind::NotYet { .. } => Err(UsageError::NotYet { flag: format!("--{key}") }),
+            Kind::Action(_) => Err(wrong("this only prints something".into())),
+            Kind::Value { .. } => Ok(Some(format!("--{}={value}", flag.name()))),
+            Kind::Switch(_) => match (boolean(value).map_err(wrong)? == positive, flag.negative_name()) {
+                (true, _) => Ok(Some(format!("--{}", flag.name()))),
+                (false, Some(negative)) => Ok(Some(format!("--{negative}"))),
+                (false, None) => Ok(None),
+            },
+        }
+    }
+
     /// Brings arguments into the form `--name=value`, with everything that is no flag at the end.
     fn normalise(&self, arguments: &[OsString]) -> Result<Normal, UsageError> {
         let mut plain = Vec::new();
