@@ -108,6 +108,11 @@ impl Weights {
         self.matrices(weight)[0].activation(self.features, if self.deterministic { 1 } else { rows })
     }
 
+    /// Whether a row's result must not depend on how many rows share its step.
+    pub fn is_deterministic(&self) -> bool {
+        self.deterministic
+    }
+
     /// A decoded tensor.
     pub fn vector(&self, weight: WeightId) -> &[f32] {
         match &self.loaded[weight.index()] {
