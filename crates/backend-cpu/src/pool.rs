@@ -62,10 +62,10 @@ pub struct Waiting {
 }
 
 impl Default for Waiting {
-    // About 200 us of spinning cover the usual imbalance of two chunks and what happens between two tokens. To wake a
-    // thread takes far longer than a stage, most of all where the core has to come back from its hypervisor.
+    // About 10 us of spinning covers the usual imbalance of two chunks; after that the core is worth more to
+    // a preempted worker than the few microseconds a wake-up costs.
     fn default() -> Self {
-        Self { spins: 4000, yields: 8 }
+        Self { spins: 200, yields: 8 }
     }
 }
 
@@ -284,7 +284,7 @@ impl Shared {
             if chunks == 0 {
                 return;
             }
-            self.take_part(0, epoch, chunks, None);
+            self.take_part(0, epoch, chunks);
             seen = epoch;
         }
     }
@@ -295,12 +295,14 @@ impl Shared {
         let mut pace = Pace::new();
         while !self.shutdown.load(Ordering::SeqCst) {
             let (epoch, chunks) = unpack(self.wait(worker, seen));
-            pace.begin();
-            self.take_part(worker, epoch, chunks, Some(&mut pace));
-            seen = epoch;
-            if let Some(time) = pace.pause() {
+            if let Some(time) = pace.begin() {
                 self.rest(time);
+                pace.rested();
+                continue;
             }
+            self.take_part(worker, epoch, chunks);
+            pace.end();
+            seen = epoch;
         }
     }
 
@@ -316,10 +318,9 @@ impl Shared {
         }
     }
 
-    /// Works on stage `epoch` as far as there are chunks left, and opens the next one if this completes it. `pace` sees
-    /// how long chunks take; whoever leads has none, for it never rests.
-    fn take_part(&self, worker: usize, epoch: u64, chunks: usize, pace: Option<&mut Pace>) {
-        let finished = self.claim_and_run(worker, epoch, chunks, pace);
+    /// Works on stage `epoch` as far as there are chunks left, and opens the next one if this completes it.
+    fn take_part(&self, worker: usize, epoch: u64, chunks: usize) {
+        let finished = self.claim_and_run(worker, epoch, chunks);
         if finished > 0 {
             let done = self.done.0.fetch_add(finished as u32, Ordering::AcqRel) as usize + finished;
             if done == chunks {
@@ -331,7 +332,7 @@ impl Shared {
 
     /// Claims and runs chunks of stage `epoch` until none is left, those of the worker's own range first, so
     /// that the same worker sees the same data run after run. Returns how many were claimed.
-    fn claim_and_run(&self, worker: usize, epoch: u64, chunks: usize, mut pace: Option<&mut Pace>) -> usize {
+    fn claim_and_run(&self, worker: usize, epoch: u64, chunks: usize) -> usize {
         let threads = self.workers.len();
         let mut finished = 0;
         for step in 0..threads {
@@ -357,9 +358,6 @@ impl Shared {
                 match ticket.compare_exchange_weak(word, claim, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => {
                         self.run_chunk(worker, next);
-                        if let Some(pace) = &mut pace {
-                            pace.chunk_done();
-                        }
                         finished += 1;
                         word = ticket.load(Ordering::Relaxed);
                     }
