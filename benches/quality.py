@@ -7,7 +7,7 @@ file's logits from those of the same file decoded to F32, ours and another engin
 
 MODEL (best in F32 or F16) is quantised to each format and the result decoded to F32, both by `llama quantize`; each
 engine is compared with its own F32 logits, so that only what happens to quantised weights counts. Prints a table, and ends with
-status 1 if ours is further off than the peer anywhere. Nothing but the standard library is needed.
+status 1 if ours is further off than the peer anywhere, by more than two standard errors. Nothing but the standard library is needed.
 """
 import argparse, os, re, shlex, subprocess, sys, tempfile
 
@@ -25,13 +25,15 @@ def run(command):
 
 
 def divergence(program, decoded, quantised, text, folder):
-    """Mean divergence of the quantised file's predictions from those of the decoded file."""
+    """Mean divergence of the quantised file's predictions from those of the decoded file, and its standard error."""
     base = os.path.join(folder, "base")
     common = ["-f", text[0], "--chunks", str(text[1]), "-c", "512"]
     run(program + ["-m", decoded, *common, "--kl-divergence-base", base])
     printed = run(program + ["-m", quantised, *common, "--kl-divergence", "--kl-divergence-base", base])
-    found = re.search(r"Mean\s+KLD:\s*(-?[0-9.e+-]+)", printed)
-    return float(found.group(1)) if found else None
+    found = re.search(r"Mean\s+KLD:\s*(-?[0-9.e+-]+)\s*\S+\s*([0-9.e+-]+)", printed)
+    if not found:
+        sys.exit(f"{program[0]} printed no divergence:\n{printed[-2000:]}")
+    return float(found.group(1)), float(found.group(2))
 
 
 def main():
@@ -55,12 +57,12 @@ def main():
         for name in options.formats.split(","):
             run([options.ours, "quantize", "--allow-requantize", options.model, quantised, name])
             run([options.ours, "quantize", "--allow-requantize", quantised, decoded, "F32"])
-            own = divergence(ours, decoded, quantised, text, folder)
+            own, own_error = divergence(ours, decoded, quantised, text, folder)
             cells = [f"{own:.6f}", "-", "-"]
             if peer:
-                other = divergence(peer, decoded, quantised, text, folder)
-                cells[1:] = [f"{other:.6f}", f"{own / other:.2f}" if other else "-"]
-                if own > other:
+                other, other_error = divergence(peer, decoded, quantised, text, folder)
+                cells[1:] = [f"{other:.6f}", f"{own / other:.2f}" if other > 2 * other_error else "-"]
+                if own - other > 2 * (own_error**2 + other_error**2) ** 0.5:
                     worse.append(name)
             print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
     if worse:
