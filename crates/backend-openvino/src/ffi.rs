@@ -53,6 +53,21 @@ pub fn version() -> String {
     }
 }
 
+/// Whether this processor multiplies tiles of bf16 numbers (AMX).
+pub fn has_tiles() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{__cpuid, __cpuid_count};
+        // Bits of "amx-bf16" and "amx-tile" among the structured extended features.
+        const TILES: u32 = 1 << 22 | 1 << 24;
+        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & TILES == TILES
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
+}
+
 fn check(status: sys::ov_status_e) -> Result<(), Failure> {
     if status == OK {
         return Ok(());

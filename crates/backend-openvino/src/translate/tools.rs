@@ -84,6 +84,19 @@ impl Translator<'_> {
         self.model.op("Concat", "opset1", &[("axis", axis.to_string())], parts, element)
     }
 
+    /// Consecutive parts of an axis.
+    pub(super) fn split(&mut self, x: Port, lengths: &[i64], axis: i64) -> Vec<Port> {
+        let (axis, parts) = (self.integer(axis), self.integers(lengths));
+        let elements = vec![self.model.element(x); lengths.len()];
+        self.model.op_many("VariadicSplit", "opset1", &[], &[x, axis, parts], &elements)
+    }
+
+    pub(super) fn squeeze(&mut self, x: Port, axis: i64) -> Port {
+        let axis = self.integers(&[axis]);
+        let element = self.model.element(x);
+        self.model.op("Squeeze", "opset1", &[], &[x, axis], element)
+    }
+
     /// Elements `start..end` of an axis.
     pub(super) fn slice(&mut self, x: Port, start: i64, end: i64, axis: i64) -> Port {
         let [start, end, step, axis] = [start, end, 1, axis].map(|value| self.integers(&[value]));
