@@ -88,10 +88,15 @@ impl Blocks {
             self.has_bf16[block] = bf16;
             if index * BLOCK < past {
                 let bytes = BLOCK * self.cell_bytes();
-                let numbers: &mut [u16] = bytemuck::cast_slice_mut(&mut self.bytes_mut()[block * bytes..][..bytes]);
+                let numbers: &mut [u16] =
+                    bytemuck::cast_slice_mut(&mut self.bytes_mut()[block * bytes..][..bytes]);
                 match bf16 {
-                    true => numbers.iter_mut().for_each(|x| *x = bf16::from_f32(f16::from_bits(*x).to_f32()).to_bits()),
-                    false => numbers.iter_mut().for_each(|x| *x = f16::from_f32(bf16::from_bits(*x).to_f32()).to_bits()),
+                    true => numbers
+                        .iter_mut()
+                        .for_each(|x| *x = bf16::from_f32(f16::from_bits(*x).to_f32()).to_bits()),
+                    false => numbers
+                        .iter_mut()
+                        .for_each(|x| *x = f16::from_f32(bf16::from_bits(*x).to_f32()).to_bits()),
                 }
             }
         }

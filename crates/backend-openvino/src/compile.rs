@@ -17,7 +17,6 @@ use crate::pages::BLOCK;
 use crate::partition::{OpenVinoPartition, Program};
 use crate::settings::Settings;
 use crate::translate::{CacheForm, Choices, Feed, Translated, translate};
-use crate::weights::Kind;
 
 /// One way to compile a translation.
 struct Variant {
@@ -36,7 +35,7 @@ impl OpenVinoPartition {
         let base = Choices {
             form: self.device.form(),
             manual_attention: settings.manual_attention(&plugin),
-            kind: Kind::of(&plugin, settings.quantises_activations(&plugin)),
+            kind: settings.kind(&plugin),
             keys: cache_element(self.options.keys)?,
             values: cache_element(self.options.values)?,
             ..Choices::default()
@@ -119,10 +118,7 @@ impl OpenVinoPartition {
         }
         if self.device.settings.dump_ir {
             let extents = choices.tokens.map_or("dynamic".to_owned(), |tokens| tokens.to_string());
-            write(
-                &format!("model_{}_{extents}.xml", self.segment.nodes.start),
-                &translated.model.to_xml(),
-            )?;
+            write(&format!("model_{}_{extents}.xml", self.segment.nodes.start), &translated.model.to_xml())?;
         }
         Ok(())
     }
@@ -157,7 +153,7 @@ impl OpenVinoPartition {
                 device.profile(|| "compiled model shared within the process".to_owned());
                 return Some(shared);
             }
-            let folder = device.settings.compiled_model_folder.as_ref()?;
+            let folder = self.compiled_model_folder()?;
             let bytes = Entry::new(folder, &variant.manifest).find()?;
             // A file that the library refuses is one that is not there.
             let compiled = device.core.import(&bytes, &device.plugin).ok()?;
@@ -173,6 +169,13 @@ impl OpenVinoPartition {
             }
         });
         self.share(variants);
+    }
+
+    /// Where compiled models are kept. Those that have variables end the process inside of OpenVINO 2026.4.1 when they are
+    /// read back and run, so they are not.
+    fn compiled_model_folder(&self) -> Option<&Path> {
+        let folder = self.device.settings.compiled_model_folder.as_deref();
+        folder.filter(|_| self.device.form() != CacheForm::Stateful)
     }
 
     /// Lets other partitions of the process find these compiled models.
@@ -202,9 +205,8 @@ impl OpenVinoPartition {
                 .core
                 .compile(&model, &device.plugin, &variant.properties)
                 .map_err(|error| self.failed(format!("compiling: {error}")))?;
-            if let Some(folder) = &device.settings.compiled_model_folder
-                && let Err(error) =
-                    Entry::new(folder, &variant.manifest).keep(|path| compiled.export(path))
+            if let Some(folder) = self.compiled_model_folder()
+                && let Err(error) = Entry::new(folder, &variant.manifest).keep(|path| compiled.export(path))
             {
                 device.log(&format!("the compiled model is not kept: {error}"));
             }
@@ -228,14 +230,25 @@ impl OpenVinoPartition {
     fn read(&self, translated: &mut Translated, form: CacheForm) -> Result<Model, BackendError> {
         let failed = |what: &str, reason: String| self.failed(format!("{what}: {reason}"));
         let reduces_memory = self.device.settings.reduces_memory();
-        let tensor = Tensor::filled(translated.blob.length(), |bytes| {
+        let fill = |bytes: &mut [u8]| {
             translated.blob.fill(bytes, |weight| {
                 if reduces_memory {
                     self.weights.release(weight);
                 }
             });
-        });
-        let tensor = tensor.map_err(|error| failed("constants", error))?;
+        };
+        let length = translated.blob.length();
+        let spilled =
+            self.device.settings.spill_folder().map(|folder| Tensor::spilled(&folder, length, fill));
+        let tensor = match spilled {
+            Some(Ok(tensor)) => tensor,
+            other => {
+                if let Some(Err(error)) = other {
+                    self.device.log(&format!("constants stay in memory: {error}"));
+                }
+                Tensor::filled(length, fill).map_err(|error| failed("constants", error))?
+            }
+        };
         let xml = translated.model.to_xml();
         let mut model = self.device.core.read(&xml, tensor).map_err(|error| failed("reading", error))?;
         if let (CacheForm::Paged, Some(shim)) = (form, &self.device.shim) {

@@ -65,8 +65,7 @@ pub(crate) fn manifest(
     for weight in used {
         let declared = &segment.graph.weights[weight.index()];
         let bytes = weights.bytes(weight);
-        let (first, last) =
-            (&bytes[..bytes.len().min(SAMPLE)], &bytes[bytes.len().saturating_sub(SAMPLE)..]);
+        let (first, last) = (&bytes[..bytes.len().min(SAMPLE)], &bytes[bytes.len().saturating_sub(SAMPLE)..]);
         let (name, shape, dtype) = (&declared.name, &declared.shape, declared.dtype);
         let _ = writeln!(manifest, "{name} {shape:?} {dtype} {:016x} {:016x}", fnv(first), fnv(last));
     }

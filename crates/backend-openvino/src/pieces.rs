@@ -124,7 +124,8 @@ mod tests {
 
     use super::*;
 
-    const FREE: Limits = Limits { rows: usize::MAX, full_or_single: false, spans: usize::MAX, paged: false, long: None };
+    const FREE: Limits =
+        Limits { rows: usize::MAX, full_or_single: false, spans: usize::MAX, paged: false, long: None };
 
     fn step(lengths: &[u32], starts: &[Option<u32>], ends: &[u32]) -> (Step, GroupStep) {
         let mut group = GroupStep::default();
@@ -168,7 +169,10 @@ mod tests {
         let (mut step, group) = step(&[1, 40, 50, 1, 1], &[None; 5], &[0, 1, 2, 3, 4]);
         step.groups = vec![group];
         assert_eq!(rows(&cut(&step, None, Limits { long: Some(32), ..FREE })), [0..1, 1..91, 91..93]);
-        assert_eq!(rows(&cut(&step, None, Limits { long: Some(64), ..FREE })), std::slice::from_ref(&(0..93)));
+        assert_eq!(
+            rows(&cut(&step, None, Limits { long: Some(64), ..FREE })),
+            std::slice::from_ref(&(0..93))
+        );
     }
 
     #[test]
@@ -190,8 +194,7 @@ mod tests {
     #[test]
     fn a_fixed_model_of_a_recurrence_takes_full_runs_or_single_rows() {
         let (step, group) = step(&[6], &[Some(3)], &[4]);
-        let pieces =
-            cut(&step, Some(&group), Limits { rows: 4, full_or_single: true, spans: 1, ..FREE });
+        let pieces = cut(&step, Some(&group), Limits { rows: 4, full_or_single: true, spans: 1, ..FREE });
         assert_eq!(rows(&pieces), [0..4, 4..5, 5..6]);
         assert_eq!(pieces[0].starts, [Some(3)]);
         assert_eq!(pieces[1].starts, [Some(4)]);

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::weights::Kind;
+
 /// Looks up a variable.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
@@ -32,8 +34,11 @@ pub struct Settings {
     pub memory_optimize: bool,
     /// Pages of the file are given back while weights are taken in; unset: as `memory_optimize`.
     pub reduce_compile_memory: Option<bool>,
-    /// Constants are freed once the model is compiled; unset: as `memory_optimize`, on GPU.
+    /// Pages of the file are given back once the model is compiled; unset: as `memory_optimize`, on GPU.
     pub release_weights: Option<bool>,
+    /// Folder for a file that constants lie in, so that the system can drop their pages; unset: `/var/tmp` where
+    /// memory is saved.
+    pub spill_folder: Option<PathBuf>,
     /// Times are logged.
     pub profiling: bool,
     /// The segment is written to `cgraph_ov.txt`.
@@ -100,14 +105,29 @@ pub const VARIABLES: &[Variable] = &[
     row("GGML_OPENVINO_MANUAL_GQA_ATTN", "attention as products and softmax (default: on GPU)", |s, v| {
         s.manual_attention = Some(on(v));
     }),
-    row("GGML_OPENVINO_MEMORY_OPTIMIZE", "the next two, unless they are set", |s, v| {
-        s.memory_optimize = on(v);
-    }),
-    row("GGML_OPENVINO_REDUCE_COMPILE_MEM", "gives pages of the file back while loading", |s, v| {
-        s.reduce_compile_memory = Some(on(v));
-    }),
-    row("GGML_OPENVINO_RELEASE_WEIGHTS", "frees constants once the model is compiled (GPU)", |s, v| {
-        s.release_weights = Some(on(v));
+    row(
+        "GGML_OPENVINO_MEMORY_OPTIMIZE",
+        "the next two, unless they are set; no model of their own for prompts",
+        |s, v| {
+            s.memory_optimize = on(v);
+        },
+    ),
+    row(
+        "GGML_OPENVINO_REDUCE_COMPILE_MEM",
+        "gives pages of the file back while constants are made",
+        |s, v| {
+            s.reduce_compile_memory = Some(on(v));
+        },
+    ),
+    row(
+        "GGML_OPENVINO_RELEASE_WEIGHTS",
+        "gives pages of the file back once the model is compiled (default: on GPU)",
+        |s, v| {
+            s.release_weights = Some(on(v));
+        },
+    ),
+    row("GGML_OPENVINO_SPILL_DIR", "folder of a file without a name that constants lie in", |s, v| {
+        s.spill_folder = text(v).map(PathBuf::from);
     }),
     row("GGML_OPENVINO_PROFILING", "logs times of translation, compilation and runs", |s, v| {
         s.profiling = on(v);
@@ -187,6 +207,11 @@ impl Settings {
         device.starts_with("CPU") && group.is_none_or(|(_, group)| group != "0")
     }
 
+    /// Kind of device, for the codings of weights. To save memory, weights are not written larger than they are in the file.
+    pub fn kind(&self, device: &str) -> Kind {
+        Kind::of(device, self.quantises_activations(device) && !self.memory_optimize)
+    }
+
     /// Whether weights are given back once a model is compiled.
     pub fn releases_weights(&self, device: &str) -> bool {
         self.release_weights.unwrap_or(self.memory_optimize && device.starts_with("GPU"))
@@ -211,6 +236,13 @@ impl Settings {
             (key.clone(), if bf16(key) { "bf16".to_owned() } else { value.clone() })
         };
         properties.iter().map(change).collect()
+    }
+
+    /// Where constants lie, if not in memory alone.
+    pub fn spill_folder(&self) -> Option<PathBuf> {
+        let usual =
+            || self.reduces_memory().then(|| PathBuf::from("/var/tmp")).filter(|folder| folder.is_dir());
+        self.spill_folder.clone().or_else(usual)
     }
 
     /// Properties that a model is compiled with. Those of the user come last and win.
@@ -350,7 +382,10 @@ mod tests {
         };
         let cpu = Settings::default().properties("CPU", 3);
         assert!(has(&cpu, "INFERENCE_NUM_THREADS", "3") && has(&cpu, DYNAMIC_QUANTIZATION, "32"));
-        assert!(Settings::default().quantises_activations("CPU"));
+        assert_eq!(Settings::default().kind("CPU"), Kind::CpuDynamic);
+        assert_eq!(read(&[("GGML_OPENVINO_MEMORY_OPTIMIZE", "1")]).kind("CPU"), Kind::Cpu);
+        let exact = read(&[("GGML_OPENVINO_PROPERTIES", "DYNAMIC_QUANTIZATION_GROUP_SIZE=0")]);
+        assert_eq!(exact.kind("CPU"), Kind::Cpu);
         let npu = read(&[
             ("GGML_OPENVINO_NPU_COMPILE_CONFIG", "optimization-level=3"),
             ("GGML_OPENVINO_CACHE_DIR", "/c"),

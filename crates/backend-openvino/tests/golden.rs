@@ -67,7 +67,8 @@ impl Sketch {
             let format = weight.dtype.format();
             (0..elements / format.block * format.bytes).map(|byte| byte as u8 % 64).collect()
         };
-        let weights: Arc<dyn WeightSource> = Arc::new(Counting(self.graph.weights.iter().map(bytes).collect()));
+        let weights: Arc<dyn WeightSource> =
+            Arc::new(Counting(self.graph.weights.iter().map(bytes).collect()));
         let graph = Arc::new(self.graph);
         let (_, segment): (_, Segment) = partition(&graph, |_| 0).remove(0);
         let translated = translate(&segment, &weights, choices);
@@ -188,8 +189,7 @@ fn attention() {
             CacheGroup::Window(length) => MaskRule::Window(length),
             _ => MaskRule::Causal,
         };
-        let op =
-            Attention { state, scale: 0.5, mask, soft_cap: None, alibi_max_bias: None, relative: None };
+        let op = Attention { state, scale: 0.5, mask, soft_cap: None, alibi_max_bias: None, relative: None };
         let result = sketch.push(op, &inputs);
         sketch.check(name, result, &Choices { form, manual_attention, ..Choices::default() });
     }
@@ -210,8 +210,7 @@ fn fixed_extents() {
         relative: None,
     };
     let result = sketch.push(op, &inputs);
-    let choices =
-        Choices { tokens: Some(16), outputs: Some(1), cells: Some(vec![64]), ..Choices::default() };
+    let choices = Choices { tokens: Some(16), outputs: Some(1), cells: Some(vec![64]), ..Choices::default() };
     sketch.check("attention_fixed", result, &choices);
 }
 

@@ -51,9 +51,8 @@ impl Sequences {
         let cells = vec![CELLS * count; graph.groups().len()];
         let caches = CacheOptions { keys: cache, values: cache, sequences: count, cells };
         let (_, segment) = partition(&graph, |_| 0).remove(0);
-        let mut partition = backend
-            .load(DeviceId(0), segment, weights, &caches, &mut |_| true)
-            .expect("the segment loads");
+        let mut partition =
+            backend.load(DeviceId(0), segment, weights, &caches, &mut |_| true).expect("the segment loads");
         let bounds = Bounds { tokens: CELLS, outputs: count };
         let program = partition.compile(bounds).expect("the segment compiles");
         Self { graph, partition, program, lengths: vec![0; count as usize] }
@@ -62,7 +61,10 @@ impl Sequences {
     /// Appends tokens to sequences in one step; returns the logits after the last token of each.
     fn push(&mut self, texts: &[(usize, &[u32])]) -> Vec<Vec<f32>> {
         let mut step = Step::default();
-        let mut group = GroupStep { cell_positions: vec![0; self.lengths.len() * CELLS as usize], ..GroupStep::default() };
+        let mut group = GroupStep {
+            cell_positions: vec![0; self.lengths.len() * CELLS as usize],
+            ..GroupStep::default()
+        };
         for (sequence, tokens) in texts {
             let base = *sequence as u32 * CELLS;
             let first = self.lengths[*sequence];

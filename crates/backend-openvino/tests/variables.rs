@@ -114,7 +114,8 @@ fn switches_log_what_they_promise() {
 #[test]
 fn dumps_are_written() {
     let folder = into_a_folder();
-    let Some((backend, _)) = start(&[("GGML_OPENVINO_DUMP_CGRAPH", "1"), ("GGML_OPENVINO_DUMP_IR", "1")]) else {
+    let Some((backend, _)) = start(&[("GGML_OPENVINO_DUMP_CGRAPH", "1"), ("GGML_OPENVINO_DUMP_IR", "1")])
+    else {
         return;
     };
     let loaded = load(&backend).expect("it runs");
@@ -141,9 +142,10 @@ fn dumps_are_written() {
 fn operations_without_translation_are_named() {
     let Some((backend, lines)) = start(&[("GGML_OPENVINO_LOG_UNSUPPORTED_OPS", "1")]) else { return };
     let names = zoo::models();
-    let other = names.iter().map(|model| graph_of(&model.name).1).find(|graph| {
-        (0..graph.nodes.len()).any(|node| !backend.supports(graph, node))
-    });
+    let other = names
+        .iter()
+        .map(|model| graph_of(&model.name).1)
+        .find(|graph| (0..graph.nodes.len()).any(|node| !backend.supports(graph, node)));
     if other.is_some() {
         assert!(said(&lines, "runs elsewhere: ") > 0);
     }
@@ -153,8 +155,7 @@ fn operations_without_translation_are_named() {
 fn a_compiled_model_is_kept_in_a_folder_and_found_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("text");
-    let variables =
-        [("GGML_OPENVINO_COMPILED_MODEL_CACHE_DIR", path), ("GGML_OPENVINO_PROFILING", "1")];
+    let variables = [("GGML_OPENVINO_COMPILED_MODEL_CACHE_DIR", path), ("GGML_OPENVINO_PROFILING", "1")];
     for is_second in [false, true] {
         let Some((backend, lines)) = start(&variables) else { return };
         load(&backend).expect("it runs");

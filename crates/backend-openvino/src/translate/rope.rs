@@ -74,7 +74,8 @@ impl Translator<'_> {
     /// Elements of the last of three axes in another order: each place of the first `dimensions` takes the element that
     /// `from` says.
     fn reordered(&mut self, x: Port, dimensions: i64, width: i64, from: fn(i64, i64) -> i64) -> Port {
-        let places = (0..width).map(|place| if place < dimensions { from(place, dimensions / 2) } else { place });
+        let places =
+            (0..width).map(|place| if place < dimensions { from(place, dimensions / 2) } else { place });
         let places = self.integers(&places.collect::<Vec<_>>());
         self.gather(x, places, 2, 0)
     }

@@ -51,7 +51,8 @@ fn refined(group: Group, codes: &mut [u8]) -> Group {
     }
     // Numbers so far from zero that their steps are finer than those of eight bits.
     let numbers = |code: u8| (code as f32 - group.zero) * group.scale;
-    let reach = codes.iter().map(|code| numbers(*code)).fold(0.0_f32, |a, b| if b.abs() > a.abs() { b } else { a });
+    let reach =
+        codes.iter().map(|code| numbers(*code)).fold(0.0_f32, |a, b| if b.abs() > a.abs() { b } else { a });
     let scale = reach / 255.0;
     codes.iter_mut().for_each(|code| *code = (numbers(*code) / scale).round().clamp(0.0, 255.0) as u8);
     Group { scale, zero: 0.0 }
