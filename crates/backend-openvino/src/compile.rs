@@ -287,14 +287,17 @@ impl OpenVinoPartition {
         Ok(())
     }
 
+    /// The tensors that the segment reads, each once.
     fn used_weights(&self) -> Vec<WeightId> {
         let nodes = &self.segment.graph.nodes[self.segment.nodes.clone()];
         let operands = nodes.iter().flat_map(|node| &node.inputs);
-        operands
-            .filter_map(|operand| match operand {
-                Operand::Weight(weight) => Some(*weight),
-                _ => None,
-            })
-            .collect()
+        let weights = operands.filter_map(|operand| match operand {
+            Operand::Weight(weight) => Some(*weight),
+            _ => None,
+        });
+        let mut weights: Vec<WeightId> = weights.collect();
+        weights.sort();
+        weights.dedup();
+        weights
     }
 }
