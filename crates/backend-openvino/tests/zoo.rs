@@ -153,7 +153,6 @@ fn a_cache_in_the_model_gives_the_same() {
 }
 
 #[test]
-#[ignore = "a model of the zoo ends the process inside of OpenVINO 2026.4.1; which one is not found yet"]
 fn fixed_extents_give_the_same() {
     let variables = [
         common::EXACT,

@@ -120,6 +120,12 @@ impl Translator<'_> {
     }
 
     pub(super) fn gather(&mut self, data: Port, indexes: Port, axis: i64, batch_axes: i64) -> Port {
+        // A look-up row by row ends the process inside of OpenVINO 2026.4.1 where extents are fixed and there is one row;
+        // but then it is a plain one.
+        let (indexes, batch_axes) = match self.choices.tokens {
+            Some(1) if batch_axes == 1 => (self.reshape(indexes, &[-1]), 0),
+            _ => (indexes, batch_axes),
+        };
         let axis = self.integer(axis);
         let element = self.model.element(data);
         self.model.op(
