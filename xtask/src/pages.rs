@@ -42,6 +42,11 @@ pub fn pages(files: &[TextFile]) -> Vec<Page> {
             rows: names(&mut puna_sampling::SAMPLERS.iter().map(|row| row.name)),
         },
         Page {
+            path: "docs/speculation.md",
+            what: "kind of speculation",
+            rows: names(&mut puna_flags::SPECULATION_TYPES.iter().copied()),
+        },
+        Page {
             path: "docs/tools.md",
             what: "tool",
             rows: files

@@ -33,6 +33,12 @@ pub trait Runner: Send {
     fn longest_truncation(&self, sequence: u32, wanted: u32) -> u32;
     /// Drops the positions from `position` on. An error leaves the sequence as it was.
     fn truncate(&mut self, sequence: u32, position: u32) -> Result<(), RuntimeError>;
+    /// Whether sequences can be truncated to where a step ended only.
+    fn keeps_checkpoints(&self) -> bool {
+        false
+    }
+    /// The sequence may be truncated to its present length later.
+    fn mark(&mut self, _sequence: u32) {}
     /// Drops everything of the sequence.
     fn clear(&mut self, sequence: u32);
     /// Drops `discard` positions after the first `keep` and moves the later ones down. An error leaves the
@@ -49,6 +55,10 @@ pub trait Runner: Send {
     /// Embeddings of texts, each in range and not empty: for each its row, or a row per token one after another.
     fn embed(&mut self, _: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, RuntimeError> {
         Err(RuntimeError::Purpose { purpose: "generating text" })
+    }
+    /// A number that tells saved sequences of this model from those of others.
+    fn identity(&mut self) -> u64 {
+        0
     }
     /// The sequence as bytes; `tokens` are those it holds, one for each position.
     fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError>;
@@ -114,12 +124,24 @@ impl Runner for Model {
         Model::truncate(self, sequence, position)
     }
 
+    fn keeps_checkpoints(&self) -> bool {
+        Model::keeps_checkpoints(self)
+    }
+
+    fn mark(&mut self, sequence: u32) {
+        Model::mark(self, sequence);
+    }
+
     fn clear(&mut self, sequence: u32) {
         Model::clear(self, sequence);
     }
 
     fn shift(&mut self, sequence: u32, keep: u32, discard: u32) -> Result<(), RuntimeError> {
         Model::shift(self, sequence, keep, discard)
+    }
+
+    fn identity(&mut self) -> u64 {
+        Model::identity(self)
     }
 
     fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError> {

@@ -2,6 +2,7 @@
 
 use crate::diffusion::Diffusion;
 use crate::embedding::Embedding;
+use crate::speculation::Speculation;
 use crate::values::Toggle;
 use crate::workshop::{
     BatchedBench, Convert, ConvertLegacy, Cvector, ExportLora, Gguf, GgufHash, GgufSplit, Imatrix,
@@ -27,6 +28,8 @@ pub struct Config {
     pub rope: Rope,
     /// How the next token is chosen.
     pub sampling: Sampling,
+    /// How texts are guessed ahead.
+    pub speculation: Speculation,
     /// Input text.
     pub prompt: Prompt,
     /// Conversation.
@@ -81,11 +84,25 @@ pub struct Log {
     pub file: Option<PathBuf>,
     /// Colours of messages.
     pub colors: Toggle,
+    /// A line of JSON for each message.
+    pub json: bool,
+    /// A letter for the level before each message.
+    pub prefix: bool,
+    /// The time before each message.
+    pub times: bool,
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Self { verbosity: None, disable: false, file: None, colors: Toggle::Auto }
+        Self {
+            verbosity: None,
+            disable: false,
+            file: None,
+            colors: Toggle::Auto,
+            json: false,
+            prefix: false,
+            times: false,
+        }
     }
 }
 
@@ -538,6 +555,12 @@ pub struct Server {
     pub cache_prompt: bool,
     /// MiB of memory for what slots held before; -1 for no limit.
     pub cache_mebibytes: i64,
+    /// Folder in which what slots hold outlives the program.
+    pub cache_folder: Option<PathBuf>,
+    /// MiB that this folder may have.
+    pub cache_folder_mebibytes: u32,
+    /// Least tokens of later parts of a prompt that are moved; 0 for none.
+    pub cache_reuse: u32,
     /// The text after a gap comes first.
     pub suffix_first: bool,
     /// Continue a conversation's last message if it is the assistant's.
@@ -588,6 +611,9 @@ impl Default for Server {
             ping: 30,
             cache_prompt: true,
             cache_mebibytes: 2048,
+            cache_folder: None,
+            cache_folder_mebibytes: 4096,
+            cache_reuse: 0,
             suffix_first: false,
             prefill: true,
             page: true,

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod checksum;
 mod draft;
 mod embed;
 mod encode;
@@ -23,6 +24,7 @@ mod texts;
 mod weights;
 
 pub use batch::{Batch, OutputRow, OutputRows, Outputs, Work};
+pub use checksum::Checksum;
 pub use draft::DraftOutputs;
 pub use error::{RuntimeError, SavedError};
 pub use estimate::{Estimate, estimate};

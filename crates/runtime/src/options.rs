@@ -106,8 +106,8 @@ impl ModelOptions {
 
 /// Positions are 32-bit signed integers; this leaves room for sums of two.
 const MOST_CELLS: u32 = 1 << 30;
-/// Recurrent states kept for each sequence: the newest one and two checkpoints to go back to.
-const RECURRENT_CELLS: u32 = 3;
+/// Recurrent states kept for each sequence: the one that a step reads, the one that it writes, and two anchors.
+const RECURRENT_CELLS: u32 = 4;
 const MOST_SEQUENCES: u32 = 1 << 16;
 
 /// Which device runs the model. Nodes that its back end lacks go to the first other back end that has them.

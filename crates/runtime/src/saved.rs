@@ -10,38 +10,23 @@ use puna_backend::WeightSource;
 use puna_graph::{CacheGroup, Graph, StateId, WeightId};
 use puna_quant::DType;
 
-use crate::{Model, RuntimeError, SavedError};
+use crate::{Checksum, Model, RuntimeError, SavedError};
 
 const MAGIC: &[u8; 8] = b"PUNASEQ\0";
 const VERSION: u32 = 2;
 /// Bytes before those that the checksum covers.
 const PREFIX: usize = 8 + 4 + 8 + 8;
 
-/// FNV-1a of 64 bits (Fowler, Noll and Vo). Any change of a single byte changes it.
-struct Hash(u64);
-
-impl Hash {
-    fn new() -> Self {
-        Self(0xCBF2_9CE4_8422_2325)
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ *byte as u64).wrapping_mul(0x0100_0000_01B3);
-        }
-    }
-}
-
 /// Identifies a model: its graph with all attributes, names and formats, and the first bytes of every weight, so
 /// that two trainings of one architecture differ.
 fn fingerprint(graph: &Graph, weights: &dyn WeightSource) -> u64 {
-    let mut hash = Hash::new();
+    let mut hash = Checksum::default();
     hash.add(graph.to_string().as_bytes());
     for index in 0..graph.weights.len() {
         let bytes = weights.bytes(WeightId(index as u32));
         hash.add(bytes.get(..64).unwrap_or(bytes));
     }
-    hash.0
+    hash.value()
 }
 
 /// What a saved sequence holds, checked for form but not against a model.
@@ -115,9 +100,7 @@ fn parse(bytes: &[u8]) -> Result<Saved<'_>, SavedError> {
         return Err(SavedError::Length { found, expected });
     }
     let checksum = reader.u64()?;
-    let mut hash = Hash::new();
-    hash.add(reader.rest);
-    if hash.0 != checksum {
+    if Checksum::of(reader.rest) != checksum {
         return Err(SavedError::Checksum);
     }
     let fingerprint = reader.u64()?;
@@ -194,13 +177,12 @@ impl Model {
             bytes.extend((contents.len() as u64).to_le_bytes());
             bytes.extend(contents);
         }
-        let mut hash = Hash::new();
-        hash.add(&bytes);
+        let checksum = Checksum::of(&bytes);
         let mut saved = Vec::with_capacity(PREFIX + bytes.len());
         saved.extend(MAGIC);
         saved.extend(VERSION.to_le_bytes());
         saved.extend(((PREFIX + bytes.len()) as u64).to_le_bytes());
-        saved.extend(hash.0.to_le_bytes());
+        saved.extend(checksum.to_le_bytes());
         saved.append(&mut bytes);
         Ok(saved)
     }
@@ -299,6 +281,14 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    /// A number that saved sequences of this model with these cache formats share.
+    pub fn identity(&mut self) -> u64 {
+        let mut hash = Checksum::default();
+        hash.add(&self.fingerprint().to_le_bytes());
+        self.formats().into_iter().for_each(|format| hash.add(&format.to_le_bytes()));
+        hash.value()
     }
 
     fn fingerprint(&mut self) -> u64 {

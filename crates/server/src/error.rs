@@ -241,6 +241,10 @@ impl From<EngineError> for ApiError {
             EngineError::Sampling(_)
             | EngineError::Runtime(_)
             | EngineError::Panic { .. }
+            // Those before an engine starts reach no request.
+            | EngineError::UnknownSpeculation { .. }
+            | EngineError::NoDraftModel { .. }
+            | EngineError::DiskCache { .. }
             | EngineError::Thread(_) => Kind::Internal,
         };
         Self::new(kind, error.to_string())

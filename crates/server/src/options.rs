@@ -86,6 +86,8 @@ pub struct Defaults {
     pub ignore_end: bool,
     /// Reuse what a slot holds of the same beginning.
     pub reuse: bool,
+    /// Later parts of a prompt of at least so many tokens are moved to where they are needed; 0 for none.
+    pub move_parts: usize,
     /// More variables of the chat template.
     pub template_values: Map<String, Value>,
     /// Continue a conversation's last message if it is the assistant's.
@@ -107,6 +109,7 @@ impl Default for Defaults {
             keep: 0,
             ignore_end: false,
             reuse: true,
+            move_parts: 0,
             template_values: Map::new(),
             prefill: true,
             infill: 2048,

@@ -24,6 +24,7 @@ struct Sizes {
     vocabulary: u32,
     sequences: u32,
     embeds: bool,
+    speculates: bool,
 }
 
 impl Sizes {
@@ -33,6 +34,7 @@ impl Sizes {
             vocabulary: engine.vocabulary(),
             sequences: engine.sequences(),
             embeds: engine.embeds(),
+            speculates: engine.speculates(),
         }
     }
 }
@@ -107,6 +109,11 @@ impl Residence {
     /// Whether the model makes embeddings instead of text.
     pub fn embeds(&self) -> bool {
         self.sizes.embeds
+    }
+
+    /// Whether it guesses how texts go on.
+    pub fn speculates(&self) -> bool {
+        self.sizes.speculates
     }
 
     /// Whether weights and caches are freed now.

@@ -47,6 +47,7 @@ mod session;
 mod shards;
 mod simple;
 mod source;
+mod speculation;
 mod tokenize;
 mod tools;
 

@@ -4,14 +4,18 @@ use crate::chat::template::Renderer;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{constraint, file_types, files, interrupt, load, models, pages, recommended, session};
-use puna_engine::{Engine, EngineOptions, UNLIMITED};
+use crate::{
+    constraint, file_types, files, interrupt, load, models, pages, recommended, session, speculation,
+};
+use puna_engine::{Aids, DiskCache, Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
 use puna_server::{
     AuditOptions, Defaults, Embeds, Facts, Options, Report, Reports, Residence, Served, Server, ServerError,
     Stopper, Tls, Warnings,
 };
+use puna_tokenizer::Tokenizer;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -61,7 +65,8 @@ fn serve(
     console: Console,
     routed: Option<Reports>,
 ) -> Result<(), Failure> {
-    let console = Arc::new(console);
+    let about = config.server.alias.clone().filter(|_| routed.is_some());
+    let console = Arc::new(console.about(about));
     let mut options = options(invocation, config)?;
     let hearing = console.clone();
     options.warnings = Warnings::to(move |message| hearing.warn(message));
@@ -86,18 +91,34 @@ fn serve(
 fn model(opened: &load::Opened, config: &Config, console: &Console, parallel: u32) -> Result<Model, Failure> {
     match config.embedding.serve || config.embedding.serve_ranks {
         true => embedder(opened, config, console, parallel),
-        false => load::model(opened, config, console, parallel, parallel),
+        false => load::model(opened, config, console, parallel, parallel + speculation::rows(config)),
     }
 }
 
-fn engine(model: Model, config: &Config) -> Result<Engine, Failure> {
+/// Starts the engine with what helps it.
+fn engine(
+    invocation: &Invocation,
+    config: &Config,
+    console: &Console,
+    tokenizer: &Tokenizer,
+    model: Model,
+) -> Result<Engine, Failure> {
     let options = EngineOptions {
         step_tokens: model.options().micro_batch,
         context_shift: config.context.shift,
         store_bytes: usize::try_from(config.server.cache_mebibytes)
             .map_or(usize::MAX, |mebibytes| mebibytes.saturating_mul(1 << 20)),
     };
-    Engine::start(model, options).map_err(|error| Failure::Failed(error.to_string()))
+    let aids = Aids {
+        proposers: match model.embedded_rows() {
+            None => {
+                speculation::proposers(invocation, config, console, tokenizer, model.options().sequences)?
+            }
+            Some(_) => Vec::new(),
+        },
+        disk: disk(&config.server)?,
+    };
+    Engine::start_with(model, options, aids).map_err(|error| Failure::Failed(error.to_string()))
 }
 
 /// An engine that sleeps when the flags say so.
@@ -113,7 +134,9 @@ fn residence(
     let reload = move || {
         let again = || {
             let opened = load::open(&invocation, &config, &console, true)?;
-            self::engine(model(&opened, &config, &console, parallel)?, &config)
+            let tokenizer = opened.tokenizer(&console)?;
+            let model = model(&opened, &config, &console, parallel)?;
+            self::engine(&invocation, &config, &console, &tokenizer, model)
         };
         again().map_err(|failure| failure.message())
     };
@@ -158,6 +181,7 @@ fn served(
         keep: config.context.keep,
         ignore_end: config.sampling.ignore_eos,
         reuse: config.server.cache_prompt,
+        move_parts: config.server.cache_reuse as usize,
         template_values: renderer.values,
         prefill: config.server.prefill,
         infill: config.context.batch as usize,
@@ -178,8 +202,16 @@ fn served(
     // All caches in their largest form, and a few numbers for each position.
     let caches: u64 = model.memory().iter().map(|memory| memory.caches).sum();
     let slot_bytes = caches.saturating_mul(2) + 64 * u64::from(model.information().context) + (1 << 20);
-    let engine = residence(invocation, config, console, self::engine(model, config)?, parallel);
+    let engine = self::engine(invocation, config, console, &tokenizer, model)?;
+    let engine = residence(invocation, config, console, engine, parallel);
     Ok((Served { engine, tokenizer, template: renderer.template, facts, defaults, embeds }, slot_bytes))
+}
+
+/// The folder in which what slots hold outlives the program.
+fn disk(server: &puna_flags::Server) -> Result<Option<DiskCache>, Failure> {
+    let limit = u64::from(server.cache_folder_mebibytes) << 20;
+    let open = |folder: &PathBuf| DiskCache::open(folder, limit);
+    server.cache_folder.as_ref().map(open).transpose().map_err(|error| Failure::Failed(error.to_string()))
 }
 
 /// Loads a model that makes embeddings or ranks. Texts that see themselves as a whole are as long as a step, so that is

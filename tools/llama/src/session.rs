@@ -3,9 +3,9 @@
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{console, constraint, interrupt, load, recommended};
+use crate::{console, constraint, interrupt, load, recommended, speculation};
 use puna_chat::Stops;
-use puna_engine::{Engine, EngineOptions, Event, FinishReason, Request, Timings};
+use puna_engine::{Aids, Engine, EngineOptions, Event, FinishReason, Request, Timings};
 use puna_flags::{Config, Sampling, Spec};
 use puna_grammar::Grammar;
 use puna_runtime::{Model, ModelInformation};
@@ -82,7 +82,8 @@ impl Session {
         let tokenizer = opened.tokenizer(console)?;
         let grammar = config.sampling.grammar.as_ref();
         let grammar = constraint::grammar(invocation, grammar, || grammar_tokens(&tokenizer))?;
-        let model = load::model(&opened, config, console, 1, 1)?;
+        let model = load::model(&opened, config, console, 1, 1 + speculation::rows(config))?;
+        let proposers = speculation::proposers(invocation, config, console, &tokenizer, 1)?;
         warn_of_shift(&model, config, console);
         let information = model.information().clone();
         let cache_bytes = model.memory().iter().map(|memory| memory.caches).sum();
@@ -103,7 +104,8 @@ impl Session {
         let begin = i32::from(config.context.keep > 0 && tokenizer.vocabulary().add_bos());
         Ok(Self {
             end_of_generation: tokenizer.vocabulary().end_of_generation_tokens().collect(),
-            engine: Engine::start(model, options).map_err(|error| Failure::Failed(error.to_string()))?,
+            engine: Engine::start_with(model, options, Aids { proposers, ..Aids::default() })
+                .map_err(|error| Failure::Failed(error.to_string()))?,
             tokenizer,
             information,
             template: metadata.optional_str("tokenizer.chat_template").map(|text| text.map(str::to_owned)),
@@ -300,8 +302,12 @@ pub fn summary(timings: &Timings) -> String {
         0 => String::new(),
         cached => format!(" (+{cached} reused)"),
     };
+    let guessed = match timings.guessed_tokens {
+        0 => String::new(),
+        guessed => format!(" ({} of {guessed} guessed ones right)", timings.accepted_tokens),
+    };
     format!(
-        "[ prompt: {} tokens{cached}, {:.1} t/s | generation: {} tokens, {:.1} t/s ]",
+        "[ prompt: {} tokens{cached}, {:.1} t/s | generation: {} tokens{guessed}, {:.1} t/s ]",
         timings.prompt_tokens,
         timings.prompt_per_second(),
         timings.generated_tokens,

@@ -193,6 +193,34 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .env("LLAMA_ARG_CACHE_RAM")
     .default("2048")
     .tools(SERVE),
+    Flag::value(
+        "--cache-disk",
+        "DIR",
+        "Folder in which what slots hold outlives the program",
+        |c: &mut Config, v| {
+            c.server.cache_folder = Some(path(v)?);
+            Ok(())
+        },
+    )
+    .tools(SERVE),
+    Flag::value("--cache-disk-size", "MIB", "Largest size of that folder", |c: &mut Config, v| {
+        c.server.cache_folder_mebibytes = at_least(v, 1)?;
+        Ok(())
+    })
+    .default("4096")
+    .tools(SERVE),
+    Flag::value(
+        "--cache-reuse",
+        "N",
+        "Move later parts of a prompt, of at least N tokens, instead of computing them again; 0 means never",
+        |c: &mut Config, v| {
+            c.server.cache_reuse = integer(v)?;
+            Ok(())
+        },
+    )
+    .env("LLAMA_ARG_CACHE_REUSE")
+    .default("0")
+    .tools(SERVE),
     Flag::switch("--spm-infill", "The text after a gap comes first", |c: &mut Config, on| {
         c.server.suffix_first = on;
     })
@@ -273,7 +301,6 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .env("LLAMA_ARG_MODELS_AUTOLOAD")
     .default("on")
     .tools(SERVE),
-    Flag::not_yet("--cache-reuse", "N", "Move later parts of a prompt").tools(SERVE),
     Flag::value(
         "--sleep-idle-seconds",
         "SECONDS",

@@ -117,15 +117,15 @@ pub async fn slots(app: Arc<App>, call: Call) -> ApiResult<Response> {
     if call.query("fail_on_no_slot").is_some_and(|value| value != "0") && none_free {
         return Err(ApiError::new(Kind::Unavailable, "no slot is free"));
     }
-    let context = app.served.engine.context();
+    let (context, speculative) = (app.served.engine.context(), app.served.engine.speculates());
     let slot = |(id, view): (usize, &Option<Arc<View>>)| match view {
-        None => json!({ "id": id, "n_ctx": context, "speculative": false, "is_processing": false }),
+        None => json!({ "id": id, "n_ctx": context, "speculative": speculative, "is_processing": false }),
         Some(view) => {
             let load = |counter: &std::sync::atomic::AtomicUsize| counter.load(Ordering::Relaxed);
             let decoded = load(&view.decoded);
             let predict = view.settings["n_predict"].as_i64().unwrap_or(-1);
             json!({
-                "id": id, "n_ctx": context, "speculative": false, "is_processing": busy(view),
+                "id": id, "n_ctx": context, "speculative": speculative, "is_processing": busy(view),
                 "id_task": view.task, "n_prompt_tokens": view.prompt,
                 "n_prompt_tokens_processed": load(&view.processed), "n_prompt_tokens_cache": load(&view.cached),
                 "params": view.settings,

@@ -115,11 +115,14 @@ impl Runner for Scripted {
         let mut outputs = Outputs { width: VOCABULARY as usize, rows: Vec::new(), logits: Vec::new() };
         for work in &batch.work {
             let sequence = work.sequence as usize;
-            self.held[sequence].extend(&work.tokens);
-            if work.outputs == OutputRows::Last {
-                let position = self.held[sequence].len() as u32 - 1;
-                outputs.rows.push(OutputRow { sequence: work.sequence, position });
-                outputs.logits.extend(self.logits(&self.held[sequence]));
+            for (index, token) in work.tokens.iter().enumerate() {
+                self.held[sequence].push(*token);
+                let last = index + 1 == work.tokens.len();
+                if work.outputs == OutputRows::All || (last && work.outputs == OutputRows::Last) {
+                    let position = self.held[sequence].len() as u32 - 1;
+                    outputs.rows.push(OutputRow { sequence: work.sequence, position });
+                    outputs.logits.extend(self.logits(&self.held[sequence]));
+                }
             }
         }
         Ok(outputs)
