@@ -8,18 +8,16 @@
 
 use std::time::{Duration, Instant};
 
-/// How often to look, at most.
-const LOOK: Duration = Duration::from_millis(1);
-/// A shorter wait for a core has other reasons, such as the system's own work.
-const LOST: Duration = Duration::from_micros(500);
-/// Nor is a wait of less than this part of the time of importance.
-const PART: u32 = 8;
+/// How often to look, at most: several time slices, for a single one that is lost costs less than a rest.
+const LOOK: Duration = Duration::from_millis(16);
+/// A worker that waits for less than this part of the time is worth its core.
+const PART: u32 = 4;
 /// Where stages usually take longer than this, half a core is better than none.
 const SHORT: Duration = Duration::from_micros(200);
 /// Longer stages count as this in the mean.
 const LONG: Duration = Duration::from_micros(800);
 /// The first rest.
-const SHORTEST: Duration = Duration::from_millis(8);
+const SHORTEST: Duration = Duration::from_millis(32);
 /// No rest is longer: after it, the worker sees whether the core is free again.
 const LONGEST: Duration = Duration::from_millis(500);
 
@@ -77,7 +75,7 @@ impl Pace {
 
     /// How long to rest if of the last `time` so much was lost.
     fn judge(&mut self, time: Duration, lost: Duration) -> Option<Duration> {
-        if lost < LOST || lost * PART < time || self.usual > SHORT {
+        if lost * PART < time || self.usual > SHORT {
             return None;
         }
         // A long time without a wait is a sign that the last ones had passing reasons.
@@ -128,18 +126,17 @@ mod tests {
         let mut pace = Pace::new();
         let ms = Duration::from_millis;
         pace.usual = Duration::from_micros(10);
-        assert_eq!(pace.judge(ms(3), ms(2)), Some(SHORTEST));
-        assert_eq!(pace.judge(ms(3), ms(2)), Some(2 * SHORTEST));
+        assert_eq!(pace.judge(ms(16), ms(8)), Some(SHORTEST));
+        assert_eq!(pace.judge(ms(16), ms(8)), Some(2 * SHORTEST));
         for _ in 0..10 {
-            pace.judge(ms(3), ms(2));
+            pace.judge(ms(16), ms(8));
         }
-        assert_eq!(pace.judge(ms(3), ms(2)), Some(LONGEST));
+        assert_eq!(pace.judge(ms(16), ms(8)), Some(LONGEST));
         pace.looked = pace.rested + 3 * LONGEST;
-        assert_eq!(pace.judge(ms(3), ms(2)), Some(SHORTEST), "the last rest was long ago");
-        assert_eq!(pace.judge(ms(3), LOST / 2), None, "a short wait");
-        assert_eq!(pace.judge(ms(1000), ms(2)), None, "a small part of the time");
+        assert_eq!(pace.judge(ms(16), ms(8)), Some(SHORTEST), "the last rest was long ago");
+        assert_eq!(pace.judge(ms(16), ms(3)), None, "a small part of the time");
         pace.usual = 2 * SHORT;
-        assert_eq!(pace.judge(ms(3), ms(2)), None, "long stages are worth sharing");
+        assert_eq!(pace.judge(ms(16), ms(8)), None, "long stages are worth sharing");
     }
 
     #[test]
@@ -164,6 +161,6 @@ mod tests {
                 .collect();
             workers.into_iter().map(|worker| worker.join().unwrap()).sum::<Duration>()
         });
-        assert!(waited > LOST, "{waited:?}");
+        assert!(waited > Duration::from_millis(1), "{waited:?}");
     }
 }
