@@ -262,7 +262,10 @@ impl Keys {
             return Ok(None);
         }
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let bearer = bearer.and_then(|value| value.strip_prefix("Bearer "));
+        // Names of schemes have no case (RFC 9110, 11.1).
+        let bearer = bearer
+            .and_then(|value| value.split_once(' '))
+            .and_then(|(scheme, secret)| scheme.eq_ignore_ascii_case("bearer").then_some(secret));
         let plain = headers.get("x-api-key").and_then(|value| value.to_str().ok());
         let given = [bearer, plain];
         let listed = self.listed.read().unwrap_or_else(PoisonError::into_inner);
@@ -341,6 +344,8 @@ mod tests {
             keys.check(&headers, Some("any")).is_ok_and(|key| key.is_some())
         };
         assert!(check("authorization", "Bearer two"));
+        assert!(check("authorization", "bearer two"), "names of schemes have no case");
+        assert!(!check("authorization", "Basic two"));
         assert!(check("x-api-key", "one"));
         assert!(!check("authorization", "two"));
         assert!(!check("authorization", "Bearer twos"));
