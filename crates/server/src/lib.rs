@@ -32,6 +32,7 @@ mod server;
 mod speech;
 mod stream;
 mod tls;
+mod tool_choice;
 
 pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};
 pub use grammar::grammar_tokens;
