@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Talks to `llama serve` with the client packages that people use, and checks what they make of the answers.
 
-    pip install -r requirements.txt
+    pip install -r requirements.txt && npm ci
     python3 clients.py PATH/TO/llama [MODEL.gguf]
 
 Without a model the starter model is used. Prints a line for each check; the exit code is 1 if one fails.
 """
 
+import pathlib
 import socket
 import subprocess
 import sys
@@ -208,6 +209,15 @@ def ollama_client(server):
     assert len(server.ollama.ps().models) == 1
     error = expect(ollama.ResponseError, lambda: server.ollama.chat(model="any", messages=[{"role": "x", "content": "y"}]))
     assert "role" in error.error, error.error
+
+
+@check
+def openai_for_node(server):
+    folder = pathlib.Path(__file__).parent
+    if not (folder / "node_modules").is_dir():
+        print(f"skipped: 'npm ci' was not run in {folder}")
+        return
+    subprocess.run(["node", folder / "clients.mjs", server.url, KEY], check=True, timeout=300)
 
 
 @check

@@ -87,6 +87,28 @@ fn inside_condition(before: &str) -> bool {
     false
 }
 
+/// Mentions of number formats in files of architectures: formats are a matter of files and back ends.
+pub fn check_architectures(files: &[TextFile]) -> Vec<String> {
+    /// Files of the crate that are no architecture: the builder declares weights with their formats.
+    const BUILDER: &[&str] = &["crates/models/src/builder.rs", "crates/models/src/error.rs"];
+    let mut faults = Vec::new();
+    for file in
+        files.iter().filter(|file| file.crate_folder() == Some("crates/models") && file.is_library_source())
+    {
+        if BUILDER.contains(&file.path.as_str()) {
+            continue;
+        }
+        let code = RustText::new(&file.text).product_code();
+        for word in ["DType", "puna_quant"] {
+            for found in find_word(&code, word) {
+                let line = line_number(&code, found.start);
+                faults.push(format!("{}:{line}: {word}: architectures know no number formats", file.path));
+            }
+        }
+    }
+    faults
+}
+
 /// Crates whose root does not begin with a description.
 pub fn check_descriptions(files: &[TextFile]) -> Vec<String> {
     let roots = files.iter().filter(|file| file.crate_folder().is_some() && is_crate_root(&file.path));
@@ -113,6 +135,16 @@ mod tests {
     #[test]
     fn features_are_in_one_crate() {
         crate::assert_clean(check_features(&all()));
+    }
+
+    #[test]
+    fn architectures_know_no_number_formats() {
+        crate::assert_clean(check_architectures(&all()));
+        let faults = |path: &str, text: &str| check_architectures(&[TextFile::sample(path, text)]).len();
+        assert_eq!(faults("crates/models/src/llama.rs", "fn f(d: puna_quant::DType) {}"), 2);
+        assert_eq!(faults("crates/models/src/llama.rs", "// DType\nfn f() {}"), 0);
+        assert_eq!(faults("crates/models/src/builder.rs", "fn f(d: DType) {}"), 0);
+        assert_eq!(faults("crates/graph/src/graph.rs", "fn f(d: DType) {}"), 0);
     }
 
     #[test]

@@ -42,6 +42,11 @@ pub fn pages(files: &[TextFile]) -> Vec<Page> {
             rows: names(&mut puna_sampling::SAMPLERS.iter().map(|row| row.name)),
         },
         Page {
+            path: "docs/speculation.md",
+            what: "kind of speculation",
+            rows: names(&mut puna_flags::SPECULATION_TYPES.iter().copied()),
+        },
+        Page {
             path: "docs/tools.md",
             what: "tool",
             rows: files
@@ -203,8 +208,24 @@ mod tests {
         let files = all();
         let pages = pages(&files);
         let known = &pages.iter().find(|page| page.what == "tool").expect("there is a page of tools").rows;
-        for (name, _) in TOOLS {
+        for (index, (name, set)) in TOOLS.iter().enumerate() {
             assert!(known.iter().any(|tool| tool == name), "{TOOLS_TABLE} has no {name}: {known:?}");
+            // Two tools with one bit would get one another's flags.
+            let same = TOOLS[..index].iter().find(|(_, other)| other.has(*set));
+            assert!(same.is_none(), "{name} shares its constant in ToolSet with {same:?}");
+        }
+    }
+
+    #[test]
+    fn the_readme_names_every_tool() {
+        let files = all();
+        let readme = files.iter().find(|file| file.path == "README.md").expect("there is a README");
+        let pages = pages(&files);
+        for tool in &pages.iter().find(|page| page.what == "tool").expect("there is a page of tools").rows {
+            assert!(
+                readme.text.contains(&format!("`llama {tool}`")),
+                "README.md: the tool {tool} has no line"
+            );
         }
     }
 

@@ -201,8 +201,10 @@ impl Lowering<'_> {
             | Op::GatedLinearAttention(_)
             | Op::Rwkv7(_) => self.recurrence(index, node, value),
             Op::BlockAttention(attention) => self.block_attention(node, attention, value),
-            // These read other rows than their own.
-            Op::MeanRows(_)
+            // These read other rows than their own, or what the step brings.
+            Op::Features(_)
+            | Op::PreferFeatured(_)
+            | Op::MeanRows(_)
             | Op::Convolution(_)
             | Op::GroupNorm(_)
             | Op::FillColumns(_)

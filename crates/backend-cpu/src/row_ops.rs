@@ -145,7 +145,9 @@ impl RowOp {
                 if *place == RopePlace::Own {
                     rope.fill_table(frequencies, magnitude, positions, &mut out, range);
                 } else {
-                    let positions: Vec<i32> = positions.iter().map(|position| place.at(*position)).collect();
+                    let rows = positions.iter().zip(frame.step.long_rows());
+                    let positions: Vec<i32> =
+                        rows.map(|(position, long)| place.at(*position, long)).collect();
                     rope.fill_table(frequencies, magnitude, &positions, &mut out, range);
                 }
             }

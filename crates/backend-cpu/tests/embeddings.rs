@@ -15,7 +15,7 @@ use puna_models::{BuildOptions, Pooling, Purpose, build};
 fn values(cpu: &Cpu, model: &EmbeddingModel, file: &Arc<File>, kind: &str, count: usize) -> Vec<f32> {
     let pooling = Pooling::from_name(kind);
     let purpose = pooling.map_or(Purpose::Generate, |pooling| Purpose::Embed(Some(pooling)));
-    let options = BuildOptions { context: 256, purpose, causal: None };
+    let options = BuildOptions { context: 256, purpose, ..BuildOptions::default() };
     let graph = build(&file.metadata, &file.tensors, &options).expect("the model builds");
     if pooling.is_none() {
         let (encoder, tokens) = model.encoder_and_decoder(&graph);

@@ -100,12 +100,13 @@ impl Columns<'_> {
 }
 
 /// Cosines and sines of rows at these positions, `[rows, pairs]` each, padded with zeros.
-pub(crate) fn rotations(table: &RopeTable, positions: &[i32], rows: usize) -> [Vec<f32>; 2] {
+pub(crate) fn rotations(table: &RopeTable, positions: &[i32], long: &[bool], rows: usize) -> [Vec<f32>; 2] {
     let pairs = table.frequencies.len();
     let mut all = [vec![0.0; rows * pairs], vec![0.0; rows * pairs]];
     for (row, position) in positions.iter().enumerate() {
+        let position = table.place.at(*position, long.get(row).copied().unwrap_or(false));
         for (pair, frequency) in table.frequencies.iter().enumerate() {
-            let (sine, cosine) = (table.place.at(*position) as f64 * frequency).sin_cos();
+            let (sine, cosine) = (position as f64 * frequency).sin_cos();
             all[0][row * pairs + pair] = (cosine * table.magnitude as f64) as f32;
             all[1][row * pairs + pair] = (sine * table.magnitude as f64) as f32;
         }

@@ -46,6 +46,7 @@ impl OpenVinoPartition {
     ) -> Result<(Vec<i64>, Data), BackendError> {
         let rows = program.choices.tokens.map_or(piece.rows.len(), |tokens| tokens as usize);
         let positions = &step.positions[piece.rows.clone()];
+        let long = step.long_rows();
         let groups = self.segment.graph.groups();
         let in_model = |group: usize| program.choices.form == CacheForm::Stateful && groups[group].is_kept();
         let cells = |group: usize| if in_model(group) { self.appended } else { self.capacity[group] };
@@ -75,7 +76,8 @@ impl OpenVinoPartition {
             }
             Feed::Value(value) => return self.boundary_rows(*value, piece, rows, outputs, program, boundary),
             Feed::Cosines(table) | Feed::Sines(table) => {
-                let [cosines, sines] = rotations(&program.ropes[*table], positions, rows);
+                let [cosines, sines] =
+                    rotations(&program.ropes[*table], positions, &long[piece.rows.clone()], rows);
                 let pairs = program.ropes[*table].frequencies.len() as i64;
                 let data = if matches!(feed, Feed::Cosines(_)) { cosines } else { sines };
                 (vec![rows as i64, pairs], Data::F32(data))

@@ -40,7 +40,7 @@ enum State {
 
 fn state(backend: &OpenVino, model: &zoo::ZooModel) -> State {
     let file = Arc::new(model.open());
-    let options = BuildOptions { context: 256, ..BuildOptions::default() };
+    let options = BuildOptions { context: 256, only_long_texts: true, ..BuildOptions::default() };
     let graph = build(&file.metadata, &file.tensors, &options).expect("the model builds");
     if let Some(node) = (0..graph.nodes.len()).find(|node| !backend.supports(&graph, *node)) {
         return State::Partly(graph.nodes[node].op.name());

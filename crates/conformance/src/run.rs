@@ -92,28 +92,19 @@ impl SingleSequence {
         Self { graph, partition, program, length: 0 }
     }
 
-    /// Appends tokens and returns the logits of each, `[tokens, vocabulary]`.
-    pub fn push(&mut self, tokens: &[u32]) -> Vec<f32> {
-        self.step(tokens, 0)
-    }
-
-    /// Appends tokens and returns the logits of the last, `[vocabulary]`.
-    pub fn push_last(&mut self, tokens: &[u32]) -> Vec<f32> {
-        self.step(tokens, tokens.len() as u32 - 1)
-    }
-
     /// Starts the sequence again.
     pub fn reset(&mut self) {
         self.length = 0;
     }
 
-    fn step(&mut self, tokens: &[u32], first_output: u32) -> Vec<f32> {
+    /// Appends tokens and returns the logits of each, `[tokens, vocabulary]`.
+    pub fn push(&mut self, tokens: &[u32]) -> Vec<f32> {
         let (first, end) = (self.length, self.length + tokens.len() as u32);
         self.length = end;
         let step = Step {
             tokens: tokens.to_vec(),
             positions: (first as i32..end as i32).collect(),
-            output_rows: (first_output..tokens.len() as u32).collect(),
+            output_rows: (0..tokens.len() as u32).collect(),
             groups: self.graph.groups().into_iter().map(|group| group_step(group, first, end)).collect(),
             sequences: std::iter::once(0..tokens.len() as u32).collect(),
             ..Step::default()

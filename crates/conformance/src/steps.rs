@@ -58,5 +58,6 @@ pub fn encoder_and_decoder(graph: &Graph, encoder: &[u32], tokens: &[u32]) -> St
         sequences: std::iter::once(0..rows).collect(),
         encoder_tokens: encoder.to_vec(),
         encoder_positions: encoder_positions.clone(),
+        ..Step::default()
     }
 }

@@ -236,6 +236,78 @@ impl EmbeddingModel {
     }
 }
 
+/// One draft head of the zoo.
+pub struct DraftModel {
+    /// Name of its header.
+    pub name: String,
+    /// Tokens of the text.
+    pub tokens: Vec<u32>,
+    /// Tokens of a block that is drafted after it.
+    pub block: Vec<u32>,
+    /// Numbers in a row of features.
+    pub width: usize,
+    /// `[tokens, width]`: states of the model that is drafted for.
+    pub features: Vec<f32>,
+    /// The best token after the text, or of the block's first row.
+    pub best: u32,
+    /// What it has to give, by kind: `fused`, `logits`, `hidden`, `next.logits`.
+    pub expected: BTreeMap<String, Vec<f32>>,
+    seed: u64,
+}
+
+/// Every draft head; what they have to give was computed in numpy.
+pub fn draft_models() -> Vec<DraftModel> {
+    let [_, own] = folders();
+    let folder = own.join("golden-draft");
+    let text = std::fs::read_to_string(folder.join("manifest.json")).expect("the drafts have a manifest");
+    let manifest: serde_json::Value = serde_json::from_str(&text).expect("the manifest is JSON");
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let numbers = |value: &serde_json::Value| -> Vec<u32> {
+        value.as_array().expect("a list").iter().map(|id| number(id) as u32).collect()
+    };
+    let (tokens, seed) = (numbers(&manifest["tokens"]), number(&manifest["seed"]));
+    let models = manifest["models"].as_object().expect("the manifest lists models");
+    let model = |(name, model): (&String, &serde_json::Value)| {
+        let width = number(&model["features"]) as usize;
+        let element = |index: usize| 6.0 * element("features", index as u64, seed);
+        let kinds = model["kinds"].as_array().expect("the manifest lists kinds");
+        let expected = kinds.iter().filter_map(serde_json::Value::as_str).map(|kind| {
+            let bytes = std::fs::read(folder.join(format!("{name}.{kind}.f32"))).expect("the file is there");
+            let floats = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            (kind.to_owned(), floats.collect())
+        });
+        DraftModel {
+            name: name.clone(),
+            tokens: tokens.clone(),
+            block: numbers(&manifest["block"]),
+            width,
+            features: (0..tokens.len() * width).map(element).collect(),
+            best: number(&model["best"]) as u32,
+            expected: expected.collect(),
+            seed,
+        }
+    };
+    models.iter().map(model).collect()
+}
+
+impl DraftModel {
+    fn header(&self) -> PathBuf {
+        let [_, own] = folders();
+        own.join("headers-draft").join(format!("{}.header", self.name))
+    }
+
+    /// The model, opened.
+    pub fn open(&self) -> File {
+        File::from_bytes(fill(&self.header(), self.seed)).expect("the zoo's files are good")
+    }
+
+    /// `general.architecture`.
+    pub fn architecture(&self) -> String {
+        let metadata = File::header(&self.header()).expect("the zoo's headers are good").metadata;
+        metadata.str("general.architecture").expect("a header has an architecture").to_string()
+    }
+}
+
 /// A model file from a header (a GGUF cut at its data section) and a seed. Element `i` of tensor `T` is made
 /// from `splitmix64(fnv1a64(T) ^ seed·G + (i + 1)·G)` as a number in [-1, 1), scaled by the kind of tensor.
 pub fn fill(header: &Path, seed: u64) -> Vec<u8> {

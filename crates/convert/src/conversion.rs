@@ -4,14 +4,14 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use puna_gguf::{Bytes, File, MAX_LAYERS, Metadata, TensorSpec, Value};
+use puna_gguf::{Bytes, File, MAX_LAYERS, Metadata, TensorSpec};
 use puna_quant::DType;
 
 use crate::architectures::{self, Architecture};
 use crate::config::{Config, read_json};
 use crate::keys::{Keys, rope_factors};
 use crate::model::Model;
-use crate::rules::{How, Name};
+use crate::rules::{How, Name, Named, Rule};
 use crate::{ConvertError, Recipe, Source, tokenizer};
 
 type Result<T> = std::result::Result<T, ConvertError>;
@@ -66,7 +66,12 @@ impl Conversion {
     pub fn open(folder: &Path, options: &Options) -> Result<Self> {
         let path = folder.join("config.json");
         if !path.is_file() {
-            return Err(ConvertError::NoConfig { path: folder.to_owned() });
+            let path = folder.to_owned();
+            return Err(if folder.is_dir() {
+                ConvertError::NoConfig { path }
+            } else {
+                ConvertError::NoFolder { path }
+            });
         }
         let mut json = read_json(&path)?;
         let architecture = architectures::find(&Config::new(json.clone()).classes())?;
@@ -215,6 +220,20 @@ enum Parts {
     Experts(BTreeMap<usize, Recipe>),
 }
 
+impl Parts {
+    /// The whole tensor; experts are stacked, and none may be missing.
+    fn whole(self, target: &str) -> Result<Recipe> {
+        let experts = match self {
+            Self::One(recipe) => return Ok(recipe),
+            Self::Experts(experts) => experts,
+        };
+        match experts.keys().enumerate().find(|(index, expert)| index != *expert) {
+            Some((expert, _)) => Err(ConvertError::MissingExpert { target: target.to_owned(), expert }),
+            None => Recipe::stack(experts.into_values().collect()),
+        }
+    }
+}
+
 fn tensors(
     model: &Model<'_>,
     options: &Options,
@@ -253,18 +272,7 @@ fn tensors(
         if matches!(rule.how, How::Skip) || (tied && rule.to == "output") {
             continue;
         }
-        let recipe = match source_name.strip_suffix("_blocks") {
-            Some(stem) => Recipe::mxfp4(model.source, source_name, &format!("{stem}_scales"))?,
-            None => Recipe::source(model.source, source_name)?,
-        };
-        let made = match rule.how {
-            How::Copy | How::Skip => vec![(rule.to, recipe)],
-            How::Transposed if recipe.shape.len() < 2 => vec![(rule.to, recipe)],
-            How::Transposed => vec![(rule.to, recipe.transpose()?)],
-            How::Map(function) | How::Rows(function) => vec![(rule.to, function(model, recipe)?)],
-            How::Split(function) => function(model, recipe)?,
-        };
-        for (to, recipe) in made {
+        for (to, recipe) in made(model, source_name, rule)? {
             let target = name.target(to, ending);
             let collision = |target: String| ConvertError::Collision { name: source_name.clone(), target };
             match (parts.get_mut(&target), name.expert) {
@@ -298,20 +306,27 @@ fn tensors(
         tensors.push((name.to_owned(), Recipe::values(name, values)));
     }
     for (_, target) in order {
-        let Some(part) = parts.remove(&target) else { continue };
-        let recipe = match part {
-            Parts::One(recipe) => recipe,
-            Parts::Experts(experts) => {
-                if let Some((expert, _)) = experts.keys().enumerate().find(|(index, expert)| index != *expert)
-                {
-                    return Err(ConvertError::MissingExpert { target, expert });
-                }
-                Recipe::stack(experts.into_values().collect())?
-            }
-        };
-        tensors.push((target, recipe));
+        if let Some(part) = parts.remove(&target) {
+            let recipe = part.whole(&target)?;
+            tensors.push((target, recipe));
+        }
     }
     Ok(tensors)
+}
+
+/// What a rule makes of a tensor of the folder: names without layer and ending, with recipes.
+fn made(model: &Model<'_>, source_name: &str, rule: &Rule) -> Result<Named> {
+    let recipe = match source_name.strip_suffix("_blocks") {
+        Some(stem) => Recipe::mxfp4(model.source, source_name, &format!("{stem}_scales"))?,
+        None => Recipe::source(model.source, source_name)?,
+    };
+    Ok(match rule.how {
+        How::Copy | How::Skip => vec![(rule.to, recipe)],
+        How::Transposed if recipe.shape.len() < 2 => vec![(rule.to, recipe)],
+        How::Transposed => vec![(rule.to, recipe.transpose()?)],
+        How::Map(function) | How::Rows(function) => vec![(rule.to, function(model, recipe)?)],
+        How::Split(function) => function(model, recipe)?,
+    })
 }
 
 fn is_scale_of_blocks(source: &Source, name: &str) -> bool {
@@ -337,14 +352,4 @@ pub fn stored_format(name: &str, recipe: &Recipe, wanted: DType) -> DType {
         _ if name.ends_with("ssm_a") || name.ends_with("ssm_d") => DType::F32,
         _ => wanted,
     }
-}
-
-/// The number that files give the format of most of their tensors.
-pub fn file_type(dtype: DType) -> Value {
-    Value::U32(match dtype {
-        DType::F32 => 0,
-        DType::F16 => 1,
-        DType::Q8_0 => 7,
-        _ => 32,
-    })
 }

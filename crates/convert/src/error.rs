@@ -14,6 +14,8 @@ pub enum ConvertError {
     TooLong { path: PathBuf, found: u64, most: u64 },
     #[error("{path} is not valid JSON: {reason}", path = path.display())]
     Json { path: PathBuf, reason: String },
+    #[error("there is no folder {path}", path = path.display())]
+    NoFolder { path: PathBuf },
     #[error("{path} has no config.json, so it is no model folder", path = path.display())]
     NoConfig { path: PathBuf },
     #[error("{path} has no weights: expected model.safetensors or model.safetensors.index.json", path = path.display())]

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use half::{bf16, f16};
 use puna_quant::DType;
 
-use crate::safetensors::Format;
+use crate::safetensors::{Entry, Format};
 use crate::{ConvertError, Source};
 
 /// A tensor to be: format and shape are known, the bytes come with [`Recipe::evaluate`].
@@ -67,6 +67,18 @@ enum Step {
     },
 }
 
+/// Refuses a tensor without elements: its other extents are bounded by nothing, and no weight is like that.
+fn has_elements(entry: &Entry) -> Result<(), ConvertError> {
+    match entry.shape.contains(&0) {
+        false => Ok(()),
+        true => Err(ConvertError::Shape {
+            name: entry.name.clone(),
+            shape: entry.shape.clone(),
+            what: "a weight: it has no elements".into(),
+        }),
+    }
+}
+
 /// The elements of `order.len()` axes at most.
 const MOST_AXES: usize = 6;
 
@@ -74,6 +86,7 @@ impl Recipe {
     /// A tensor of the folder.
     pub fn source(source: &Source, name: &str) -> Result<Self, ConvertError> {
         let entry = source.entry(name).ok_or_else(|| ConvertError::MissingKey { key: name.to_owned() })?;
+        has_elements(entry)?;
         let make = |dtype, step| Ok(Self { dtype, shape: entry.shape.clone(), name: name.to_owned(), step });
         match entry.format {
             Format::F32 => make(DType::F32, Step::Source),
@@ -98,6 +111,7 @@ impl Recipe {
             })
         };
         let (first, second) = (found(blocks)?, found(scales)?);
+        has_elements(first)?;
         let mut shape = first.shape.clone();
         let last = shape.pop();
         let byte = |format| matches!(format, Format::U8 | Format::F8E8m0);
@@ -384,7 +398,7 @@ fn tile(least: usize, count: usize) -> usize {
     if count > 1 { least.next_power_of_two() } else { least }
 }
 
-fn check_scale(source: &Source, entry: &crate::safetensors::Entry, scale: &str) -> Result<(), ConvertError> {
+fn check_scale(source: &Source, entry: &Entry, scale: &str) -> Result<(), ConvertError> {
     let wrong =
         |what: String| ConvertError::Shape { name: scale.to_owned(), shape: entry.shape.clone(), what };
     let shape = source.entry(scale).map(|scale| scale.shape.clone()).unwrap_or_default();
@@ -476,10 +490,15 @@ mod tests {
     use super::*;
 
     fn empty() -> Source {
+        with_header("{}")
+    }
+
+    /// A file without data.
+    fn with_header(header: &str) -> Source {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.safetensors");
-        let mut bytes = 2u64.to_le_bytes().to_vec();
-        bytes.extend(b"{}");
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
         std::fs::write(&path, bytes).expect("the file is written");
         Source::from_files(&[path]).expect("the file is sound")
     }
@@ -503,6 +522,15 @@ mod tests {
         let stacked = Recipe::stack(vec![matrix.clone(), matrix.clone()]).unwrap();
         assert_eq!(stacked.shape, [2, 2, 3]);
         assert_eq!(found(stacked).len(), 12);
+    }
+
+    #[test]
+    fn weights_without_elements_are_refused() {
+        // Nothing in the file bounds the other extents, whose product would overflow.
+        let entry = r#"{"dtype": "F32", "shape": [0, 9223372036854775808, 9223372036854775808], "data_offsets": [0, 0]}"#;
+        let source = with_header(&format!("{{\"a\": {entry}}}"));
+        let error = Recipe::source(&source, "a").expect_err("it has no elements").to_string();
+        assert!(error.contains("\"a\"") && error.ends_with("it has no elements"), "{error}");
     }
 
     #[test]

@@ -51,6 +51,7 @@ fn missing_and_damaged_files_are_named() {
     refused(folder.path(), "config.json is not valid JSON");
     fs::remove_file(folder.path().join("config.json")).expect("it is removed");
     refused(folder.path(), "has no config.json");
+    refused(&folder.path().join("nope"), "there is no folder");
 }
 
 #[test]

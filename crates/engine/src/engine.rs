@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use crate::worker::{Command, Worker};
-use crate::{EmbeddingSender, EngineError, Event, Request, RequestId, Runner};
+use crate::{DiskCache, EmbeddingSender, EngineError, Event, Proposer, Request, RequestId, Runner};
 
 /// Settings of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +30,16 @@ impl Default for EngineOptions {
 /// Called on the engine thread, so it must not block.
 pub type EventSender = Box<dyn FnMut(Event) -> bool + Send>;
 
+/// What helps an engine beside its model.
+#[derive(Default)]
+pub struct Aids {
+    /// Guess how texts go on; the first that has a guess is used. The model must have been loaded with room for
+    /// [`GUESSED_ROWS`](crate::GUESSED_ROWS) more output rows.
+    pub proposers: Vec<Box<dyn Proposer>>,
+    /// Keeps what sequences hold in files.
+    pub disk: Option<DiskCache>,
+}
+
 /// A running engine. Dropping it ends all requests and the thread.
 pub struct Engine {
     commands: Sender<Command>,
@@ -39,20 +49,39 @@ pub struct Engine {
     vocabulary: u32,
     sequences: u32,
     embeds: bool,
+    speculates: bool,
 }
 
 impl Engine {
     /// Moves the model to a thread of its own. Fails only if the system has no thread.
     pub fn start(model: impl Runner + 'static, options: EngineOptions) -> Result<Engine, EngineError> {
+        Self::start_with(model, options, Aids::default())
+    }
+
+    /// The same with what helps it.
+    pub fn start_with(
+        model: impl Runner + 'static,
+        options: EngineOptions,
+        aids: Aids,
+    ) -> Result<Engine, EngineError> {
         let (commands, received) = channel();
         let (context, vocabulary, sequences) = (model.context(), model.vocabulary(), model.sequences());
-        let embeds = model.embeds();
+        let (embeds, speculates) = (model.embeds(), !aids.proposers.is_empty());
         let thread = std::thread::Builder::new()
             .name("engine".into())
-            .spawn(move || Worker::new(Box::new(model), options).serve(&received))
+            .spawn(move || Worker::new(Box::new(model), options, aids).serve(&received))
             .map_err(EngineError::Thread)?;
         let next = AtomicU64::new(0);
-        Ok(Engine { commands, thread: Some(thread), next, context, vocabulary, sequences, embeds })
+        Ok(Engine {
+            commands,
+            thread: Some(thread),
+            next,
+            context,
+            vocabulary,
+            sequences,
+            embeds,
+            speculates,
+        })
     }
 
     /// Positions that one sequence can hold.
@@ -73,6 +102,11 @@ impl Engine {
     /// Whether the model makes embeddings, so that requests for text fail.
     pub fn embeds(&self) -> bool {
         self.embeds
+    }
+
+    /// Whether it guesses how texts go on.
+    pub fn speculates(&self) -> bool {
+        self.speculates
     }
 
     /// Queues texts to embed. For each there is a row, or a row per token one after another, not normalised. Texts of

@@ -60,6 +60,18 @@ pub enum EngineError {
         /// Cells that all sequences share.
         context: u32,
     },
+    /// There is no such kind of speculation.
+    #[error("there is no speculation called '{name}', there are {}", names())]
+    UnknownSpeculation {
+        /// Name given.
+        name: String,
+    },
+    /// A kind of speculation needs a second model.
+    #[error("speculation by {name} needs a draft model (-md)")]
+    NoDraftModel {
+        /// Its name.
+        name: &'static str,
+    },
     /// Sampling settings or the model's logits are unusable.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
@@ -78,7 +90,19 @@ pub enum EngineError {
     /// The system has no thread for the engine.
     #[error("the engine thread cannot be started: {0}")]
     Thread(#[source] std::io::Error),
+    /// The folder for saved sequences cannot be used.
+    #[error("the cache folder {} cannot be used: {source}", folder.display())]
+    DiskCache {
+        /// The folder.
+        folder: std::path::PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// The engine thread has ended.
     #[error("the engine has stopped")]
     Stopped,
+}
+
+fn names() -> String {
+    crate::SPECULATIONS.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", ")
 }

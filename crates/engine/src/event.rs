@@ -70,6 +70,12 @@ pub struct Timings {
     pub generated_tokens: usize,
     /// From the first logits to the end.
     pub generation: Duration,
+    /// Tokens that were guessed and checked.
+    pub guessed_tokens: usize,
+    /// Those of them that were right.
+    pub accepted_tokens: usize,
+    /// Guesses made.
+    pub guesses: usize,
 }
 
 impl Timings {

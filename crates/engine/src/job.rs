@@ -16,6 +16,10 @@ pub(crate) struct Slot {
     /// Tokens in the cache, in order of position.
     pub(crate) held: Vec<u32>,
     pub(crate) job: Option<Job>,
+    /// What it holds has been offered to the disk.
+    pub(crate) filed: bool,
+    /// How the text may go on after what is pending; checked by the next step.
+    pub(crate) guess: Vec<u32>,
     /// Step counter of the last use, to find the one idle for longest.
     pub(crate) used: u64,
 }
@@ -30,6 +34,8 @@ impl Slot {
 /// A request that has a slot.
 pub(crate) struct Job {
     pub(crate) id: RequestId,
+    /// Grows from job to job.
+    pub(crate) arrival: u64,
     events: EventSender,
     request: Request,
     chain: Chain,
@@ -39,6 +45,9 @@ pub(crate) struct Job {
     pub(crate) tokens: Vec<u32>,
     cached: usize,
     pub(crate) generated: usize,
+    guesses: usize,
+    guessed: usize,
+    accepted: usize,
     started: Instant,
     first_logits: Option<Instant>,
     /// A step with this job failed, so the next one runs without others.
@@ -79,6 +88,7 @@ impl Job {
         }
         Ok(Self {
             id,
+            arrival: id.0,
             events,
             tokens: request.prompt.clone(),
             request,
@@ -86,6 +96,9 @@ impl Job {
             constraint,
             cached,
             generated: 0,
+            guesses: 0,
+            guessed: 0,
+            accepted: 0,
             started: Instant::now(),
             first_logits: None,
             alone: false,
@@ -115,6 +128,18 @@ impl Job {
     /// Tokens at the beginning that a shift keeps.
     pub(crate) fn keep(&self) -> usize {
         usize::try_from(self.request.keep).unwrap_or(self.request.prompt.len())
+    }
+
+    /// Tokens that may still be generated.
+    pub(crate) fn left(&self) -> usize {
+        usize::try_from(self.request.predict).map_or(usize::MAX, |limit| limit.saturating_sub(self.generated))
+    }
+
+    /// Counts a guess of so many tokens, of which so many were right.
+    pub(crate) fn count_guess(&mut self, guessed: usize, accepted: usize) {
+        self.guesses += 1;
+        self.guessed += guessed;
+        self.accepted += accepted;
     }
 
     /// Chooses the next token from the logits of the last one.
@@ -173,6 +198,9 @@ impl Job {
             prompt: self.first_logits.unwrap_or(now) - self.started,
             generated_tokens: self.generated,
             generation: self.first_logits.map_or(Duration::ZERO, |first| now - first),
+            guessed_tokens: self.guessed,
+            accepted_tokens: self.accepted,
+            guesses: self.guesses,
         };
         self.send(Event::Finished { reason, timings });
     }

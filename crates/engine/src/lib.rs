@@ -11,14 +11,18 @@
 
 mod ahead;
 mod diffusion;
+mod disk;
 mod embedding;
 mod engine;
 mod error;
 mod event;
 mod job;
 mod request;
+mod reuse;
 mod runner;
 mod schedule;
+mod speculation;
+mod step;
 mod store;
 mod worker;
 
@@ -26,10 +30,15 @@ pub use diffusion::{
     CanvasLogits, DiffusionError, DiffusionOptions, DiffusionOrder, DiffusionProgress, DiffusionSchedule,
     diffuse, diffuse_with,
 };
+pub use disk::DiskCache;
 pub use embedding::{EmbeddingSender, normalize};
-pub use engine::{Engine, EngineOptions, EventSender};
+pub use engine::{Aids, Engine, EngineOptions, EventSender};
 pub use error::EngineError;
 pub use event::{Event, FinishReason, Timings};
 pub use request::{Request, RequestId, UNLIMITED, UNTIL_FULL};
 pub use runner::Runner;
 pub use schedule::{Demand, Limits, Share, schedule};
+pub use speculation::{
+    GUESSED_ROWS, NgramSettings, Proposer, SPECULATIONS, SpeculationSettings, SpeculationSpec, Text,
+    proposers,
+};

@@ -39,6 +39,10 @@ pub struct Request {
     pub sequence: Option<u32>,
     /// Reuse what the sequence holds of the same beginning.
     pub reuse: bool,
+    /// Later parts of the prompt that the sequence holds elsewhere, of at least so many tokens, are moved to their new
+    /// places instead of being computed again; 0 for none. What they hold was computed after another beginning, so the
+    /// answer may differ a little.
+    pub move_parts: usize,
     /// Tokens at the beginning that a context shift keeps; below 0 the whole prompt.
     pub keep: i32,
 }
@@ -57,6 +61,7 @@ impl Request {
             after_sampling: false,
             sequence: None,
             reuse: true,
+            move_parts: 0,
             keep: 0,
         }
     }

@@ -16,10 +16,29 @@ pub trait Runner: Send {
     fn length(&self, sequence: u32) -> u32;
     /// Evaluates a batch. On error nothing of it stays in any sequence, or a sequence is emptied.
     fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError>;
+    /// The token that a decoder begins with, if the model has an encoder, which reads the prompts.
+    fn decoder_start(&self) -> Option<u32> {
+        None
+    }
+    /// Starts the sequence over with what the encoder makes of these tokens.
+    fn encode(&mut self, _sequence: u32, _tokens: &[u32]) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+    /// Tells that the sequence's text will have so many tokens. Returns whether what it holds suits that; if not, it is to be
+    /// cleared and computed anew (see [`Model::expect`]).
+    fn expect(&mut self, _sequence: u32, _length: u32) -> bool {
+        true
+    }
     /// The largest length up to `wanted` to which the sequence can be truncated.
     fn longest_truncation(&self, sequence: u32, wanted: u32) -> u32;
     /// Drops the positions from `position` on. An error leaves the sequence as it was.
     fn truncate(&mut self, sequence: u32, position: u32) -> Result<(), RuntimeError>;
+    /// Whether sequences can be truncated to where a step ended only.
+    fn keeps_checkpoints(&self) -> bool {
+        false
+    }
+    /// The sequence may be truncated to its present length later.
+    fn mark(&mut self, _sequence: u32) {}
     /// Drops everything of the sequence.
     fn clear(&mut self, sequence: u32);
     /// Drops `discard` positions after the first `keep` and moves the later ones down. An error leaves the
@@ -36,6 +55,10 @@ pub trait Runner: Send {
     /// Embeddings of texts, each in range and not empty: for each its row, or a row per token one after another.
     fn embed(&mut self, _: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, RuntimeError> {
         Err(RuntimeError::Purpose { purpose: "generating text" })
+    }
+    /// A number that tells saved sequences of this model from those of others.
+    fn identity(&mut self) -> u64 {
+        0
     }
     /// The sequence as bytes; `tokens` are those it holds, one for each position.
     fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError>;
@@ -69,6 +92,18 @@ impl Runner for Model {
         Model::run(self, batch)
     }
 
+    fn decoder_start(&self) -> Option<u32> {
+        self.has_encoder().then_some(self.information().decoder_start)
+    }
+
+    fn encode(&mut self, sequence: u32, tokens: &[u32]) -> Result<(), RuntimeError> {
+        Model::encode(self, sequence, tokens)
+    }
+
+    fn expect(&mut self, sequence: u32, length: u32) -> bool {
+        Model::expect(self, sequence, length)
+    }
+
     fn embeds(&self) -> bool {
         self.embedded_rows().is_some()
     }
@@ -89,12 +124,24 @@ impl Runner for Model {
         Model::truncate(self, sequence, position)
     }
 
+    fn keeps_checkpoints(&self) -> bool {
+        Model::keeps_checkpoints(self)
+    }
+
+    fn mark(&mut self, sequence: u32) {
+        Model::mark(self, sequence);
+    }
+
     fn clear(&mut self, sequence: u32) {
         Model::clear(self, sequence);
     }
 
     fn shift(&mut self, sequence: u32, keep: u32, discard: u32) -> Result<(), RuntimeError> {
         Model::shift(self, sequence, keep, discard)
+    }
+
+    fn identity(&mut self) -> u64 {
+        Model::identity(self)
     }
 
     fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError> {

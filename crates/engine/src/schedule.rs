@@ -7,6 +7,10 @@ pub struct Demand {
     pub slot: usize,
     /// Tokens that wait, at least 1.
     pub pending: usize,
+    /// Guessed tokens that could be checked after them.
+    pub guessed: usize,
+    /// Grows with the time at which the request came.
+    pub arrival: u64,
     /// The slot has generated before: its one pending token goes before any prompt.
     pub generating: bool,
     /// The slot must not share a step, because it is suspected of making steps fail.
@@ -20,6 +24,8 @@ pub struct Limits {
     pub tokens: usize,
     /// Free cache cells.
     pub cells: usize,
+    /// Guessed tokens in one step.
+    pub guessed: usize,
 }
 
 /// What one slot gets.
@@ -29,11 +35,14 @@ pub struct Share {
     pub slot: usize,
     /// Tokens to evaluate, at least 1.
     pub tokens: usize,
+    /// Guessed tokens to check after them.
+    pub guessed: usize,
 }
 
 /// Divides a step among the slots: a suspected slot runs alone; otherwise generating slots come first, in the
-/// order given, and prompts divide the rest equally, so that a long prompt delays neither the generation of
-/// others nor a short prompt. What a short prompt does not need, longer ones get.
+/// order given. Half of the rest is for the prompt that came first, so that none waits for ever shorter ones; the other
+/// half prompts divide equally, so that a long one delays neither the generation of others nor a short prompt. What a
+/// short prompt does not need, longer ones get. Guesses divide what is left then.
 pub fn schedule(demands: &[Demand], limits: Limits) -> Vec<Share> {
     let mut room = limits.tokens.min(limits.cells);
     let mut shares = Vec::new();
@@ -41,7 +50,7 @@ pub fn schedule(demands: &[Demand], limits: Limits) -> Vec<Share> {
         let tokens = tokens.min(demand.pending).min(*room);
         if tokens > 0 {
             *room -= tokens;
-            shares.push(Share { slot: demand.slot, tokens });
+            shares.push(Share { slot: demand.slot, tokens, guessed: 0 });
         }
     };
     if let Some(alone) = demands.iter().find(|demand| demand.alone) {
@@ -51,11 +60,36 @@ pub fn schedule(demands: &[Demand], limits: Limits) -> Vec<Share> {
     for demand in demands.iter().filter(|demand| demand.generating) {
         give(demand, demand.pending, &mut room);
     }
-    let mut prompts: Vec<&Demand> = demands.iter().filter(|demand| !demand.generating).collect();
+    let mut prompts: Vec<Demand> = demands.iter().filter(|demand| !demand.generating).copied().collect();
+    let oldest = prompts.iter_mut().min_by_key(|demand| demand.arrival);
+    let promised = oldest.map(|oldest| {
+        let promised = oldest.pending.min(room / 2);
+        oldest.pending -= promised;
+        (oldest.slot, promised)
+    });
+    room -= promised.map_or(0, |(_, promised)| promised);
     prompts.sort_by_key(|demand| demand.pending);
     for (index, demand) in prompts.iter().enumerate() {
         let waiting = prompts.len() - index;
-        give(demand, room.div_ceil(waiting), &mut room);
+        let first = promised.filter(|(slot, _)| *slot == demand.slot).map_or(0, |(_, promised)| promised);
+        let tokens = room.div_ceil(waiting).min(demand.pending).min(room);
+        room -= tokens;
+        if tokens + first > 0 {
+            shares.push(Share { slot: demand.slot, tokens: tokens + first, guessed: 0 });
+        }
+    }
+    let mut room = room.min(limits.guessed);
+    let guessed = |share: &Share| {
+        let demand = demands.iter().find(|demand| demand.slot == share.slot);
+        demand.filter(|demand| demand.pending == share.tokens).map_or(0, |demand| demand.guessed)
+    };
+    let mut guesses: Vec<(usize, usize)> =
+        shares.iter().map(guessed).enumerate().filter(|(_, guessed)| *guessed > 0).collect();
+    guesses.sort_by_key(|(_, guessed)| *guessed);
+    let count = guesses.len();
+    for (index, (share, guessed)) in guesses.into_iter().enumerate() {
+        shares[share].guessed = guessed.min(room.div_ceil(count - index)).min(room);
+        room -= shares[share].guessed;
     }
     shares
 }
@@ -65,15 +99,15 @@ mod tests {
     use super::*;
 
     fn prompt(slot: usize, pending: usize) -> Demand {
-        Demand { slot, pending, generating: false, alone: false }
+        Demand { slot, pending, guessed: 0, arrival: slot as u64, generating: false, alone: false }
     }
 
     fn generating(slot: usize) -> Demand {
-        Demand { slot, pending: 1, generating: true, alone: false }
+        Demand { slot, pending: 1, guessed: 0, arrival: 0, generating: true, alone: false }
     }
 
     fn check(demands: &[Demand], tokens: usize, cells: usize, expected: &[(usize, usize)]) {
-        let shares = schedule(demands, Limits { tokens, cells });
+        let shares = schedule(demands, Limits { tokens, cells, guessed: 0 });
         let found: Vec<_> = shares.iter().map(|share| (share.slot, share.tokens)).collect();
         assert_eq!(found, expected);
     }
@@ -96,15 +130,36 @@ mod tests {
 
     #[test]
     fn prompts_divide_the_rest() {
-        check(&[prompt(0, 1000), prompt(1, 1000)], 512, 4096, &[(0, 256), (1, 256)]);
+        check(&[prompt(0, 1000), prompt(1, 1000)], 512, 4096, &[(0, 384), (1, 128)]);
+        check(&[prompt(1, 1000), prompt(0, 1000)], 512, 4096, &[(0, 384), (1, 128)]);
         check(&[prompt(0, 1000), prompt(1, 10)], 512, 4096, &[(1, 10), (0, 502)]);
-        check(&[prompt(0, 9), prompt(1, 9), prompt(2, 9)], 2, 99, &[(0, 1), (1, 1)]);
+        check(&[prompt(0, 10), prompt(1, 1000), prompt(2, 1000)], 512, 4096, &[(0, 10), (1, 251), (2, 251)]);
+        check(&[prompt(0, 9), prompt(1, 9), prompt(2, 9)], 2, 99, &[(0, 2)]);
+        check(&[prompt(0, 9), prompt(1, 9)], 1, 99, &[(0, 1)]);
     }
 
     #[test]
     fn free_cells_limit_the_step() {
         check(&[prompt(0, 1000), generating(1)], 512, 5, &[(1, 1), (0, 4)]);
         check(&[generating(1)], 512, 0, &[]);
+    }
+
+    #[test]
+    fn guesses_get_what_is_left() {
+        let guessing = |slot, guessed| Demand { guessed, ..generating(slot) };
+        let check = |demands: &[Demand], tokens, cells, guessed, expected: &[usize]| {
+            let shares = schedule(demands, Limits { tokens, cells, guessed });
+            let found: Vec<_> = shares.iter().map(|share| share.guessed).collect();
+            assert_eq!(found, expected);
+        };
+        let demands = [guessing(0, 3), generating(1), guessing(2, 20), guessing(3, 20)];
+        check(&demands, 512, 512, 64, &[3, 0, 20, 20]);
+        check(&demands, 512, 512, 23, &[3, 0, 10, 10]);
+        check(&demands, 14, 512, 64, &[3, 0, 4, 3]);
+        check(&demands, 512, 4, 64, &[0, 0, 0, 0]);
+        check(&[prompt(0, 100), guessing(1, 5)], 64, 512, 64, &[0, 0]);
+        check(&[prompt(0, 10), guessing(1, 5)], 64, 512, 64, &[5, 0]);
+        check(&[Demand { alone: true, ..guessing(0, 5) }], 64, 512, 64, &[0]);
     }
 
     #[test]
@@ -122,7 +177,7 @@ mod tests {
                     other => prompt(slot, 1 + seed * other % 97),
                 })
                 .collect();
-            let limits = Limits { tokens: 1 + seed % 50, cells: seed % 61 };
+            let limits = Limits { tokens: 1 + seed % 50, cells: seed % 61, guessed: 0 };
             let shares = schedule(&demands, limits);
             let total: usize = shares.iter().map(|share| share.tokens).sum();
             let wanted: usize = demands.iter().map(|demand| demand.pending).sum();

@@ -87,9 +87,8 @@ fn k02_models_that_cannot_shift_end_with_length() {
 
 #[test]
 fn k05_turns_go_on_from_what_is_there() {
-    // The same prompt, a longer conversation, another last message. Hybrid models go back to a checkpoint, of which
-    // few are kept, so they reuse less.
-    for name in ["gemma3-window8", "gemma2-window8"] {
+    // The same prompt, a longer conversation, another last message.
+    for name in ["gemma3-window8", "gemma2-window8", "falcon-h1-dense", "mamba-dense"] {
         let zoo = model(name);
         let engine = start(&zoo, 1, 512, EngineOptions { step_tokens: 16, ..EngineOptions::default() });
         let prompt: Vec<u32> = zoo.tokens.iter().cycle().take(160).copied().collect();
@@ -106,7 +105,7 @@ fn k05_turns_go_on_from_what_is_there() {
         let from = edited.len() - 10;
         edited[from..].reverse();
         let found = ask(&engine, &edited, 8);
-        assert!(cached(&found) >= from * 8 / 10, "{name}: {} of {from}", cached(&found));
+        assert!(cached(&found) >= from * 9 / 10, "{name}: {} of {from}", cached(&found));
         assert_eq!(found.tokens, fresh(&zoo, &edited, 8), "{name}");
     }
 }

@@ -9,7 +9,7 @@ use puna_backend::Backend;
 use puna_backend::reference::Reference;
 use puna_conformance::zoo::{self, ZooModel};
 use puna_engine::{Engine, EngineOptions, Request};
-use puna_runtime::{Model, ModelOptions, Placement};
+use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Placement, Work};
 
 fn start(zoo: &ZooModel, sequences: u32, context: u32, step_tokens: u32) -> Engine {
     let backends: [Arc<dyn Backend>; 1] = [Arc::new(Reference)];
@@ -83,5 +83,64 @@ fn generation_goes_on_beyond_the_context() {
         assert!(engine.held(0).unwrap().len() <= 32);
         let fresh = collect(engine.submit(greedy(&zoo.tokens, 8)).1);
         assert_eq!(fresh.tokens, zoo.greedy[..8], "{} after shifts", zoo.name);
+    }
+}
+
+#[test]
+fn a_text_that_outgrows_a_short_one_is_computed_anew() {
+    let found = zoo::models().into_iter().find(|model| model.name == "phi3-longrope-long");
+    let zoo = found.expect("the model is there");
+    // The longest short text has 128 tokens.
+    let prompt: Vec<u32> = (0..126).map(|index| (index * 37 + 11) % 128).collect();
+    let engine = start(&zoo, 1, 256, 50);
+    let found = collect(engine.submit(greedy(&prompt, 6)).1);
+    assert_eq!(found.tokens.len(), 6, "{:?}", found.error);
+    let text = [prompt, found.tokens].concat();
+    // The tokens before and after the change follow from all before them, computed at once.
+    for length in [128, 129, 131] {
+        let fresh = start(&zoo, 1, 256, 512);
+        let next = collect(fresh.submit(greedy(&text[..length], 1)).1);
+        assert_eq!(next.tokens, [text[length]], "after {length} tokens");
+    }
+    // A short text does not go on from a long one's beginning.
+    let short = collect(engine.submit(greedy(&text[..40], 3)).1);
+    let fresh = collect(start(&zoo, 1, 256, 512).submit(greedy(&text[..40], 3)).1);
+    assert_eq!(short.tokens, fresh.tokens);
+    assert_eq!(short.end.expect("it ends").1.cached_tokens, 0);
+}
+
+#[test]
+fn an_encoder_reads_the_prompt_and_the_decoder_answers() {
+    let models = zoo::embedding_models();
+    let models: Vec<_> = models.iter().filter(|model| model.architecture() == "t5").collect();
+    assert_eq!(models.len(), 2);
+    for zoo in models {
+        let load = |sequences| {
+            let backends: [Arc<dyn Backend>; 1] = [Arc::new(Reference)];
+            let options = ModelOptions { context: 64, sequences, ..ModelOptions::default() };
+            let file = Arc::new(zoo.open());
+            Model::load(file, &backends, &Placement::default(), &options, &mut |_| true).expect("loads")
+        };
+        let answer = |prompt: &[u32]| {
+            let mut model = load(1);
+            model.encode(0, prompt).expect("the encoder reads");
+            let (mut next, mut found) = (model.information().decoder_start, Vec::new());
+            for _ in 0..6 {
+                let work = Work { sequence: 0, tokens: vec![next], outputs: OutputRows::Last };
+                let outputs = model.run(&Batch { work: vec![work] }).expect("the decoder runs");
+                let logits = outputs.row(0);
+                let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a)));
+                next = best.expect("there are logits") as u32;
+                found.push(next);
+            }
+            found
+        };
+        let engine = Engine::start(load(2), EngineOptions::default()).expect("starts");
+        let prompts = [&zoo.tokens[..], &zoo.tokens[3..9], &zoo.tokens[..]];
+        let receivers = prompts.map(|prompt| engine.submit(greedy(prompt, 6)).1);
+        for (receiver, prompt) in receivers.into_iter().zip(prompts) {
+            let found = collect(receiver);
+            assert_eq!(found.tokens, answer(prompt), "{}: {:?}", zoo.name, found.error);
+        }
     }
 }

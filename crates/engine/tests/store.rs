@@ -1,11 +1,15 @@
-//! What slots held before is kept in memory and used again.
+//! What slots held before is kept in memory and on disk, and used again; parts of it are moved.
 
 mod arithmetic;
 mod common;
 
 use arithmetic::*;
 use common::*;
-use puna_engine::{Engine, EngineOptions, Request};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use puna_engine::{Aids, DiskCache, Engine, EngineOptions, Request};
 
 fn prompt(start: u32, count: u32) -> Vec<u32> {
     (0..count).map(|index| (start + index * 7) % 40).collect()
@@ -82,4 +86,133 @@ fn a_panic_empties_the_store() {
     assert!(failed.error.is_some_and(|error| error.contains("internal error")));
     assert_eq!(ask(&engine, greedy(&one, 4)), 0);
     assert_eq!(ask(&engine, greedy(&one, 4)), 29);
+}
+
+/// With a folder and nothing in memory.
+fn with_folder(model: Arithmetic, folder: &Path, limit: u64) -> Engine {
+    let options = EngineOptions { step_tokens: 16, ..EngineOptions::default() };
+    let aids = Aids { disk: Some(DiskCache::open(folder, limit).expect("a folder")), ..Aids::default() };
+    Engine::start_with(model, options, aids).expect("starts")
+}
+
+#[test]
+fn prompts_come_back_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let prompts: Vec<Vec<u32>> = (0..4).map(|start| prompt(start, 30)).collect();
+    let start = || with_folder(Arithmetic::new(64, 2), folder.path(), 100_000);
+    let engine = start();
+    for prompt in &prompts {
+        assert_eq!(ask(&engine, greedy(prompt, 4)), 0);
+    }
+    // Two are in slots, two on their way to the disk.
+    for prompt in &prompts {
+        assert_eq!(ask(&engine, greedy(prompt, 4)), 29);
+    }
+    drop(engine);
+    let engine = start();
+    for prompt in &prompts {
+        assert_eq!(ask(&engine, greedy(prompt, 4)), 29);
+    }
+    let mut more = prompts[2].clone();
+    more.extend(expected(&prompts[2], 4));
+    assert_eq!(ask(&engine, greedy(&more, 4)), 33);
+    drop(engine);
+    // A damaged file is not there; the others are.
+    let files = || std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    assert_eq!(files().count(), 4);
+    let damaged = files().next().unwrap();
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    let end = bytes.len() - 1;
+    bytes[end] ^= 1;
+    std::fs::write(&damaged, bytes).unwrap();
+    let engine = start();
+    let cached: Vec<usize> = prompts.iter().map(|prompt| ask(&engine, greedy(prompt, 4))).collect();
+    assert_eq!(cached.iter().filter(|cached| **cached == 29).count(), 3, "{cached:?}");
+    assert_eq!(cached.iter().filter(|cached| **cached == 0).count(), 1, "{cached:?}");
+}
+
+#[test]
+fn an_idle_engine_needs_no_orderly_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = with_folder(Arithmetic::new(64, 2), folder.path(), 100_000);
+    ask(&engine, greedy(&prompt(0, 30), 4));
+    let start = Instant::now();
+    let finished = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.unwrap().file_name().to_string_lossy().ends_with(".sequence")
+    };
+    while !std::fs::read_dir(folder.path()).unwrap().any(finished) {
+        assert!(start.elapsed() < Duration::from_secs(10), "nothing is written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // As if the program had been killed: nothing of the first engine's end has happened.
+    let second = with_folder(Arithmetic::new(64, 2), folder.path(), 100_000);
+    assert_eq!(ask(&second, greedy(&prompt(0, 30), 4)), 29);
+}
+
+/// Asks for ever, until it is killed. It is this test program, started again by the test below.
+#[test]
+fn is_killed_by_another_test() {
+    let Some(folder) = std::env::var_os("PUNA_TEST_FOLDER") else { return };
+    let engine = with_folder(Arithmetic::new(2000, 1), Path::new(&folder), 60_000);
+    for start in (0..40).cycle() {
+        ask(&engine, greedy(&prompt(start, 1900), 4));
+    }
+}
+
+#[test]
+fn killing_the_program_leaves_nothing_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut served = 0;
+    for round in 0..8 {
+        let program = std::env::current_exe().unwrap();
+        let mut child = Command::new(program)
+            .args(["--exact", "is_killed_by_another_test", "--test-threads=1"])
+            .env("PUNA_TEST_FOLDER", folder.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(60 + 17 * round));
+        // On Unix this is signal 9.
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let size: u64 = std::fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .sum();
+        // What was being written when it was killed comes on top.
+        assert!(size < 60_000 + 8 * 12_000, "{size}");
+        let engine = with_folder(Arithmetic::new(2000, 1), folder.path(), 60_000);
+        // Answers are checked, so whatever is served is right.
+        served += (0..40).filter(|start| ask(&engine, greedy(&prompt(*start, 1900), 4)) > 1000).count();
+    }
+    assert!(served > 8, "{served}");
+}
+
+#[test]
+fn later_parts_of_a_prompt_are_moved() {
+    let parts: Vec<Vec<u32>> =
+        [0, 11, 23].iter().map(|start| (0..10).map(|n| (start + n * n) % 40).collect()).collect();
+    let [one, two, three] = [&parts[0], &parts[1], &parts[2]].map(|part| &part[..]);
+    let before = [one, two, three, &[1, 2, 3]].concat();
+    // The arithmetic of the model depends on what is held only, so moved parts change nothing here.
+    let check = |least: usize, prompt: &[u32], cached: usize| {
+        let engine = engine(Arithmetic::new(64, 1), 0);
+        ask(&engine, greedy(&before, 1));
+        let found = ask(&engine, Request { move_parts: least, ..greedy(prompt, 3) });
+        assert_eq!(found, cached, "{least} {prompt:?}");
+        assert_eq!(engine.held(0).unwrap().len(), prompt.len() + 2);
+    };
+    let without_two = [one, three, &[7, 8]].concat();
+    check(0, &without_two, 10);
+    check(5, &without_two, 20);
+    check(11, &without_two, 10);
+    // The beginning is gone, too; and a part of the middle.
+    check(5, &[three, &[9]].concat(), 10);
+    check(5, &[&one[..3], &two[4..], three, &[9]].concat(), 3 + 6 + 10);
+    // What is new in between stays where it is, and what follows it is not found behind it.
+    check(5, &[one, &[39, 38], three, &[7]].concat(), 10);
+    check(5, &before, before.len() - 1);
+    let unmovable = engine(Arithmetic { shifts: false, ..Arithmetic::new(64, 1) }, 0);
+    ask(&unmovable, greedy(&before, 1));
+    assert_eq!(ask(&unmovable, Request { move_parts: 5, ..greedy(&without_two, 3) }), 10);
 }

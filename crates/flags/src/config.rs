@@ -2,6 +2,7 @@
 
 use crate::diffusion::Diffusion;
 use crate::embedding::Embedding;
+use crate::speculation::Speculation;
 use crate::values::Toggle;
 use crate::workshop::{
     BatchedBench, Convert, ConvertLegacy, Cvector, ExportLora, Gguf, GgufHash, GgufSplit, Imatrix,
@@ -27,6 +28,8 @@ pub struct Config {
     pub rope: Rope,
     /// How the next token is chosen.
     pub sampling: Sampling,
+    /// How texts are guessed ahead.
+    pub speculation: Speculation,
     /// Input text.
     pub prompt: Prompt,
     /// Conversation.
@@ -538,6 +541,12 @@ pub struct Server {
     pub cache_prompt: bool,
     /// MiB of memory for what slots held before; -1 for no limit.
     pub cache_mebibytes: i64,
+    /// Folder in which what slots hold outlives the program.
+    pub cache_folder: Option<PathBuf>,
+    /// MiB that this folder may have.
+    pub cache_folder_mebibytes: u32,
+    /// Least tokens of later parts of a prompt that are moved; 0 for none.
+    pub cache_reuse: u32,
     /// The text after a gap comes first.
     pub suffix_first: bool,
     /// Continue a conversation's last message if it is the assistant's.
@@ -548,6 +557,18 @@ pub struct Server {
     pub tls_key: Option<PathBuf>,
     /// Certificate chain for TLS.
     pub tls_certificate: Option<PathBuf>,
+    /// A folder of models that are all served.
+    pub models_folder: Option<PathBuf>,
+    /// An INI file of models that are all served.
+    pub models_preset: Option<PathBuf>,
+    /// Models that may be loaded at the same time; 0 for any number.
+    pub models_most: usize,
+    /// Requests load the models that they name.
+    pub models_autoload: bool,
+    /// Seconds without requests after which the model's memory is freed.
+    pub sleep: Option<u32>,
+    /// A router started this server.
+    pub routed: bool,
 }
 
 impl Default for Server {
@@ -576,11 +597,20 @@ impl Default for Server {
             ping: 30,
             cache_prompt: true,
             cache_mebibytes: 2048,
+            cache_folder: None,
+            cache_folder_mebibytes: 4096,
+            cache_reuse: 0,
             suffix_first: false,
             prefill: true,
             page: true,
             tls_key: None,
             tls_certificate: None,
+            models_folder: None,
+            models_preset: None,
+            models_most: 4,
+            models_autoload: true,
+            sleep: None,
+            routed: false,
         }
     }
 }

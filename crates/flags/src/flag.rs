@@ -154,15 +154,6 @@ impl<C> Flag<C> {
         let long = spellings.clone().find(|spelling| spelling.starts_with("--"));
         long.or_else(|| spellings.next()).map(|spelling| spelling.trim_start_matches('-'))
     }
-
-    /// True if the flag is followed by a value.
-    pub fn takes_value(&self) -> bool {
-        match self.kind {
-            Kind::Value { .. } => true,
-            Kind::NotYet { placeholder } => !placeholder.is_empty(),
-            Kind::Switch(_) | Kind::Action(_) => false,
-        }
-    }
 }
 
 /// Flags under one heading of the help text.

@@ -93,6 +93,40 @@ impl<C> Spec<C> {
         Ok(Outcome::Run { config, warnings })
     }
 
+    /// The flags of a command line in the form `--name=value`, each by its own name. Arguments that are no flags, and
+    /// flags that only print something, are left out.
+    pub fn plain(&self, arguments: &[OsString]) -> Result<Vec<String>, UsageError> {
+        Ok(match self.normalise(arguments)? {
+            Normal::Arguments(plain) => plain.into_iter().take_while(|argument| argument != "--").collect(),
+            Normal::Action(_) => Vec::new(),
+        })
+    }
+
+    /// A setting of a file in the form `--name=value`. Its key is a spelling of a flag without dashes, or its environment
+    /// variable; the value of a flag that takes none says whether it is on. Nothing for a flag that is off anyway.
+    pub fn setting(&self, key: &str, value: &str) -> Result<Option<String>, UsageError> {
+        let known = self.flags().find(|flag| flag.env == Some(key));
+        let known = known.map(|flag| Found { flag, positive: true });
+        let dashes = [format!("--{key}"), format!("-{key}")];
+        let found = known.or_else(|| dashes.iter().find_map(|spelling| self.find(spelling)));
+        let Some(Found { flag, positive }) = found else { return Err(self.unknown(format!("--{key}"))) };
+        let wrong = |reason: String| UsageError::BadValue {
+            flag: format!("--{}", flag.name()),
+            value: value.to_owned(),
+            reason,
+        };
+        match flag.kind {
+            Kind::NotYet { .. } => Err(UsageError::NotYet { flag: format!("--{key}") }),
+            Kind::Action(_) => Err(wrong("this only prints something".into())),
+            Kind::Value { .. } => Ok(Some(format!("--{}={value}", flag.name()))),
+            Kind::Switch(_) => match (boolean(value).map_err(wrong)? == positive, flag.negative_name()) {
+                (true, _) => Ok(Some(format!("--{}", flag.name()))),
+                (false, Some(negative)) => Ok(Some(format!("--{negative}"))),
+                (false, None) => Ok(None),
+            },
+        }
+    }
+
     /// Brings arguments into the form `--name=value`, with everything that is no flag at the end.
     fn normalise(&self, arguments: &[OsString]) -> Result<Normal, UsageError> {
         let mut plain = Vec::new();
@@ -137,39 +171,13 @@ impl<C> Spec<C> {
                     }
                     plain.push(format!("--{name}"));
                 }
-                Kind::Value { placeholder, text, words, .. } => {
-                    let missing = || UsageError::MissingValue {
-                        flag: spelling.clone(),
-                        placeholder: placeholder.to_owned(),
-                    };
+                Kind::Value { .. } => {
+                    let is_attached = attached.is_some();
                     let next = match attached {
                         Some(value) => Some(value),
                         None => arguments.next().map(utf8).transpose()?,
                     };
-                    let value = match (next, words.first()) {
-                        // A flag that may stand alone takes the next argument only if it is one of its words.
-                        (Some(value), Some(_))
-                            if self.positional.is_none()
-                                && !value.starts_with('-')
-                                && !words.contains(&value.as_str())
-                                && !argument.contains('=') =>
-                        {
-                            let reason = format!("expected one of {}", words.join(", "));
-                            return Err(UsageError::BadValue { flag: spelling, value, reason });
-                        }
-                        (Some(next), Some(first))
-                            if !words.contains(&next.as_str()) && !argument.contains('=') =>
-                        {
-                            pending = Some(next);
-                            (*first).to_owned()
-                        }
-                        (None, Some(first)) => (*first).to_owned(),
-                        (Some(next), _) if !text && !argument.contains('=') && self.find(&next).is_some() => {
-                            return Err(missing());
-                        }
-                        (Some(next), _) => next,
-                        (None, None) => return Err(missing()),
-                    };
+                    let value = self.value(flag, &spelling, next, is_attached, &mut pending)?;
                     plain.push(format!("--{name}={value}"));
                 }
             }
@@ -179,6 +187,37 @@ impl<C> Spec<C> {
             plain.extend(rest);
         }
         Ok(Normal::Arguments(plain))
+    }
+
+    /// The value of a flag that takes one: `given` is what is attached to the flag or the next argument, if there is one.
+    /// An argument that is no value of a flag that may stand alone goes to `pending`.
+    fn value(
+        &self,
+        flag: &Flag<C>,
+        spelling: &str,
+        given: Option<String>,
+        is_attached: bool,
+        pending: &mut Option<String>,
+    ) -> Result<String, UsageError> {
+        let Kind::Value { placeholder, text, words, .. } = flag.kind else { return Ok(String::new()) };
+        let missing =
+            || UsageError::MissingValue { flag: spelling.to_owned(), placeholder: placeholder.to_owned() };
+        let Some(given) = given else {
+            return words.first().map(|word| (*word).to_owned()).ok_or_else(missing);
+        };
+        if is_attached || words.contains(&given.as_str()) {
+            return Ok(given);
+        }
+        let Some(first) = words.first() else {
+            // Free text may look like a flag.
+            return if !text && self.find(&given).is_some() { Err(missing()) } else { Ok(given) };
+        };
+        if self.positional.is_none() && !given.starts_with('-') {
+            let reason = format!("expected one of {}", words.join(", "));
+            return Err(UsageError::BadValue { flag: spelling.to_owned(), value: given, reason });
+        }
+        *pending = Some(given);
+        Ok((*first).to_owned())
     }
 
     fn find(&self, spelling: &str) -> Option<Found<C>> {

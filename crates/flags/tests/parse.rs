@@ -205,3 +205,34 @@ fn bench_measures_what_has_no_effect_once() {
     assert!(parse(&["-t", "4096"]).is_ok());
     assert!(parse(&["-t", "4097"]).unwrap_err().to_string().contains("at most 4096"));
 }
+
+#[test]
+fn settings_of_files_become_arguments() {
+    let serve = Spec { name: "serve", tool: ToolSet::SERVE, ..CLI };
+    for (key, value, argument) in [
+        ("c", "512", Some("--ctx-size=512")),
+        ("ctx-size", "512", Some("--ctx-size=512")),
+        ("LLAMA_ARG_CTX_SIZE", "512", Some("--ctx-size=512")),
+        ("hf", "a/b:q8_0", Some("--hf-repo=a/b:q8_0")),
+        ("metrics", "true", Some("--metrics")),
+        ("metrics", "false", None),
+        ("slots", "off", Some("--no-slots")),
+        ("no-slots", "1", Some("--no-slots")),
+        ("no-slots", "0", Some("--slots")),
+    ] {
+        assert_eq!(serve.setting(key, value).unwrap().as_deref(), argument, "{key} = {value}");
+    }
+    for (key, value, part) in [
+        ("ctx-siz", "1", "did you mean --ctx-size?"),
+        ("mmproj", "x", "not supported yet"),
+        ("metrics", "maybe", "--metrics cannot be \"maybe\""),
+        ("version", "1", "only prints"),
+        ("conversation", "1", "no flag"),
+    ] {
+        let error = serve.setting(key, value).unwrap_err().to_string();
+        assert!(error.contains(part), "{key} = {value}: {error}");
+    }
+    let line: Vec<OsString> = ["-c", "5", "--no-slots", "-np=2", "--api-key", "a b"].map(Into::into).to_vec();
+    assert_eq!(serve.plain(&line).unwrap(), ["--ctx-size=5", "--no-slots", "--parallel=2", "--api-key=a b"]);
+    assert!(serve.plain(&["--what".into()]).is_err());
+}

@@ -101,10 +101,8 @@ impl File {
         header.check_data(bytes.len() as u64)?;
         let count = shard_count(&header.metadata)?;
         if count > 1 {
-            return Err(Error::ShardName {
-                number: header.metadata.u64_or(split::KEY_NUMBER, 0)? + 1,
-                count,
-            });
+            let number = header.metadata.u64_or(split::KEY_NUMBER, 0)?.saturating_add(1);
+            return Err(Error::ShardName { number, count });
         }
         let Header { version, alignment, metadata, tensors, warnings, .. } = header;
         let shards = vec![Arc::new(Data::Owned(bytes))];

@@ -73,6 +73,16 @@ fn counts() {
 }
 
 #[test]
+fn numbers_of_shards() {
+    let key = |name: &[u8], number: u64| (name.to_vec(), value(10, &number.to_le_bytes()));
+    let of_three =
+        |number: u64| refuse(|image| image.keys.extend([key(b"split.count", 3), key(b"split.no", number)]));
+    says(&of_three(1), &["shard 2 of 3"]);
+    // One more than the largest number there is.
+    says(&of_three(u64::MAX), &["shard 18446744073709551615 of 3"]);
+}
+
+#[test]
 fn keys() {
     let with_key = |key: &[u8]| {
         let key = key.to_vec();

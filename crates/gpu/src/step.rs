@@ -36,7 +36,7 @@ impl Places {
     }
 
     fn group(&self, group: usize) -> usize {
-        2 * self.tokens + self.outputs + group * (4 + 2 * self.tokens + SPAN * self.tokens)
+        4 * self.tokens + self.outputs + group * (4 + 2 * self.tokens + SPAN * self.tokens)
     }
 
     fn ranges_index(&self) -> usize {
@@ -53,9 +53,14 @@ impl Places {
         self.at(self.tokens)
     }
 
+    /// Positions of rows whose text is long (or not), 0 for other rows.
+    pub fn positions_of_texts(&self, long: bool) -> Address {
+        self.at((2 + usize::from(long)) * self.tokens)
+    }
+
     /// Rows that leave the model.
     pub fn output_rows(&self) -> Address {
-        self.at(2 * self.tokens)
+        self.at(4 * self.tokens)
     }
 
     /// Number of spans of a group.
@@ -100,7 +105,7 @@ impl StepData {
         let total: usize = cells.iter().map(|cells| *cells as usize).sum();
         let ranges_capacity = 2 * (total + tokens * cells.len().max(1));
         let groups = cells.len() * (4 + (2 + SPAN) * tokens);
-        let capacity = 2 * tokens + outputs + groups + ranges_capacity;
+        let capacity = 4 * tokens + outputs + groups + ranges_capacity;
         let buffer = device.allocate(4 * capacity as u64, "data of steps")?;
         let mut positions = Vec::new();
         for cells in cells {
@@ -141,12 +146,13 @@ impl StepData {
         let staged = &mut self.staged;
         staged.clear();
         staged.resize(fixed, 0);
-        for (row, token) in step.tokens.iter().enumerate() {
+        for (row, (token, long)) in step.tokens.iter().zip(step.long_rows()).enumerate() {
             staged[row] = *token as i32;
             staged[places.tokens + row] = step.positions[row];
+            staged[(2 + usize::from(long)) * places.tokens + row] = step.positions[row];
         }
         for (index, row) in step.output_rows.iter().enumerate() {
-            staged[2 * places.tokens + index] = *row as i32;
+            staged[4 * places.tokens + index] = *row as i32;
         }
         for (index, (group, kind)) in step.groups.iter().zip(graph.groups()).enumerate() {
             if !is_served(kind) {

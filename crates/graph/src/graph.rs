@@ -191,6 +191,8 @@ impl StateDecl {
 pub enum Output {
     /// `[Outputs, vocabulary]`, unnormalised log-probabilities of the next token.
     Logits,
+    /// `[Outputs, width]`: what a draft head's next step takes as features of the token that it drafted.
+    Hidden,
     /// Any value that somebody watches.
     Watched,
     /// `[Outputs, width]`: embeddings or scores, of these rows of each sequence.
@@ -221,6 +223,8 @@ pub struct Graph {
     pub states: Vec<StateDecl>,
     /// Values that leave the model.
     pub outputs: Vec<(Output, ValueId)>,
+    /// Most tokens of a text that is not long; none where that makes no difference.
+    pub short_context: Option<u32>,
 }
 
 impl Graph {
@@ -274,7 +278,7 @@ impl Graph {
     pub fn embeddings(&self) -> Option<(ValueId, PooledRows)> {
         self.outputs.iter().find_map(|(role, value)| match role {
             Output::Embeddings(rows) => Some((*value, *rows)),
-            Output::Logits | Output::Watched => None,
+            Output::Logits | Output::Hidden | Output::Watched => None,
         })
     }
 

@@ -31,7 +31,7 @@ pub struct GroupStep {
 }
 
 /// The data of one step. Extents of the graph's symbols are the lengths of these lists.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Step {
     /// Token ids, one per row.
     pub tokens: Vec<u32>,
@@ -41,6 +41,12 @@ pub struct Step {
     pub output_rows: Vec<u32>,
     /// Rows of each sequence in the step, in order; together they are all token rows.
     pub sequences: Vec<Range<u32>>,
+    /// For each of `sequences` whether its text counts as long; those without an entry do not.
+    pub long_texts: Vec<bool>,
+    /// Rows that bring numbers beside their token, ascending; for draft heads.
+    pub featured_rows: Vec<u32>,
+    /// Their numbers, row after row.
+    pub features: Vec<f32>,
     /// Token ids of the encoder's input, one per row of it.
     pub encoder_tokens: Vec<u32>,
     /// Position of each of these rows in its sequence.
@@ -79,6 +85,17 @@ impl Step {
             Symbol::EncoderTokens => &self.encoder_positions,
             Symbol::Outputs => &[],
         }
+    }
+
+    /// For each token row whether its text is long.
+    pub fn long_rows(&self) -> Vec<bool> {
+        let mut rows = vec![false; self.tokens.len()];
+        for (sequence, long) in self.sequences.iter().zip(&self.long_texts) {
+            if let Some(rows) = rows.get_mut(sequence.start as usize..sequence.end as usize) {
+                rows.fill(*long);
+            }
+        }
+        rows
     }
 
     /// An integer input as `i32` values.

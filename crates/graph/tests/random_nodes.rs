@@ -92,7 +92,12 @@ fn operation(name: &str, random: &mut Random, states: usize) -> Op {
             position_scale: random.float(),
             yarn: (random.below(2) == 0).then_some(yarn),
             magnitude: float,
-            place: random.of(&[RopePlace::Own, RopePlace::Reversed, RopePlace::BlockStart(2)]),
+            place: random.of(&[
+                RopePlace::Own,
+                RopePlace::Reversed,
+                RopePlace::BlockStart(2),
+                RopePlace::OfTexts { long: true },
+            ]),
         }
         .into(),
         "Attention" => Attention {
@@ -184,6 +189,8 @@ fn operation(name: &str, random: &mut Random, states: usize) -> Op {
         "Convolution" => Convolution.into(),
         "GroupNorm" => GroupNorm { groups: random.small(), epsilon: float }.into(),
         "FillColumns" => FillColumns { start: random.small(), length: random.small(), value: float }.into(),
+        "Features" => Features { width: random.small() }.into(),
+        "PreferFeatured" => PreferFeatured.into(),
         other => panic!("this test does not know {other}"),
     }
 }
@@ -257,7 +264,8 @@ fn fitting(name: &str) -> &'static [Operand] {
         "HyperWrite" => &[HEADS, ROWS, WIDE, VECTOR, FOUR],
         "BlockAttention" => &[HEADS, ONE_HEAD, ONE_HEAD],
         "CompressBlocks" => &[ROWS, ROWS, MATRIX],
-        "NgramRows" => &[Operand::Input(Input::Tokens)],
+        "NgramRows" | "Features" => &[Operand::Input(Input::Tokens)],
+        "PreferFeatured" => &[ROWS, ROWS],
         "ChooseByTable" => &[ROWS],
         "AddRow" => &[ROWS, MATRIX],
         "MeanRows" => &[ROWS, Operand::Input(Input::OutputRows)],
@@ -304,6 +312,9 @@ fn step(random: &mut Random, graph: &Graph) -> Step {
         output_rows: (0..tokens).filter(|_| random.below(2) == 0).collect(),
         groups: groups.collect(),
         sequences: spans.into_iter().filter(|rows| !rows.is_empty()).collect(),
+        long_texts: vec![random.below(2) == 0],
+        featured_rows: (0..tokens).filter(|_| random.below(2) == 0).collect(),
+        features: vec![0.5; 4],
         ..Step::default()
     }
 }

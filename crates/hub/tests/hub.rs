@@ -347,6 +347,34 @@ fn addresses_are_fetched_once_and_resumed_only_if_unchanged() {
 }
 
 #[test]
+fn a_list_that_breaks_off_is_a_server_out_of_reach() {
+    let content = body(1000);
+    let store = content.clone();
+    let list = listing(&[("m.gguf", &content)]);
+    let server = Server::start(move |seen| match is_api(seen) {
+        true => Reply::new(200, list.clone()),
+        false => Reply::ranged(&store, seen),
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let paths = hub(folder.path(), &server.url).pull(&name("u/m"), None, &mut quiet).unwrap();
+    let list = listing(&[("m.gguf", &content)]);
+    let broken = Server::start(move |_| Reply::new(200, list.clone()).cut(10));
+    assert_eq!(hub(folder.path(), &broken.url).pull(&name("u/m"), None, &mut quiet).unwrap(), paths);
+    let error = hub(folder.path(), &broken.url).pull(&name("u/other"), None, &mut quiet).unwrap_err();
+    assert!(matches!(error, Error::Connection { .. }), "{error}");
+}
+
+#[test]
+fn a_wrong_proxy_is_called_so_without_its_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = Options::new(folder.path().to_path_buf());
+    options.proxy = Some("what://me:secret@host".to_owned());
+    let Err(error) = Hub::new(options) else { panic!("there is no such proxy") };
+    let text = error.to_string();
+    assert!(text.contains("proxy") && text.contains("HTTPS_PROXY") && !text.contains("secret"), "{text}");
+}
+
+#[test]
 fn without_a_server_it_fails_quickly() {
     let folder = tempfile::tempdir().unwrap();
     let start = std::time::Instant::now();

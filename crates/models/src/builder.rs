@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use puna_gguf::{Metadata, Tensors};
 use puna_graph::ops::{
-    Add, AddRow, FillColumns, Function, GatherRows, Glu, LayerNorm, MatMul, Mul, Reshape, RmsNorm, Scale,
-    Slice, SoftCap, Unary,
+    Add, AddRow, Features, FillColumns, Function, GatherRows, Glu, LayerNorm, MatMul, Mul, Reshape, RmsNorm,
+    Scale, Slice, SoftCap, Unary,
 };
 use puna_graph::{Graph, Input, Op, Operand, Output, StateDecl, StateId, ValueId, WeightDecl, WeightId};
 use puna_quant::DType;
@@ -254,6 +254,16 @@ impl<'m> Builder<'m> {
     /// Cells that one sequence may use.
     pub fn context(&self) -> u32 {
         self.options.context
+    }
+
+    /// Whether every text counts as long.
+    pub fn only_long_texts(&self) -> bool {
+        self.options.only_long_texts
+    }
+
+    /// Notes that texts up to this length are short, longer ones long.
+    pub fn set_short_context(&mut self, tokens: u32) {
+        self.graph.short_context = Some(tokens);
     }
 
     /// What the graph is for.
@@ -708,6 +718,16 @@ impl<'m> Builder<'m> {
         Ok(x)
     }
 
+    /// The rows that leave the model: `[Outputs, width]`.
+    pub fn output_rows(&mut self, x: ValueId) -> Result<ValueId> {
+        self.push(GatherRows, vec![x.into(), Operand::Input(Input::OutputRows)], "output_rows")
+    }
+
+    /// Numbers that the step brings beside its tokens, `[Tokens, width]`.
+    pub fn features(&mut self, width: u32) -> Result<ValueId> {
+        self.push(Features { width }, vec![Operand::Input(Input::Tokens)], "features")
+    }
+
     /// Logits of the rows that leave the model; `output.weight` or, without it, the embedding table.
     pub fn logits(self, x: ValueId) -> Result<Graph> {
         self.logits_with(x, Head::default())
@@ -719,7 +739,7 @@ impl<'m> Builder<'m> {
         if self.purpose() != Purpose::Generate {
             return self.embeddings(x);
         }
-        let rows = self.push(GatherRows, vec![x.into(), Operand::Input(Input::OutputRows)], "output_rows")?;
+        let rows = self.output_rows(x)?;
         let name = if self.has("output.weight") { "output.weight" } else { "token_embd.weight" };
         let vocabulary = self.vocabulary()?;
         let weight = self.global_weight(name, &[vocabulary, self.width(x)])?;

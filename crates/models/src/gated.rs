@@ -97,7 +97,7 @@ pub const STEP35: Architecture = Architecture { name: "step35", build: step35 };
 fn step35(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut full = b.rope_settings(RopeKind::Split, b.key_dim()?, true)?;
     let mut window_rope = b.window_rope(&full, WindowRope::PlainWithBase(10000.0))?;
-    window_rope.factors = None;
+    (window_rope.factors, window_rope.long_factors) = (None, None);
     full.rope.dimensions /= 2;
     let windows = b.windows(WindowDefaults { length: 0, pattern: 1, full_first: false })?;
     let x = b.embed()?;

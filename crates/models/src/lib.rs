@@ -19,7 +19,9 @@ mod cohere;
 mod deci;
 mod deepseek2;
 mod deepseek4;
+mod dflash;
 mod dots3note;
+mod eagle3;
 mod exaone;
 mod falcon;
 mod falcon_h1;
@@ -229,13 +231,19 @@ pub const ARCHITECTURES: &[Architecture] = &[
     t5::T5_ENCODER,
     wavtokenizer::ARCHITECTURE,
     chameleon::ARCHITECTURE,
+    // Draft heads.
+    eagle3::ARCHITECTURE,
+    dflash::ARCHITECTURE,
 ];
 
 /// What a graph depends on besides the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BuildOptions {
-    /// Cells that one sequence may use; LongRoPE chooses its factors by it.
+    /// Cells that one sequence may use: whether texts can get longer than LongRoPE's original context.
     pub context: u32,
+    /// Whether every text counts as long where that makes a difference (LongRoPE), whatever its length: as if each filled the
+    /// context that the model was made for.
+    pub only_long_texts: bool,
     /// What the graph is for.
     pub purpose: Purpose,
     /// Whether a row sees later ones of its sequence (false) or not (true); `None` for what the file says. It sees

@@ -1,10 +1,10 @@
 //! T5 and Flan-T5 (arXiv 1910.10683, 2210.11416): an encoder, and a decoder that also attends to what it made; scores
 //! have a learned bias by distance instead of a scale and of positions.
 
-use puna_graph::ops::{Attention, Function, MaskRule, RelativeBias};
-use puna_graph::{CacheGroup, Graph, Input, Operand, StateDecl, ValueId};
+use puna_graph::ops::{Function, RelativeBias};
+use puna_graph::{Graph, Input, Operand, ValueId};
 
-use crate::blocks::FeedForward;
+use crate::blocks::{Attending, FeedForward};
 use crate::{Architecture, Builder, ModelError, Purpose};
 
 /// T5. Its embeddings are those of the encoder alone.
@@ -13,7 +13,7 @@ pub const T5: Architecture = Architecture { name: "t5", build: t5 };
 pub const T5_ENCODER: Architecture = Architecture {
     name: "t5encoder",
     build: |mut b| {
-        let x = encoder(&mut b, Input::Tokens, CacheGroup::Step)?;
+        let x = encoder(&mut b, Input::Tokens, Attending::Encoder)?;
         b.encoded(x)
     },
 };
@@ -24,19 +24,18 @@ const DECODER: &str = "dec.blk";
 
 fn t5(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     if b.purpose() != Purpose::Generate {
-        let x = encoder(&mut b, Input::Tokens, CacheGroup::Step)?;
+        let x = encoder(&mut b, Input::Tokens, Attending::Encoder)?;
         return b.encoded(x);
     }
-    let encoded = encoder(&mut b, Input::EncoderTokens, CacheGroup::EncoderStep)?;
+    let encoded = encoder(&mut b, Input::EncoderTokens, Attending::EncoderOfDecoder)?;
     let x = b.embed()?;
     let layers = b.layers_or("decoder_block_count")?;
     let x = b.each_layer_of(DECODER, layers, x, |b, x| {
         let h = b.norm("attn_norm", x)?;
-        let own = Attending { names: SELF, group: CacheGroup::Full, bias: Some(false) };
-        let h = attention(b, h, h, own)?;
+        let h = attention(b, h, h, &SELF, Attending::Decoder)?;
         let x = b.add(x, h)?;
         let h = b.norm("cross_attn_norm", x)?;
-        let h = attention(b, h, encoded, Attending { names: CROSS, group: CacheGroup::Encoder, bias: None })?;
+        let h = attention(b, h, encoded, &CROSS, Attending::Across)?;
         let x = b.add(x, h)?;
         feed_forward(b, x)
     })?;
@@ -44,11 +43,11 @@ fn t5(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     b.logits(x)
 }
 
-fn encoder(b: &mut Builder<'_>, tokens: Input, group: CacheGroup) -> Result<ValueId, ModelError> {
+fn encoder(b: &mut Builder<'_>, tokens: Input, attending: Attending) -> Result<ValueId, ModelError> {
     let x = b.embed_input(tokens, "embedding_length")?;
     let x = b.each_layer_of(ENCODER, b.layers(), x, |b, x| {
         let h = b.norm("attn_norm", x)?;
-        let h = attention(b, h, h, Attending { names: SELF, group, bias: Some(true) })?;
+        let h = attention(b, h, h, &SELF, attending)?;
         let x = b.add(x, h)?;
         feed_forward(b, x)
     })?;
@@ -69,19 +68,13 @@ fn feed_forward(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> 
 const SELF: [&str; 4] = ["attn_q", "attn_k", "attn_v", "attn_o"];
 const CROSS: [&str; 4] = ["cross_attn_q", "cross_attn_k", "cross_attn_v", "cross_attn_o"];
 
-struct Attending {
-    names: [&'static str; 4],
-    group: CacheGroup,
-    /// Whether there is a bias by distance, and whether later keys have one of their own.
-    bias: Option<bool>,
-}
-
-/// Queries from `x` attend to keys and values from `memory`.
+/// Queries from `x` attend to keys and values from `memory`; among rows of one kind there is a bias by distance.
 fn attention(
     b: &mut Builder<'_>,
     x: ValueId,
     memory: ValueId,
-    Attending { names: [query, key, value, output], group, bias }: Attending,
+    [query, key, value, output]: &[&'static str; 4],
+    attending: Attending,
 ) -> Result<ValueId, ModelError> {
     let shape = b.head_shape()?;
     let q = b.linear(query, x, shape.heads * shape.key_dim)?;
@@ -89,25 +82,27 @@ fn attention(
     let v = b.linear(value, memory, shape.kv_heads * shape.value_dim)?;
     let (q, k) = (b.split_heads(q, shape.key_dim)?, b.split_heads(k, shape.key_dim)?);
     let v = b.split_heads(v, shape.value_dim)?;
-    let mut inputs: Vec<Operand> = vec![q.into(), k.into(), v.into()];
-    let relative = match bias {
-        Some(both_directions) => {
-            const KEY: &str = "attention.relative_buckets_count";
-            let buckets = b.u32_or(KEY, 32)?;
-            if !(4..=256).contains(&buckets) || !buckets.is_multiple_of(4) {
-                return Err(b.value_error(KEY, buckets, "a multiple of 4 up to 256"));
-            }
-            inputs.push(bias_table(b, buckets, shape.heads)?);
-            Some(RelativeBias { buckets, both_directions })
-        }
-        None => None,
+    let relative = match attending {
+        Attending::Across => None,
+        Attending::Encoder | Attending::EncoderOfDecoder => Some(relative_bias(b, true, shape.heads)?),
+        Attending::Decoder => Some(relative_bias(b, false, shape.heads)?),
     };
-    let (kv_heads, key_dim, value_dim) = (shape.kv_heads, shape.key_dim, shape.value_dim);
-    let state = b.state(StateDecl::KeyValue { layer: b.layer(), kv_heads, key_dim, value_dim, group });
-    let mask = if group == CacheGroup::Full { MaskRule::Causal } else { MaskRule::Bidirectional };
-    let attention = Attention { state, scale: 1.0, mask, soft_cap: None, alibi_max_bias: None, relative };
-    let h = b.push(attention, inputs, "attention")?;
+    let h = b.attend_as(attending, [q, k, v], 1.0, relative)?;
     b.linear(output, h, b.width(x))
+}
+
+/// The layer's bias by distance with its table.
+fn relative_bias(
+    b: &mut Builder<'_>,
+    both_directions: bool,
+    heads: u32,
+) -> Result<(RelativeBias, Operand), ModelError> {
+    const KEY: &str = "attention.relative_buckets_count";
+    let buckets = b.u32_or(KEY, 32)?;
+    if !(4..=256).contains(&buckets) || !buckets.is_multiple_of(4) {
+        return Err(b.value_error(KEY, buckets, "a multiple of 4 up to 256"));
+    }
+    Ok((RelativeBias { buckets, both_directions }, bias_table(b, buckets, heads)?))
 }
 
 /// The layer's table of biases; usually only the first layer has one, which serves all.

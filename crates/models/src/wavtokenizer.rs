@@ -1,8 +1,9 @@
 //! WavTokenizer's decoder (arXiv 2408.16532): from sound codes to spectra, by convolutions to both sides.
 
-use puna_graph::ops::{Attention, Convolution, Function, GroupNorm, MaskRule, MatMul};
-use puna_graph::{CacheGroup, Graph, Input, StateDecl, ValueId};
+use puna_graph::ops::{Convolution, Function, GroupNorm, MatMul};
+use puna_graph::{Graph, Input, ValueId};
 
+use crate::blocks::Attending;
 use crate::{Architecture, Builder, ModelError};
 
 /// WavTokenizer, the decoder. Each row of its result is a frame of the spectrum.
@@ -88,22 +89,12 @@ fn activated_convolution(
 fn attend(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> {
     let width = b.width(x);
     let h = group_norm(b, x, "attn_norm")?;
-    let mut inputs = Vec::new();
-    for name in ["attn_q", "attn_k", "attn_v"] {
+    let mut part = |name| {
         let part = convolution(b, h, name)?;
-        inputs.push(b.split_heads(part, width)?.into());
-    }
-    let (layer, group) = (b.layer(), CacheGroup::Step);
-    let state = b.state(StateDecl::KeyValue { layer, kv_heads: 1, key_dim: width, value_dim: width, group });
-    let attention = Attention {
-        state,
-        scale: 1.0 / (width as f32).sqrt(),
-        mask: MaskRule::Bidirectional,
-        soft_cap: None,
-        alibi_max_bias: None,
-        relative: None,
+        b.split_heads(part, width)
     };
-    let h = b.push(attention, inputs, "attention")?;
+    let parts = [part("attn_q")?, part("attn_k")?, part("attn_v")?];
+    let h = b.attend_as(Attending::Encoder, parts, 1.0 / (width as f32).sqrt(), None)?;
     let h = convolution(b, h, "attn_output")?;
     b.add(h, x)
 }

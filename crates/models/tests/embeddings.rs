@@ -25,7 +25,7 @@ impl Weights for FileWeights<'_> {
 }
 
 fn built(file: &puna_gguf::File, purpose: Purpose) -> Result<Graph, ModelError> {
-    let options = BuildOptions { context: 256, purpose, causal: None };
+    let options = BuildOptions { context: 256, purpose, ..BuildOptions::default() };
     build(&file.metadata, &file.tensors, &options)
 }
 

@@ -60,6 +60,12 @@ impl Outputs {
         self.logits.get(start..start.saturating_add(self.width)).unwrap_or(&[])
     }
 
+    /// The rows of a sequence, in order.
+    pub fn of(&self, sequence: u32) -> impl Iterator<Item = &[f32]> {
+        let rows = self.rows.iter().enumerate().filter(move |(_, row)| row.sequence == sequence);
+        rows.map(|(index, _)| self.row(index))
+    }
+
     /// The logits of the sequence's last row, if it has one.
     pub fn last(&self, sequence: u32) -> Option<&[f32]> {
         self.rows.iter().rposition(|row| row.sequence == sequence).map(|index| self.row(index))
@@ -210,6 +216,8 @@ mod tests {
         assert_eq!(outputs.row(0), [1.0, 2.0]);
         assert_eq!(outputs.last(4), Some(&[3.0, 4.0][..]));
         assert_eq!(outputs.last(0), None);
+        assert_eq!(outputs.of(4).collect::<Vec<_>>(), [&[1.0, 2.0][..], &[3.0, 4.0]]);
+        assert_eq!(outputs.of(3).count(), 0);
         assert!(outputs.row(2).is_empty() && outputs.row(usize::MAX).is_empty());
     }
 }

@@ -25,6 +25,16 @@ pub enum RuntimeError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The features of a work do not fit its tokens and the model.
+    #[error("work {work} brings {found} numbers as features, its tokens need {expected}")]
+    Features {
+        /// Index of the work in its batch.
+        work: usize,
+        /// Numbers that it brings.
+        found: usize,
+        /// Numbers that its tokens need; 0 if the model takes none.
+        expected: usize,
+    },
     /// Loading was stopped by the caller.
     #[error("loading was cancelled")]
     Cancelled,

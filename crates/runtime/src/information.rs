@@ -4,6 +4,7 @@ use puna_gguf::{Metadata, Tensors};
 use puna_graph::{Graph, Input, Node, Op, Operand};
 
 use crate::RuntimeError;
+use crate::draft::feature_width;
 
 /// Facts about a model, for people and for the engine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -24,6 +25,8 @@ pub struct ModelInformation {
     pub width: u32,
     /// Width of the residual stream.
     pub embedding: u32,
+    /// Token that a decoder with an encoder begins its text with.
+    pub decoder_start: u32,
     /// Elements of all tensors of the file.
     pub parameters: u64,
     /// Bytes of all tensors of the file.
@@ -41,11 +44,18 @@ impl ModelInformation {
             layers: number("block_count")?,
             context_train: number("context_length")?,
             embedding: number("embedding_length")?,
+            decoder_start: decoder_start(metadata, architecture)?,
             parameters: tensors.iter().fold(0, |sum: u64, tensor| sum.saturating_add(tensor.elements())),
             file_bytes: tensors.iter().fold(0, |sum: u64, tensor| sum.saturating_add(tensor.byte_len())),
             ..Self::default()
         })
     }
+}
+
+/// What `decoder_start_token_id` says, else the token that texts begin with, else 0.
+fn decoder_start(metadata: &Metadata, architecture: &str) -> Result<u32, RuntimeError> {
+    let begin = metadata.u32_or("tokenizer.ggml.bos_token_id", 0)?;
+    Ok(metadata.u32_or(&format!("{architecture}.decoder_start_token_id"), begin)?)
 }
 
 /// Rows of the graph's table of embeddings.
@@ -57,5 +67,8 @@ pub(crate) fn vocabulary(graph: &Graph) -> Result<u32, RuntimeError> {
         ) => graph.weights[table.index()].shape.first().copied(),
         _ => None,
     };
-    graph.nodes.iter().find_map(table).ok_or(RuntimeError::NotALanguageModel { what: "vocabulary" })
+    let rows = graph.nodes.iter().find_map(table);
+    // Where rows are made of features alone, tokens do not matter.
+    let rows = rows.or_else(|| feature_width(graph).map(|_| u32::MAX));
+    rows.ok_or(RuntimeError::NotALanguageModel { what: "vocabulary" })
 }

@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod checksum;
+mod draft;
 mod embed;
 mod encode;
 mod error;
@@ -18,9 +20,12 @@ mod model;
 mod options;
 mod saved;
 mod sequences;
+mod texts;
 mod weights;
 
 pub use batch::{Batch, OutputRow, OutputRows, Outputs, Work};
+pub use checksum::Checksum;
+pub use draft::DraftOutputs;
 pub use error::{RuntimeError, SavedError};
 pub use estimate::{Estimate, estimate};
 pub use extras::{Adapter, Extras};

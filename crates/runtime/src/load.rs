@@ -8,10 +8,12 @@ use puna_gguf::File;
 use puna_graph::{Graph, Operand, Output, StateId, ValueId, WeightId};
 
 use crate::Extras;
+use crate::draft::feature_width;
 use crate::estimate::weight_bytes;
 use crate::information::vocabulary;
 use crate::ledger::Ledger;
 use crate::model::Loaded;
+use crate::texts::Texts;
 use crate::weights::{self, FileWeights};
 use crate::{Model, ModelInformation, ModelOptions, Placement, RuntimeError};
 
@@ -67,7 +69,9 @@ impl Model {
         let output = logits.or(embeddings).ok_or(RuntimeError::NotALanguageModel { what: "output" })?;
         let width = graph.value_type(output.0).width();
         let width = width.ok_or(RuntimeError::NotALanguageModel { what: "output of fixed width" })?;
-        if graph.states.is_empty() {
+        let hidden = graph.output(Output::Hidden);
+        // What fuses states for a draft head looks at each row alone.
+        if graph.states.is_empty() && feature_width(&graph).is_none() {
             return Err(RuntimeError::NotALanguageModel { what: "caches" });
         }
         weights::check(&graph, weights.as_ref())?;
@@ -112,6 +116,7 @@ impl Model {
             ledger.map_err(|_| RuntimeError::LedgerMemory { cells: *cells })
         });
         let ledgers = ledgers.collect::<Result<_, _>>()?;
+        let texts = Texts::new(graph.short_context, options.sequences);
         let information = ModelInformation { context: options.context, vocabulary, width, ..information };
         Ok(Model {
             graph,
@@ -122,7 +127,9 @@ impl Model {
             ledgers,
             output: output.0,
             pooled: output.1,
+            hidden,
             cell_bytes,
+            texts,
             fingerprint: None,
             observer: None,
         })

@@ -8,7 +8,9 @@ use puna_backend::{Boundary, MemoryUse, Partition, ProgramId, WeightSource};
 use puna_graph::{Array, CacheGroup, Graph, GroupStep, PooledRows, Span, Step, ValueId};
 
 use crate::batch::{MicroBatch, split};
+use crate::draft::DraftOutputs;
 use crate::ledger::Ledger;
+use crate::texts::Texts;
 use crate::{Batch, ModelInformation, ModelOptions, OutputRow, OutputRows, Outputs, RuntimeError};
 
 /// A model on its devices with the caches of its sequences.
@@ -23,8 +25,12 @@ pub struct Model {
     pub(crate) output: ValueId,
     /// Rows of a text that an embedding is made from, where the model makes embeddings.
     pub(crate) pooled: Option<PooledRows>,
+    /// What a draft head hands on to its next step.
+    pub(crate) hidden: Option<ValueId>,
     /// Bytes of one saved cell of each state.
     pub(crate) cell_bytes: Vec<usize>,
+    /// Which sequences hold long texts.
+    pub(crate) texts: Texts,
     /// Made when first needed, since it reads a little of every weight.
     pub(crate) fingerprint: Option<u64>,
     /// Who looks at the watched values after each step.
@@ -48,13 +54,27 @@ impl Model {
     /// the middle of a batch so long that a windowed cache has already given up what a sequence needs to go on,
     /// that sequence is emptied.
     pub fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError> {
+        self.run_with(batch, &[]).map(|outputs| outputs.rows)
+    }
+
+    /// [`Model::run`] with the features of each work's rows, as [`Model::run_draft`] describes.
+    pub(crate) fn run_with(
+        &mut self,
+        batch: &Batch,
+        features: &[Vec<f32>],
+    ) -> Result<DraftOutputs, RuntimeError> {
         self.check(batch)?;
+        let mut features = self.check_features(batch, features)?;
+        self.begin_texts(batch);
         let lengths: Vec<(u32, i32)> =
             batch.work.iter().map(|work| (work.sequence, self.next(work.sequence))).collect();
-        let mut outputs = Outputs { width: self.information.width as usize, ..Outputs::default() };
+        let rows = Outputs { width: self.information.width as usize, ..Outputs::default() };
+        let mut outputs = DraftOutputs { rows, hidden: Vec::new() };
         let whole = self.needs_whole_texts();
         for micro_batch in split(batch, self.options.micro_batch, self.options.outputs, whole) {
-            if let Err(error) = self.step(micro_batch, &mut outputs) {
+            let (featured_rows, features) = features.take(micro_batch.tokens.len());
+            let step = Step { featured_rows, features, ..Step::default() };
+            if let Err(error) = self.step(micro_batch, step, &mut outputs) {
                 self.roll_back(&lengths);
                 return Err(error);
             }
@@ -164,8 +184,13 @@ impl Model {
         Ok(())
     }
 
-    /// Runs one micro-batch and appends its rows.
-    fn step(&mut self, micro_batch: MicroBatch, outputs: &mut Outputs) -> Result<(), RuntimeError> {
+    /// Runs one micro-batch, to which `step` brings the features, and appends its rows.
+    fn step(
+        &mut self,
+        micro_batch: MicroBatch,
+        step: Step,
+        DraftOutputs { rows: outputs, hidden }: &mut DraftOutputs,
+    ) -> Result<(), RuntimeError> {
         let MicroBatch { tokens, pieces, output_rows } = micro_batch;
         let mut rows = Vec::with_capacity(tokens.len());
         let mut sequences: Vec<Range<u32>> = Vec::with_capacity(pieces.len());
@@ -182,7 +207,8 @@ impl Model {
         }
         let positions: Vec<i32> = rows.iter().map(|(_, position)| *position).collect();
         let groups = self.place(&pieces, &positions, &sequences)?;
-        let step = Step { tokens, positions, output_rows, groups, sequences, ..Step::default() };
+        let long_texts = self.texts.of_pieces(&pieces);
+        let step = Step { tokens, positions, output_rows, groups, sequences, long_texts, ..step };
         let mut boundary = self.run_step(&step)?;
         if let Some(observer) = &mut self.observer {
             observer(&boundary.values);
@@ -195,6 +221,9 @@ impl Model {
         let expected = step.output_rows.len() * outputs.width;
         if logits.len() != expected {
             return Err(RuntimeError::OutputCount { found: logits.len(), expected });
+        }
+        if let Some(states) = self.hidden.and_then(|value| boundary.values.remove(&value)) {
+            hidden.extend(states.into_floats());
         }
         // The usual single step hands its rows over without a copy.
         if outputs.logits.is_empty() {

@@ -27,6 +27,9 @@ pub struct ModelOptions {
     /// Give windowed caches as many cells as full ones, so that sequences can be truncated to any length.
     /// Default: false.
     pub full_window_cache: bool,
+    /// Whether every text counts as long where that makes a difference (LongRoPE), whatever its length; else its length decides.
+    /// Default: false.
+    pub only_long_texts: bool,
     /// What it is for. Default: generating text.
     pub purpose: Purpose,
     /// Whether rows see later ones of their text in the same step (false) or not (true); `None` for what the file
@@ -44,6 +47,7 @@ impl Default for ModelOptions {
             keys: DType::F16,
             values: DType::F16,
             full_window_cache: false,
+            only_long_texts: false,
             purpose: Purpose::Generate,
             causal: None,
         }
@@ -73,7 +77,12 @@ impl ModelOptions {
 
     /// What the graph depends on. The options are resolved ones.
     pub(crate) fn build(&self) -> BuildOptions {
-        BuildOptions { context: self.context, purpose: self.purpose, causal: self.causal }
+        BuildOptions {
+            context: self.context,
+            only_long_texts: self.only_long_texts,
+            purpose: self.purpose,
+            causal: self.causal,
+        }
     }
 
     /// Cells of each cache group of the graph, in the order of `Graph::groups`. The options are resolved ones.
@@ -97,8 +106,8 @@ impl ModelOptions {
 
 /// Positions are 32-bit signed integers; this leaves room for sums of two.
 const MOST_CELLS: u32 = 1 << 30;
-/// Recurrent states kept for each sequence: the newest one and two checkpoints to go back to.
-const RECURRENT_CELLS: u32 = 3;
+/// Recurrent states kept for each sequence: the one that a step reads, the one that it writes, and two anchors.
+const RECURRENT_CELLS: u32 = 4;
 const MOST_SEQUENCES: u32 = 1 << 16;
 
 /// Which device runs the model. Nodes that its back end lacks go to the first other back end that has them.

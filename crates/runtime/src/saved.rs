@@ -2,7 +2,7 @@
 //!
 //! Layout, all numbers little-endian: magic (8 bytes), version (u32), length of the whole (u64), checksum of what
 //! follows (u64); fingerprint of the model (u64), architecture (u32 length, text), formats of keys and values
-//! (u32 each), next position (u32); tokens (u32 count, u32 each); cache groups (u32 count; each: u32 of the first
+//! (u32 each), next position (u32), whether the text is a long one (u32, 0 or 1); tokens (u32 count, u32 each); cache groups (u32 count; each: u32 of the first
 //! position not lost, u32 count, positions as u32); states (u32 count; each: u64 length, bytes). The bytes of a
 //! state are its group's cells in the order of positions.
 
@@ -10,38 +10,23 @@ use puna_backend::WeightSource;
 use puna_graph::{CacheGroup, Graph, StateId, WeightId};
 use puna_quant::DType;
 
-use crate::{Model, RuntimeError, SavedError};
+use crate::{Checksum, Model, RuntimeError, SavedError};
 
 const MAGIC: &[u8; 8] = b"PUNASEQ\0";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes before those that the checksum covers.
 const PREFIX: usize = 8 + 4 + 8 + 8;
-
-/// FNV-1a of 64 bits (Fowler, Noll and Vo). Any change of a single byte changes it.
-struct Hash(u64);
-
-impl Hash {
-    fn new() -> Self {
-        Self(0xCBF2_9CE4_8422_2325)
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ *byte as u64).wrapping_mul(0x0100_0000_01B3);
-        }
-    }
-}
 
 /// Identifies a model: its graph with all attributes, names and formats, and the first bytes of every weight, so
 /// that two trainings of one architecture differ.
 fn fingerprint(graph: &Graph, weights: &dyn WeightSource) -> u64 {
-    let mut hash = Hash::new();
+    let mut hash = Checksum::default();
     hash.add(graph.to_string().as_bytes());
     for index in 0..graph.weights.len() {
         let bytes = weights.bytes(WeightId(index as u32));
         hash.add(bytes.get(..64).unwrap_or(bytes));
     }
-    hash.0
+    hash.value()
 }
 
 /// What a saved sequence holds, checked for form but not against a model.
@@ -51,6 +36,7 @@ struct Saved<'a> {
     architecture: String,
     formats: [u32; 2],
     next: u32,
+    long: bool,
     tokens: Vec<u32>,
     groups: Vec<SavedGroup>,
     states: Vec<&'a [u8]>,
@@ -114,9 +100,7 @@ fn parse(bytes: &[u8]) -> Result<Saved<'_>, SavedError> {
         return Err(SavedError::Length { found, expected });
     }
     let checksum = reader.u64()?;
-    let mut hash = Hash::new();
-    hash.add(reader.rest);
-    if hash.0 != checksum {
+    if Checksum::of(reader.rest) != checksum {
         return Err(SavedError::Checksum);
     }
     let fingerprint = reader.u64()?;
@@ -124,6 +108,7 @@ fn parse(bytes: &[u8]) -> Result<Saved<'_>, SavedError> {
     let architecture = String::from_utf8_lossy(reader.take(length as u64)?).chars().take(64).collect();
     let formats = [reader.u32()?, reader.u32()?];
     let next = reader.u32()?;
+    let long = reader.u32()? != 0;
     let tokens = reader.list()?;
     let mut groups = Vec::new();
     for _ in 0..reader.u32()? {
@@ -137,7 +122,7 @@ fn parse(bytes: &[u8]) -> Result<Saved<'_>, SavedError> {
     if !reader.rest.is_empty() {
         return Err(SavedError::Inconsistent { part: "lengths" });
     }
-    Ok(Saved { fingerprint, architecture, formats, next, tokens, groups, states })
+    Ok(Saved { fingerprint, architecture, formats, next, long, tokens, groups, states })
 }
 
 fn put_list(bytes: &mut Vec<u8>, numbers: impl ExactSizeIterator<Item = u32>) {
@@ -171,6 +156,7 @@ impl Model {
             bytes.extend(format.to_le_bytes());
         }
         bytes.extend(self.length(sequence).to_le_bytes());
+        bytes.extend(u32::from(self.texts.is_long(sequence)).to_le_bytes());
         put_list(&mut bytes, tokens.iter().copied());
         bytes.extend((self.ledgers.len() as u32).to_le_bytes());
         let mut cells: Vec<Vec<u32>> = Vec::with_capacity(self.ledgers.len());
@@ -191,13 +177,12 @@ impl Model {
             bytes.extend((contents.len() as u64).to_le_bytes());
             bytes.extend(contents);
         }
-        let mut hash = Hash::new();
-        hash.add(&bytes);
+        let checksum = Checksum::of(&bytes);
         let mut saved = Vec::with_capacity(PREFIX + bytes.len());
         saved.extend(MAGIC);
         saved.extend(VERSION.to_le_bytes());
         saved.extend(((PREFIX + bytes.len()) as u64).to_le_bytes());
-        saved.extend(hash.0.to_le_bytes());
+        saved.extend(checksum.to_le_bytes());
         saved.append(&mut bytes);
         Ok(saved)
     }
@@ -225,6 +210,7 @@ impl Model {
             self.clear(sequence);
             return Err(error);
         }
+        self.texts.set(sequence, saved.long);
         Ok(saved.tokens)
     }
 
@@ -295,6 +281,14 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    /// A number that saved sequences of this model with these cache formats share.
+    pub fn identity(&mut self) -> u64 {
+        let mut hash = Checksum::default();
+        hash.add(&self.fingerprint().to_le_bytes());
+        self.formats().into_iter().for_each(|format| hash.add(&format.to_le_bytes()));
+        hash.value()
     }
 
     fn fingerprint(&mut self) -> u64 {

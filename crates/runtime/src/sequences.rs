@@ -47,6 +47,19 @@ impl Model {
         length
     }
 
+    /// Whether it has recurrent layers, so that sequences can be truncated to where a step ended only.
+    pub fn keeps_checkpoints(&self) -> bool {
+        self.is_recurrent()
+    }
+
+    /// Says that the sequence may be truncated to its present length later: recurrent states of other lengths are given
+    /// up before this one.
+    pub fn mark(&mut self, sequence: u32) {
+        if self.exists(sequence) {
+            self.ledgers.iter_mut().for_each(|ledger| ledger.mark(sequence));
+        }
+    }
+
     /// Forgets all positions from `from` on. Fails, changing nothing, if a windowed or recurrent cache has given up
     /// what the sequence needs to go on from there; see [`Model::longest_truncation`].
     pub fn truncate(&mut self, sequence: u32, from: u32) -> Result<(), RuntimeError> {
@@ -81,6 +94,7 @@ impl Model {
             self.clear(to);
         } else if self.exists(to) {
             self.ledgers.iter_mut().for_each(|ledger| ledger.copy(from, to));
+            self.texts.set(to, self.texts.is_long(from));
         }
     }
 
@@ -88,6 +102,7 @@ impl Model {
     pub fn clear(&mut self, sequence: u32) {
         if self.exists(sequence) {
             self.ledgers.iter_mut().for_each(|ledger| ledger.clear(sequence));
+            self.forget_text(sequence);
         }
     }
 

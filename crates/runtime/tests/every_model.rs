@@ -7,6 +7,11 @@ use checks::{CHECKS, Outcome};
 use puna_conformance::zoo;
 
 #[test]
+fn every_sensitive_model_has_its_reason() {
+    checks::check_sensitive();
+}
+
+#[test]
 fn every_model_passes_every_check() {
     let cpu = checks::cpu();
     let mut faults = Vec::new();

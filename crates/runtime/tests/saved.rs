@@ -185,8 +185,8 @@ fn there_is_one_token_for_each_position() {
         let error = scene.model.save(0, &tokens).expect_err("is refused");
         assert!(matches!(error, RuntimeError::TokenCount { sequence: 0, length: 8, .. }), "{error}");
     }
-    // The list of tokens follows fingerprint, architecture, formats and next position.
-    let at = 28 + 8 + 4 + "handmade".len() + 8 + 4;
+    // The list of tokens follows fingerprint, architecture, formats, next position and kind of text.
+    let at = 28 + 8 + 4 + "handmade".len() + 8 + 4 + 4;
     let saved = scene.saved.clone();
     let count = u32::from_le_bytes(saved[at..at + 4].try_into().expect("four bytes"));
     assert_eq!(count, 11);

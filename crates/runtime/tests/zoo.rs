@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 
 use puna_conformance::zoo::{self, ZooModel};
-use puna_graph::CacheGroup;
+use puna_graph::{CacheGroup, StateDecl};
 use puna_quant::DType;
 use puna_runtime::{Model, ModelOptions, OutputRows, Placement, estimate};
 use support::*;
@@ -119,6 +119,39 @@ fn greedy_continuations_equal_the_recorded_ones() {
             next = vec![token];
         }
         assert_eq!(found, zoo_model.greedy, "{}", zoo_model.name);
+    }
+}
+
+/// Bytes of all caches of a model with this context, for 2 sequences and steps of 16 tokens.
+fn cache_bytes(model: &ZooModel, context: u32) -> u64 {
+    let model = load(model, &ModelOptions { context, ..recorded(2, 16) });
+    model.memory().iter().map(|memory| memory.caches).sum()
+}
+
+#[test]
+fn windowed_layers_keep_only_their_window() {
+    for name in ["gemma3-window8", "gpt-oss-window8", "llama-dense"] {
+        let model = zoo::models().into_iter().find(|model| model.name == name).expect("the zoo has it");
+        let graph = load(&model, &recorded(1, 1)).graph().clone();
+        let cell = |state: &StateDecl| match state {
+            StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } => {
+                4 * u64::from(kv_heads * (key_dim + value_dim))
+            }
+            StateDecl::Recurrent { .. } => 0,
+        };
+        let full =
+            graph.states.iter().filter(|state| state.group() == CacheGroup::Full).map(cell).sum::<u64>();
+        let windows =
+            graph.states.iter().filter(|state| state.group() != CacheGroup::Full).map(cell).sum::<u64>();
+        assert_eq!(windows > 0, name != "llama-dense", "{name}");
+        // Two windows of 8, a step of 16, and half a window to go back.
+        for context in [64, 1024, 16384] {
+            assert_eq!(
+                cache_bytes(&model, context),
+                u64::from(context) * full + 36 * windows,
+                "{name} {context}"
+            );
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What all requests share: the model, the options, the queue's length, counters, and what each slot does.
+//! What all requests share: options, keys and the log; of a model its queue's length, counters, and what each slot does.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,12 +14,33 @@ use crate::metrics::Metrics;
 use crate::options::{Options, Served};
 use crate::speech::Speech;
 
-/// What all requests share.
+/// What requests share, whatever model they are for.
+pub struct Front {
+    /// How models are served.
+    pub options: Options,
+    /// Keys of clients.
+    pub keys: Arc<Keys>,
+    /// The log of requests, if there is one.
+    pub audit: Option<Arc<Audit>>,
+    /// Start of the server in seconds since 1970.
+    pub started: u64,
+}
+
+impl Front {
+    /// Reads the keys and opens the log.
+    pub fn new(options: Options) -> Result<Arc<Self>, ServerError> {
+        let keys = Arc::new(Keys::open(&options)?);
+        let audit = options.audit.as_ref().map(|audit| Audit::open(audit, &options.warnings)).transpose()?;
+        Ok(Arc::new(Self { options, keys, audit: audit.map(Arc::new), started: now() }))
+    }
+}
+
+/// What requests to one model share.
 pub struct App {
+    /// What does not depend on the model.
+    pub front: Arc<Front>,
     /// The model.
     pub served: Served,
-    /// How it is served.
-    pub options: Options,
     /// Counters for `/metrics`.
     pub metrics: Arc<Metrics>,
     /// The last request of each slot.
@@ -28,34 +49,26 @@ pub struct App {
     pub grammars: Grammars,
     /// How the model writes reasoning and calls.
     pub speech: Speech,
-    /// Keys of clients.
-    pub keys: Arc<Keys>,
-    /// The log of requests, if there is one.
-    pub audit: Option<Arc<Audit>>,
-    /// Start of the server in seconds since 1970.
-    pub started: u64,
     open: Arc<AtomicUsize>,
 }
 
 impl App {
     /// Nothing has been asked yet.
-    pub fn new(served: Served, options: Options) -> Result<Self, ServerError> {
+    pub fn new(front: Arc<Front>, served: Served) -> Self {
         let slots = Slots::new(served.engine.sequences() as usize);
         let speech = Speech::new(&served.template);
-        let keys = Arc::new(Keys::open(&options)?);
-        let audit = options.audit.as_ref().map(|audit| Audit::open(audit, &options.warnings)).transpose()?;
-        Ok(Self {
-            keys,
-            audit: audit.map(Arc::new),
+        if let Some(reports) = &front.options.routed {
+            served.engine.tell(reports.clone());
+        }
+        Self {
+            front,
             speech,
             served,
-            options,
             metrics: Arc::default(),
             slots: Arc::new(slots),
             grammars: Grammars::default(),
-            started: now(),
             open: Arc::default(),
-        })
+        }
     }
 
     /// Number of slots.
@@ -65,7 +78,7 @@ impl App {
 
     /// Places for `count` answers among those that run or wait, or the error that says to come back.
     pub fn admit(&self, count: usize) -> ApiResult<Vec<Place>> {
-        let most = self.slot_count().saturating_add(self.options.queue);
+        let most = self.slot_count().saturating_add(self.front.options.queue);
         let admitted = self.open.fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| {
             open.checked_add(count).filter(|open| *open <= most)
         });

@@ -1,7 +1,7 @@
 //! Who asked, and what came of it: passed on from the edge to the answers, and written to the audit log when the
 //! last of them is over.
 
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
@@ -10,14 +10,18 @@ use puna_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::app::App;
+use crate::app::{App, Front};
 use crate::audit::Audit;
 use crate::clock;
+use crate::error::ApiResult;
 use crate::keys::Key;
 use crate::plan::Plan;
+use crate::report::{Report, Reports};
 
 /// Status of a request whose client left before there was one; the field's custom.
 const LEFT: u16 = 499;
+/// Generated tokens of which a router is told at once.
+const REPORTED: u64 = 32;
 
 /// What is known of a prompt.
 #[derive(Default)]
@@ -33,8 +37,12 @@ struct Notes {
 pub struct Caller {
     key: OnceLock<Arc<Key>>,
     audit: Option<Arc<Audit>>,
+    /// Who else counts what the key uses.
+    reports: Option<Reports>,
     endpoint: String,
-    model: String,
+    model: OnceLock<String>,
+    /// Somebody else writes the line of the log.
+    delegated: AtomicBool,
     time: SystemTime,
     started: Instant,
     status: AtomicU16,
@@ -46,12 +54,14 @@ pub struct Caller {
 
 impl Caller {
     /// A request that has just come. It is logged if it is `audited` and there is a log.
-    pub fn new(app: &App, audited: bool, endpoint: String) -> Arc<Self> {
+    pub fn new(front: &Front, audited: bool, endpoint: String) -> Arc<Self> {
         Arc::new(Self {
             key: OnceLock::new(),
-            audit: app.audit.clone().filter(|_| audited),
+            audit: front.audit.clone().filter(|_| audited),
+            reports: front.options.routed.clone(),
             endpoint,
-            model: app.served.facts.name.clone(),
+            model: OnceLock::new(),
+            delegated: AtomicBool::new(false),
             time: SystemTime::now(),
             started: Instant::now(),
             status: AtomicU16::new(LEFT),
@@ -67,10 +77,35 @@ impl Caller {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It has shown this key.
+    /// It has shown this key. The first one stays.
     pub fn identify(&self, key: Arc<Key>) {
-        // The edge does this once.
         let _ = self.key.set(key);
+    }
+
+    /// Name of the key that it has shown.
+    pub fn key_name(&self) -> Option<&str> {
+        self.key.get().map(|key| key.name.as_str())
+    }
+
+    /// It is for this model; an error if its key does not open it.
+    pub fn choose(&self, model: &str) -> ApiResult<()> {
+        // There is one model for a request.
+        let _ = self.model.set(model.to_owned());
+        self.key.get().map_or(Ok(()), |key| key.permit(model))
+    }
+
+    /// Whether somebody else writes the line of the log.
+    pub fn delegate(&self, delegated: bool) {
+        self.delegated.store(delegated, Ordering::Relaxed);
+    }
+
+    /// Counts tokens for the key.
+    fn spend(&self, tokens: u64) {
+        let Some(key) = self.key.get().filter(|_| tokens > 0) else { return };
+        key.spend(tokens);
+        if let Some(reports) = &self.reports {
+            reports.say(&Report::Used { key: key.name.clone(), tokens });
+        }
     }
 
     /// It is answered with this status.
@@ -98,9 +133,7 @@ impl Caller {
     pub async fn note_texts(self: &Arc<Self>, app: &Arc<App>, texts: &[Vec<u32>]) {
         let tokens = texts.iter().map(|text| text.len() as u64).sum();
         self.prompt_tokens.fetch_add(tokens, Ordering::Relaxed);
-        if let Some(key) = self.key.get() {
-            key.spend(tokens);
-        }
+        self.spend(tokens);
         if self.audit.is_some() {
             self.look(app, texts.to_vec()).await;
         }
@@ -137,16 +170,17 @@ impl Caller {
                 self.cached_tokens.fetch_add(*cached as u64, Ordering::Relaxed);
             }
             Event::Token { .. } => {
-                spent = 1;
-                self.generated_tokens.fetch_add(1, Ordering::Relaxed);
+                let before = self.generated_tokens.fetch_add(1, Ordering::Relaxed);
+                // A router hears of some at a time.
+                spent = match self.reports {
+                    None => 1,
+                    Some(_) if (before + 1).is_multiple_of(REPORTED) => REPORTED,
+                    Some(_) => 0,
+                };
             }
             _ => {}
         }
-        if spent > 0
-            && let Some(key) = self.key.get()
-        {
-            key.spend(spent);
-        }
+        self.spend(spent);
     }
 
     fn line(&self) -> Value {
@@ -156,7 +190,7 @@ impl Caller {
             "time": clock::text(self.time),
             "key": self.key.get().map(|key| key.name.as_str()),
             "endpoint": self.endpoint,
-            "model": self.model,
+            "model": self.model.get(),
             "status": self.status.load(Ordering::Relaxed),
             "error": notes.error,
             "latency_ms": (self.started.elapsed().as_secs_f64() * 1e6).round() / 1e3,
@@ -176,7 +210,10 @@ impl Caller {
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        if let Some(audit) = &self.audit {
+        if self.reports.is_some() {
+            self.spend(self.generated_tokens.load(Ordering::Relaxed) % REPORTED);
+        }
+        if let Some(audit) = self.audit.as_ref().filter(|_| !self.delegated.load(Ordering::Relaxed)) {
             audit.write(self.line().to_string());
         }
     }

@@ -12,15 +12,39 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 
-use crate::app::App;
+use crate::app::{App, Front};
 use crate::caller::Caller;
 use crate::error::{ApiError, ApiResult, Kind};
 use crate::fields::Fields;
+use crate::keys::Key;
 use crate::routes::Route;
+
+/// Header with which a router says whose request it hands on: the key's name, a hexadecimal number for each byte.
+pub const KEY_NAME: HeaderName = HeaderName::from_static("x-router-key");
+
+/// The value of [`KEY_NAME`].
+pub fn key_name(name: &str) -> String {
+    name.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A key without limits with the name that a router says; the router knows its limits.
+fn named(value: &HeaderValue) -> Arc<Key> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).unwrap_or(0) as u8;
+    let bytes =
+        value.as_bytes().chunks(2).map(|pair| pair.iter().fold(0, |all, byte| all << 4 | digit(byte)));
+    let name = String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned();
+    Arc::new(Key::plain(name, String::new()))
+}
+
+/// How long a body that nobody wants may take.
+const DRAIN: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// A request that has passed the edge.
 pub struct Call {
-    body: Bytes,
+    /// The body.
+    pub body: Bytes,
+    /// The path with the query, without the prefix of all paths.
+    pub target: String,
     query: String,
     parameters: Vec<(String, String)>,
     /// Whose it is.
@@ -32,6 +56,14 @@ impl Call {
     pub fn query(&self, name: &str) -> Option<&str> {
         let mut pairs = self.query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// A member of the query as text.
+    pub fn query_text(&self, name: &str) -> ApiResult<Option<String>> {
+        let Some(written) = self.query(name) else { return Ok(None) };
+        let text = decoded(written).and_then(|bytes| String::from_utf8(bytes).ok());
+        let wrong = || ApiError::invalid(format!("'{name}' in the query is not encoded as text"));
+        text.map(Some).ok_or_else(wrong)
     }
 
     /// The part of the path that stands for `{name}`.
@@ -63,23 +95,54 @@ impl Call {
     }
 }
 
-fn fault() -> ApiError {
+/// The error of a request that panicked.
+pub fn fault() -> ApiError {
     ApiError::new(Kind::Internal, "internal error: this request met a fault of the server")
 }
 
-/// Serves one request of a route.
-pub async fn serve(app: Arc<App>, route: &'static Route, request: Request) -> Response {
+/// Bytes of a part of a query, whose `%` and two digits stand for one and whose `+` for a blank.
+fn decoded(written: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(written.len());
+    let mut rest = written.as_bytes().iter();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(*rest.next()?).to_digit(16);
+                (digit()? * 16 + digit()?) as u8
+            }
+            b'+' => b' ',
+            other => *other,
+        });
+    }
+    Some(bytes)
+}
+
+/// Serves one request of a route. `model` is the one that it is for, if that is known already; what passes is handed
+/// to `handle`.
+pub async fn serve<H, F: Future<Output = ApiResult<Response>>>(
+    front: &Front,
+    route: &'static Route<H>,
+    request: Request,
+    model: Option<&str>,
+    handle: impl FnOnce(Call) -> F,
+) -> Response {
     let (parts, body) = request.into_parts();
-    let origin = allowed_origin(&app.options.origins, &parts.headers);
-    let caller = Caller::new(&app, route.key, format!("{} {}", route.method, parts.uri.path()));
+    let origin = allowed_origin(&front.options.origins, &parts.headers);
+    let caller = Caller::new(front, route.key, format!("{} {}", route.method, parts.uri.path()));
+    let mut unread = Some(body);
     let answered = unwinding(async {
+        // Nobody has shown a key yet that could be refused.
+        drop(model.map(|model| caller.choose(model)));
         if route.key {
             // What is posted runs the model or asks what it holds.
-            let model = (route.method == "POST").then_some(app.served.facts.name.as_str());
-            if let Some(key) = app.keys.check(&parts.headers, model)? {
+            let model = model.filter(|_| route.method == "POST");
+            let key = front.keys.check(&parts.headers, model)?;
+            // The router's own key is nobody's.
+            let said = front.options.routed.as_ref().map(|_| parts.headers.get(KEY_NAME).map(named));
+            if let Some(key) = said.unwrap_or(key) {
                 caller.identify(key);
             }
-            if app.audit.as_ref().is_some_and(|audit| !audit.keeps_up()) {
+            if front.audit.as_ref().is_some_and(|audit| !audit.keeps_up()) {
                 return Err(ApiError::new(Kind::Unavailable, "the audit log cannot be written"));
             }
         }
@@ -91,27 +154,33 @@ pub async fn serve(app: Arc<App>, route: &'static Route, request: Request) -> Re
             Ok(found) => found.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
             Err(_) => return Err(ApiError::invalid("the path is not valid UTF-8")),
         };
-        let reading = read(body, length, app.options.body_bytes);
-        let body = match tokio::time::timeout(app.options.body_time, reading).await {
+        let reading = read(unread.take().unwrap_or_default(), length, front.options.body_bytes);
+        let body = match tokio::time::timeout(front.options.body_time, reading).await {
             Ok(body) => body?,
             Err(_) => return Err(ApiError::new(Kind::Timeout, "the body did not come in time")),
         };
-        (route.handler)(app.clone(), Call { body, query, parameters, caller: caller.clone() }).await
+        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+        let target = target.strip_prefix(&front.options.prefix).unwrap_or(target).to_owned();
+        handle(Call { body, target, query, parameters, caller: caller.clone() }).await
     });
     let mut response = answered.await.unwrap_or_else(|error| {
         caller.failed(error.row().name);
         let body = (route.error)(&error);
         error.response(&body)
     });
+    if let Some(body) = unread {
+        drain(body, front.options.body_bytes).await;
+    }
     caller.answered(response.status().as_u16());
     finish(response.headers_mut(), origin);
     response
 }
 
 /// Answers what no route takes: a browser's question whether it may ask, or nothing.
-pub async fn fallback(app: Arc<App>, request: Request) -> Response {
-    let origin = allowed_origin(&app.options.origins, request.headers());
-    let mut response = if request.method() == Method::OPTIONS {
+pub async fn fallback(front: Arc<Front>, request: Request) -> Response {
+    let (request, body) = request.into_parts();
+    let origin = allowed_origin(&front.options.origins, &request.headers);
+    let mut response = if request.method == Method::OPTIONS {
         let headers = [
             (header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE, OPTIONS")),
             (header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*, authorization")),
@@ -119,10 +188,11 @@ pub async fn fallback(app: Arc<App>, request: Request) -> Response {
         ];
         (StatusCode::NO_CONTENT, headers).into_response()
     } else {
-        let message = format!("there is no {} {}", request.method(), request.uri().path());
+        let message = format!("there is no {} {}", request.method, request.uri.path());
         let error = ApiError::new(Kind::NotFound, message);
         error.response(&error.body())
     };
+    drain(body, front.options.body_bytes).await;
     finish(response.headers_mut(), origin);
     response
 }
@@ -183,6 +253,22 @@ async fn read(body: Body, length: Option<u64>, limit: usize) -> ApiResult<Bytes>
     Ok(Bytes::from(bytes))
 }
 
+/// Reads a body that nobody wants: a client that is still sending would not see the answer.
+async fn drain(body: Body, limit: usize) {
+    let mut stream = body.into_data_stream();
+    let mut seen = 0usize;
+    let reading = async {
+        while let Some(Ok(part)) = stream.next().await {
+            seen = seen.saturating_add(part.len());
+            if seen > limit {
+                break;
+            }
+        }
+    };
+    // A client that takes longer has to see the answer in time.
+    let _ = tokio::time::timeout(DRAIN, reading).await;
+}
+
 /// Runs a handler; a panic becomes an error of its request.
 async fn unwinding(future: impl Future<Output = ApiResult<Response>>) -> ApiResult<Response> {
     let mut future = pin!(future);
@@ -196,6 +282,17 @@ async fn unwinding(future: impl Future<Output = ApiResult<Response>>) -> ApiResu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queries_and_names_come_back() {
+        assert_eq!(decoded("a%2Fb+c%c3%A9").unwrap(), "a/b cé".as_bytes());
+        assert_eq!(decoded(""), Some(Vec::new()));
+        for wrong in ["%", "%2", "%zz", "a%"] {
+            assert_eq!(decoded(wrong), None, "{wrong}");
+        }
+        let name = "ann é\n";
+        assert_eq!(named(&HeaderValue::from_str(&key_name(name)).unwrap()).name, name);
+    }
 
     #[test]
     fn origins() {

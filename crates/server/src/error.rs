@@ -57,6 +57,12 @@ pub enum ServerError {
         /// The system's message.
         reason: std::io::Error,
     },
+    /// The models that shall be served cannot be found.
+    #[error("{reason}")]
+    Models {
+        /// Which and why.
+        reason: String,
+    },
     /// Serving ended by itself.
     #[error("the server stopped: {reason}")]
     Stopped {
@@ -120,7 +126,12 @@ pub const ERRORS: &[ErrorRow] = &[
         429,
         "the key has used its requests or tokens of this minute; `Retry-After` tells when to try again",
     ),
-    row(Kind::Internal, "server_error", 500, "a fault of the server"),
+    row(
+        Kind::Internal,
+        "server_error",
+        500,
+        "a fault of the server, or a model that cannot be loaded or whose process ended",
+    ),
     row(Kind::NotSupported, "not_supported_error", 501, "this model or this build cannot do it"),
     row(Kind::Unavailable, "unavailable_error", 503, "the queue is full or the server ends; try again"),
 ];
@@ -230,6 +241,10 @@ impl From<EngineError> for ApiError {
             EngineError::Sampling(_)
             | EngineError::Runtime(_)
             | EngineError::Panic { .. }
+            // Those before an engine starts reach no request.
+            | EngineError::UnknownSpeculation { .. }
+            | EngineError::NoDraftModel { .. }
+            | EngineError::DiskCache { .. }
             | EngineError::Thread(_) => Kind::Internal,
         };
         Self::new(kind, error.to_string())

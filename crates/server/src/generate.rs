@@ -16,6 +16,7 @@ use crate::caller::Caller;
 use crate::error::{ApiError, ApiResult, Kind};
 use crate::metrics::Metrics;
 use crate::plan::Plan;
+use crate::residence::Awake;
 
 /// Events that may wait for a client that reads slowly; beyond that its request ends.
 const MOST_WAITING: usize = 1 << 16;
@@ -112,7 +113,7 @@ struct Choice {
 
 /// The answers to one request. Dropping it cancels what still runs.
 pub struct Generation {
-    app: Arc<App>,
+    engine: Awake,
     caller: Arc<Caller>,
     plan: Arc<Plan>,
     events: Receiver<(usize, Event)>,
@@ -122,11 +123,12 @@ pub struct Generation {
 
 impl Generation {
     /// Queues all requests of a plan, or none.
-    pub fn start(app: &Arc<App>, caller: &Arc<Caller>, plan: &Arc<Plan>) -> ApiResult<Self> {
+    pub async fn start(app: &Arc<App>, caller: &Arc<Caller>, plan: &Arc<Plan>) -> ApiResult<Self> {
         let places = app.admit(plan.requests.len())?;
+        let engine = app.served.engine.awake().await?;
         let (sender, events) = channel(MOST_WAITING);
         let mut all = Self {
-            app: app.clone(),
+            engine,
             caller: caller.clone(),
             plan: plan.clone(),
             events,
@@ -138,7 +140,7 @@ impl Generation {
             let view = View { settings: plan.settings.clone(), prompt: prompt_tokens, ..View::default() };
             let mut watch = Watch::new(app, caller, view, place);
             let sender: Sender<(usize, Event)> = sender.clone();
-            let id = app.served.engine.submit_to(
+            let id = all.engine.submit_to(
                 request.clone(),
                 Box::new(move |event| {
                     watch.see(&event);
@@ -207,7 +209,7 @@ impl Generation {
                 let first = *choice.first.get_or_insert_with(Instant::now);
                 choice.late = newline && self.plan.deadline.is_some_and(|limit| first.elapsed() > limit);
                 if choice.stops.stopped() || choice.late {
-                    self.app.served.engine.cancel(choice.id);
+                    self.engine.cancel(choice.id);
                 }
                 choice.hand_over(index, &mut self.ready, false);
             }
@@ -235,7 +237,7 @@ impl Generation {
 
     fn cancel(&self) {
         for choice in self.choices.iter().filter(|choice| !choice.done) {
-            self.app.served.engine.cancel(choice.id);
+            self.engine.cancel(choice.id);
         }
     }
 

@@ -101,7 +101,8 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    fn plain(name: String, secret: String) -> Self {
+    /// A key without limits.
+    pub fn plain(name: String, secret: String) -> Self {
         let usage = Arc::default();
         Self { name, secret, models: None, expires: None, requests: None, tokens: None, usage }
     }
@@ -166,9 +167,15 @@ impl Key {
         }
     }
 
-    /// Whether it opens this model.
-    fn allows(&self, model: &str) -> bool {
-        self.models.as_ref().is_none_or(|models| models.iter().any(|allowed| allowed == model))
+    /// An error if it does not open this model.
+    pub fn permit(&self, model: &str) -> ApiResult<()> {
+        match &self.models {
+            Some(models) if !models.iter().any(|allowed| allowed == model) => {
+                let message = format!("key '{}' may not use the model '{model}'", self.name);
+                Err(ApiError::new(Kind::Permission, message))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -236,6 +243,14 @@ impl Keys {
         Ok(())
     }
 
+    /// Counts tokens that somebody else says a key has used.
+    pub fn spend(&self, name: &str, tokens: u64) {
+        let listed = self.listed.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(key) = listed.iter().find(|key| key.name == name) {
+            key.spend(tokens);
+        }
+    }
+
     fn listed(&self) -> Vec<Arc<Key>> {
         self.listed.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -265,9 +280,8 @@ impl Keys {
             let message = format!("Invalid API Key: key '{}' has expired", key.name);
             return Err(ApiError::new(Kind::Authentication, message));
         }
-        if let Some(model) = model.filter(|model| !key.allows(model)) {
-            let message = format!("key '{}' may not use the model '{model}'", key.name);
-            return Err(ApiError::new(Kind::Permission, message));
+        if let Some(model) = model {
+            key.permit(model)?;
         }
         key.admit(Instant::now())?;
         Ok(Some(key.clone()))

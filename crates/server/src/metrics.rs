@@ -14,6 +14,9 @@ pub struct Metrics {
     generated_tokens: AtomicU64,
     generation_time: AtomicU64,
     longest: AtomicU64,
+    guesses: AtomicU64,
+    guessed_tokens: AtomicU64,
+    accepted_tokens: AtomicU64,
     processing: AtomicU64,
     waiting: AtomicU64,
     last_prompt: [AtomicU64; 2],
@@ -69,6 +72,24 @@ pub const METRICS: &[MetricRow] = &[
         kind: "counter",
         help: "Most tokens of one request, prompt included",
         read: |metrics| count(&metrics.longest),
+    },
+    MetricRow {
+        name: "spec_decode_num_drafts_total",
+        kind: "counter",
+        help: "Guesses that were checked",
+        read: |metrics| count(&metrics.guesses),
+    },
+    MetricRow {
+        name: "spec_decode_num_draft_tokens_total",
+        kind: "counter",
+        help: "Tokens of these guesses",
+        read: |metrics| count(&metrics.guessed_tokens),
+    },
+    MetricRow {
+        name: "spec_decode_num_accepted_tokens_total",
+        kind: "counter",
+        help: "Tokens of these guesses that were right",
+        read: |metrics| count(&metrics.accepted_tokens),
     },
     MetricRow {
         name: "prompt_tokens_seconds",
@@ -148,6 +169,9 @@ impl Metrics {
         add(&self.prompt_time, microseconds(timings.prompt));
         add(&self.generated_tokens, timings.generated_tokens as u64);
         add(&self.generation_time, microseconds(timings.generation));
+        add(&self.guesses, timings.guesses as u64);
+        add(&self.guessed_tokens, timings.guessed_tokens as u64);
+        add(&self.accepted_tokens, timings.accepted_tokens as u64);
         let tokens = timings.prompt_tokens + timings.cached_tokens + timings.generated_tokens;
         self.longest.fetch_max(tokens as u64, Ordering::Relaxed);
     }

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::ERRORS;
+use crate::many::{self, OWN_ROUTES};
 use crate::routes::{ROUTES, Route};
 
 /// A member of a body: its name and what it may be.
@@ -95,6 +96,8 @@ const OLLAMA: &[Member] =
 /// Every endpoint that is posted to.
 const BODIES: &[Body] = &[
     body("/props", &[], &[]),
+    body("/models/load", &[("model", Text)], &[]),
+    body("/models/unload", &[("model", Text)], &[]),
     body("/slots/{id}", &[], &[&[("filename", Text)]]),
     body("/completion", PROMPT, &[GENERATION, NATIVE]),
     body("/v1/completions", PROMPT, &[GENERATION, COMPLETION]),
@@ -165,15 +168,30 @@ impl Body {
     }
 }
 
-/// The description, whose paths begin with `prefix`.
-pub fn description(prefix: &str, version: &str) -> Value {
-    let mut paths: Map<String, Value> = Map::new();
-    for route in ROUTES {
-        for path in route.paths {
-            let methods = paths.entry(format!("{prefix}{path}")).or_insert_with(|| json!({}));
-            methods[route.method.to_ascii_lowercase()] = operation(route, path);
-        }
+/// The description of a server of one model, whose paths begin with `prefix`.
+pub fn of_one(prefix: &str, version: &str) -> Value {
+    let mut paths = Map::new();
+    ROUTES.iter().for_each(|route| describe(&mut paths, prefix, route));
+    description(paths, version)
+}
+
+/// The description of a server of many models.
+pub fn of_many(prefix: &str, version: &str) -> Value {
+    let mut paths = Map::new();
+    OWN_ROUTES.iter().for_each(|route| describe(&mut paths, prefix, route));
+    let handed_on = ROUTES.iter().filter(|route| !many::is_own(route));
+    handed_on.for_each(|route| describe(&mut paths, prefix, route));
+    description(paths, version)
+}
+
+fn describe<H>(paths: &mut Map<String, Value>, prefix: &str, route: &Route<H>) {
+    for path in route.paths {
+        let methods = paths.entry(format!("{prefix}{path}")).or_insert_with(|| json!({}));
+        methods[route.method.to_ascii_lowercase()] = operation(route, path);
     }
+}
+
+fn description(paths: Map<String, Value>, version: &str) -> Value {
     json!({
         "openapi": "3.1.0",
         "info": { "title": "Puna", "version": version, "description": "A server for language models" },
@@ -186,7 +204,7 @@ pub fn description(prefix: &str, version: &str) -> Value {
 }
 
 /// Statuses that any request may get.
-fn statuses(route: &Route) -> Map<String, Value> {
+fn statuses<H>(route: &Route<H>) -> Map<String, Value> {
     let mut all = Map::new();
     let good = match route.paths[0] {
         "/" => "text/html",
@@ -206,7 +224,7 @@ fn statuses(route: &Route) -> Map<String, Value> {
 }
 
 /// What comes back: one value, or a stream if that was asked for.
-fn content(route: &Route, kind: &str) -> Value {
+fn content<H>(route: &Route<H>, kind: &str) -> Value {
     let mut kinds = Map::new();
     let schema = if kind == "application/json" { json!({}) } else { json!({ "type": "string" }) };
     kinds.insert(kind.into(), json!({ "schema": schema }));
@@ -222,7 +240,7 @@ fn content(route: &Route, kind: &str) -> Value {
     Value::Object(kinds)
 }
 
-fn operation(route: &Route, path: &str) -> Value {
+fn operation<H>(route: &Route<H>, path: &str) -> Value {
     let mut operation = json!({
         "summary": route.summary,
         "operationId": format!("{} {path}", route.method.to_ascii_lowercase()),
@@ -251,18 +269,24 @@ mod tests {
 
     #[test]
     fn every_row_has_a_body() {
-        for route in ROUTES.iter().filter(|route| route.method == "POST") {
-            let rows = BODIES.iter().filter(|body| body.path == route.paths[0]).count();
-            assert_eq!(rows, 1, "{}", route.paths[0]);
+        let one = ROUTES.iter().map(|route| (route.method, route.paths[0]));
+        let many = OWN_ROUTES.iter().map(|route| (route.method, route.paths[0]));
+        let posted: Vec<&str> = one.chain(many).filter(|row| row.0 == "POST").map(|row| row.1).collect();
+        for path in &posted {
+            assert_eq!(BODIES.iter().filter(|body| body.path == *path).count(), 1, "{path}");
         }
         for body in BODIES {
-            assert!(ROUTES.iter().any(|route| route.paths[0] == body.path), "{}", body.path);
+            assert!(posted.contains(&body.path), "{}", body.path);
         }
+        let many = of_many("", "1");
+        assert!(
+            many["paths"]["/models/load"]["post"].is_object() && many["paths"]["/infill"]["post"].is_object()
+        );
     }
 
     #[test]
     fn paths_and_methods_are_those_of_the_table() {
-        let description = description("/llm", "1");
+        let description = of_one("/llm", "1");
         let paths = description["paths"].as_object().unwrap();
         let count: usize = paths.values().map(|methods| methods.as_object().unwrap().len()).sum();
         assert_eq!(count, ROUTES.iter().map(|route| route.paths.len()).sum::<usize>());

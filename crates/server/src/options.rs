@@ -6,16 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use puna_chat::Template;
-use puna_engine::{Engine, UNLIMITED};
+use puna_engine::UNLIMITED;
 use puna_grammar::Grammar;
 use puna_sampling::{DEFAULT_BREAKERS, Parameters};
 use puna_tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
+use crate::report::Reports;
+use crate::residence::Residence;
+
 /// The model that is served.
 pub struct Served {
     /// Runs it; each of its sequences is a slot.
-    pub engine: Engine,
+    pub engine: Arc<Residence>,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
     /// Its chat template.
@@ -83,6 +86,8 @@ pub struct Defaults {
     pub ignore_end: bool,
     /// Reuse what a slot holds of the same beginning.
     pub reuse: bool,
+    /// Later parts of a prompt of at least so many tokens are moved to where they are needed; 0 for none.
+    pub move_parts: usize,
     /// More variables of the chat template.
     pub template_values: Map<String, Value>,
     /// Continue a conversation's last message if it is the assistant's.
@@ -104,6 +109,7 @@ impl Default for Defaults {
             keep: 0,
             ignore_end: false,
             reuse: true,
+            move_parts: 0,
             template_values: Map::new(),
             prefill: true,
             infill: 2048,
@@ -177,6 +183,8 @@ pub struct Options {
     pub audit: Option<AuditOptions>,
     /// Where warnings go.
     pub warnings: Warnings,
+    /// Where the router that started this server is told of it; it also says whose requests are.
+    pub routed: Option<Reports>,
     /// Serve other machines without a key.
     pub allow_unauthenticated: bool,
     /// Web pages that may use the server: `*` for all, `localhost` for those of this machine, or origins.
@@ -199,6 +207,8 @@ pub struct Options {
     pub queue: usize,
     /// Largest body of a request in bytes.
     pub body_bytes: usize,
+    /// How long a client may take to send what comes before a body, and how long a connection may be idle.
+    pub head_time: Duration,
     /// How long a client may take to send a body.
     pub body_time: Duration,
     /// How long what is sent may wait for a client that does not take it.
@@ -219,6 +229,7 @@ impl Default for Options {
             key_file: None,
             audit: None,
             warnings: Warnings::default(),
+            routed: None,
             allow_unauthenticated: false,
             origins: vec!["localhost".into()],
             metrics: false,
@@ -230,6 +241,7 @@ impl Default for Options {
             slot_bytes: 1 << 30,
             queue: 512,
             body_bytes: 16 << 20,
+            head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),
             write_time: Duration::from_secs(60),
             ping: Some(Duration::from_secs(30)),

@@ -76,14 +76,16 @@ impl Plan {
         let predict = fields.integer(&names, -1..=INT)?.map_or(served.defaults.predict, |value| value as i32);
         let keep = fields.integer(&["n_keep"], -1..=INT)?.map_or(served.defaults.keep, |value| value as i32);
         fields.integer(&["n_discard"], 0..=INT)?;
-        fields.integer(&["n_cache_reuse"], 0..=INT)?;
+        let move_parts = fields
+            .integer(&["n_cache_reuse"], 0..=INT)?
+            .map_or(served.defaults.move_parts, |value| usize::try_from(value).unwrap_or(0));
         let slot = fields.integer(&["id_slot"], -1..=slots - 1)?.and_then(|slot| u32::try_from(slot).ok());
         let ignore_end = fields.boolean(&["ignore_eos"])?.unwrap_or(served.defaults.ignore_end);
         let reuse = fields.boolean(&["cache_prompt"])?.unwrap_or(served.defaults.reuse);
         let deadline =
             fields.integer(&["t_max_predict_ms"], -1..=INT)?.and_then(|time| u64::try_from(time).ok());
         let ping = match fields.integer(&["sse_ping_interval"], -1..=86_400)? {
-            None => app.options.ping,
+            None => app.front.options.ping,
             Some(seconds) if seconds > 0 => Some(Duration::from_secs(seconds as u64)),
             Some(_) => None,
         };
@@ -111,6 +113,7 @@ impl Plan {
             after_sampling,
             sequence: slot,
             reuse,
+            move_parts,
             keep,
             sampling: parameters,
             grammar,

@@ -13,15 +13,15 @@ use serde_json::Value;
 use crate::api::{
     anthropic, embeddings, infill, information, native, ollama, openai, responses, slots, text,
 };
-use crate::app::App;
+use crate::app::{App, Front};
 use crate::edge::{self, Call};
 use crate::error::{ApiError, ApiResult};
 
 /// Runs an endpoint.
 pub type Handler = fn(Arc<App>, Call) -> Pin<Box<dyn Future<Output = ApiResult<Response>> + Send>>;
 
-/// One endpoint.
-pub struct Route {
+/// One endpoint; `H` runs it.
+pub struct Route<H = Handler> {
     /// `GET` or `POST`.
     pub method: &'static str,
     /// Its paths; `{name}` stands for any part.
@@ -33,14 +33,16 @@ pub struct Route {
     /// What it does, for the docs.
     pub summary: &'static str,
     /// Does it.
-    pub handler: Handler,
+    pub handler: H,
 }
 
-const fn get(paths: &'static [&'static str], summary: &'static str, handler: Handler) -> Route {
+/// An endpoint that is asked.
+pub const fn get<H: Copy>(paths: &'static [&'static str], summary: &'static str, handler: H) -> Route<H> {
     Route { method: "GET", paths, key: true, error: ApiError::body, summary, handler }
 }
 
-const fn post(paths: &'static [&'static str], summary: &'static str, handler: Handler) -> Route {
+/// An endpoint that something is posted to.
+pub const fn post<H: Copy>(paths: &'static [&'static str], summary: &'static str, handler: H) -> Route<H> {
     Route { method: "POST", paths, key: true, error: ApiError::body, summary, handler }
 }
 
@@ -144,14 +146,34 @@ pub static ROUTES: &[Route] = &[
 pub fn router(app: &Arc<App>) -> Router {
     let mut router = Router::new();
     for route in ROUTES {
-        let filter = if route.method == "GET" { MethodFilter::GET } else { MethodFilter::POST };
-        for path in route.paths {
-            let (shared, path) = (app.clone(), format!("{}{path}", app.options.prefix));
-            router =
-                router.route(&path, on(filter, move |request: Request| edge::serve(shared, route, request)));
-        }
+        let app = app.clone();
+        router = add(router, &app.front.clone(), route, move |request| {
+            let app = app.clone();
+            async move {
+                let (front, model) = (app.front.clone(), app.served.facts.name.clone());
+                edge::serve(&front, route, request, Some(&model), |call| (route.handler)(app, call)).await
+            }
+        });
     }
-    let other = app.clone();
-    let unknown = move |request: Request| edge::fallback(other, request);
+    with_fallback(router, &app.front)
+}
+
+/// Adds an endpoint at its paths.
+pub fn add<H, S, F>(mut router: Router, front: &Front, route: &Route<H>, serve: S) -> Router
+where
+    S: Fn(Request) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response> + Send + 'static,
+{
+    let filter = if route.method == "GET" { MethodFilter::GET } else { MethodFilter::POST };
+    for path in route.paths {
+        router = router.route(&format!("{}{path}", front.options.prefix), on(filter, serve.clone()));
+    }
+    router
+}
+
+/// Answers everything else, too.
+pub fn with_fallback(router: Router, front: &Arc<Front>) -> Router {
+    let front = front.clone();
+    let unknown = move |request: Request| edge::fallback(front, request);
     router.fallback(unknown.clone()).method_not_allowed_fallback(unknown)
 }

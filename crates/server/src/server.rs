@@ -1,19 +1,24 @@
 //! A running server: its address, its thread pool, its end.
 
+use std::future::Future;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
+use axum::Router;
 use axum::serve::{Listener, ListenerExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::app::App;
+use crate::app::{App, Front};
+use crate::connections::{self, asked};
 use crate::error::ServerError;
 use crate::keys;
+use crate::many::{self, Many, Offer};
 use crate::options::{Options, Served, Warnings};
 use crate::patience::PatientListener;
+use crate::report::Report;
 use crate::routes::router;
 use crate::tls;
 
@@ -22,19 +27,55 @@ const CONNECTION_THREADS: usize = 2;
 /// Threads for templates, tokenizers and files.
 const WORK_THREADS: usize = 8;
 /// How long what was answered may take to leave when the server ends.
-const LAST_BYTES: Duration = Duration::from_millis(200);
+const LAST_BYTES: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// What is left to do when nobody is served any more.
+type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A running server. Dropping it ends it without waiting for answers.
 pub struct Server {
     address: SocketAddr,
     stop: watch::Sender<bool>,
-    task: Option<JoinHandle<Result<(), ServerError>>>,
+    task: Option<JoinHandle<()>>,
     runtime: Option<Runtime>,
 }
 
+/// Asks a server to stop, from anywhere.
+#[derive(Clone)]
+pub struct Stopper(watch::Sender<bool>);
+
+impl Stopper {
+    /// The server takes no more requests, lets running answers finish for a while, and ends.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
 impl Server {
-    /// Listens and serves until stopped.
+    /// Listens and serves a model until stopped.
     pub fn start(served: Served, options: Options) -> Result<Self, ServerError> {
+        Self::launch(options, |front| {
+            let app = Arc::new(App::new(front, served));
+            tokio::spawn(app.served.engine.clone().nap());
+            (router(&app), Box::pin(async {}))
+        })
+    }
+
+    /// Listens and serves many models, each in a process of its own.
+    pub fn start_many(offer: Offer, options: Options) -> Result<Self, ServerError> {
+        let entries = Many::entries(&offer).map_err(|reason| ServerError::Models { reason })?;
+        Self::launch(options, move |front| {
+            let models = Many::new(front, offer, entries);
+            models.begin();
+            let router = many::router(&models);
+            (router, Box::pin(async move { models.close().await }))
+        })
+    }
+
+    fn launch(
+        options: Options,
+        make: impl FnOnce(Arc<Front>) -> (Router, Closing),
+    ) -> Result<Self, ServerError> {
         let (host, port) = (options.host.clone(), options.port);
         let bind = |reason| ServerError::Bind { host: host.clone(), port, reason };
         let addresses: Vec<SocketAddr> = (host.as_str(), port).to_socket_addrs().map_err(bind)?.collect();
@@ -53,31 +94,31 @@ impl Server {
             .enable_all()
             .build()
             .map_err(|reason| ServerError::Runtime { reason })?;
-        let (grace, write_time) = (options.grace, options.write_time);
         let acceptor = options.tls.as_ref().map(tls::acceptor).transpose()?;
-        let app = Arc::new(App::new(served, options)?);
-        if app.keys.changeable() {
-            runtime.spawn(watch_keys(app.keys.clone(), app.options.warnings.clone()));
+        let front = Front::new(options)?;
+        let inside = runtime.enter();
+        if front.keys.changeable() {
+            tokio::spawn(watch_keys(front.keys.clone(), front.options.warnings.clone()));
         }
         let (stop, stopped) = watch::channel(false);
-        let listener = {
-            let _inside = runtime.enter();
-            tokio::net::TcpListener::from_std(listener).map_err(bind)?
-        };
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(bind)?;
+        let routed = front.options.routed.clone();
+        let (router, closing) = make(front.clone());
         let task = match acceptor {
             None => {
                 // Small parts of streams leave at once. A connection that refuses is served all the same.
                 let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
-                runtime.spawn(run(listener, app, stopped, grace, write_time))
+                tokio::spawn(run(listener, router, front, stopped, closing))
             }
             Some(acceptor) => {
-                let listener = {
-                    let _inside = runtime.enter();
-                    tls::TlsListener::new(listener, acceptor).map_err(bind)?
-                };
-                runtime.spawn(run(listener, app, stopped, grace, write_time))
+                let listener = tls::TlsListener::new(listener, acceptor).map_err(bind)?;
+                tokio::spawn(run(listener, router, front, stopped, closing))
             }
         };
+        drop(inside);
+        if let Some(reports) = routed {
+            reports.say(&Report::Listening(address));
+        }
         Ok(Self { address, stop, task: Some(task), runtime: Some(runtime) })
     }
 
@@ -86,17 +127,24 @@ impl Server {
         self.address
     }
 
+    /// Asks it to stop, from anywhere.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.stop.clone())
+    }
+
     /// Takes no more requests, lets running answers finish for a while, and ends.
     pub fn stop(mut self) -> Result<(), ServerError> {
         self.end()
     }
 
-    /// Serves until the user or the system asks for the end, then does as [`Server::stop`].
+    /// Serves until the user, the system or a [`Stopper`] asks for the end, then does as [`Server::stop`].
     pub fn serve_until_signal(mut self) -> Result<(), ServerError> {
         if let (Some(runtime), Some(task)) = (&self.runtime, &mut self.task) {
+            let stopped = self.stop.subscribe();
             let ended = runtime.block_on(async {
                 tokio::select! {
                     () = signal() => None,
+                    () = asked(stopped) => None,
                     result = task => Some(result),
                 }
             });
@@ -109,8 +157,7 @@ impl Server {
     }
 
     fn end(&mut self) -> Result<(), ServerError> {
-        // Nobody listens if it has ended already.
-        let _ = self.stop.send(true);
+        self.stop.send_replace(true);
         let result = match (&self.runtime, self.task.take()) {
             (Some(runtime), Some(task)) => flatten(runtime.block_on(task)),
             _ => Ok(()),
@@ -130,26 +177,26 @@ impl Drop for Server {
     }
 }
 
-fn flatten(result: Result<Result<(), ServerError>, tokio::task::JoinError>) -> Result<(), ServerError> {
-    result.unwrap_or_else(|error| Err(ServerError::Stopped { reason: error.to_string() }))
+fn flatten(result: Result<(), tokio::task::JoinError>) -> Result<(), ServerError> {
+    result.map_err(|error| ServerError::Stopped { reason: error.to_string() })
 }
 
+/// Serves until asked to stop, then what was begun for a while.
 async fn run<L: Listener<Addr = SocketAddr>>(
     listener: L,
-    app: Arc<App>,
+    router: Router,
+    front: Arc<Front>,
     stopped: watch::Receiver<bool>,
-    grace: Duration,
-    write_time: Duration,
-) -> Result<(), ServerError> {
-    let (asked, patient) = (asked(stopped.clone()), asked(stopped));
-    let listener = PatientListener { listener, limit: write_time };
-    let serving = axum::serve(listener, router(&app)).with_graceful_shutdown(asked);
+    closing: Closing,
+) {
+    let options = &front.options;
+    let listener = PatientListener { listener, limit: options.write_time };
+    let patient = asked(stopped.clone());
     tokio::select! {
-        result = serving.into_future() => {
-            result.map_err(|error| ServerError::Stopped { reason: error.to_string() })
-        }
-        () = async { patient.await; tokio::time::sleep(grace).await } => Ok(()),
+        () = connections::serve(listener, router, stopped, options.head_time) => {}
+        () = async { patient.await; tokio::time::sleep(options.grace).await } => {}
     }
+    closing.await;
 }
 
 /// Looks at the file of keys from time to time.
@@ -161,12 +208,6 @@ async fn watch_keys(all: Arc<keys::Keys>, warnings: Warnings) {
             warnings.say(&format!("API keys: {reason}"));
         }
     }
-}
-
-/// Waits until the server is asked to stop, or its handle is gone.
-async fn asked(mut stopped: watch::Receiver<bool>) {
-    // An error means that the handle is gone.
-    let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
 /// Waits for Ctrl-C or for the system's wish that the program ends.

@@ -74,7 +74,7 @@ pub async fn answer(
 ) -> ApiResult<Response> {
     let plan = Arc::new(plan);
     caller.note(app, &plan).await;
-    let mut generation = Generation::start(app, caller, &plan)?;
+    let mut generation = Generation::start(app, caller, &plan).await?;
     if !plan.stream {
         let endings = generation.complete().await?;
         return Ok(json_response(&protocol.whole(endings)));
@@ -151,7 +151,7 @@ pub fn timings(ending: &Ending) -> Value {
     let milliseconds = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     let each = |time: f64, count: usize| if count == 0 { 0.0 } else { time / count as f64 };
     let (prompt, generation) = (milliseconds(timings.prompt), milliseconds(timings.generation));
-    json!({
+    let mut all = json!({
         "cache_n": timings.cached_tokens,
         "prompt_n": timings.prompt_tokens,
         "prompt_ms": prompt,
@@ -161,5 +161,10 @@ pub fn timings(ending: &Ending) -> Value {
         "predicted_ms": generation,
         "predicted_per_token_ms": each(generation, timings.generated_tokens),
         "predicted_per_second": timings.generated_per_second(),
-    })
+    });
+    if timings.guessed_tokens > 0 {
+        all["draft_n"] = json!(timings.guessed_tokens);
+        all["draft_n_accepted"] = json!(timings.accepted_tokens);
+    }
+    all
 }

@@ -2,11 +2,13 @@
 
 mod common;
 
-use std::time::Duration;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use common::scripted::bytes;
 use common::*;
-use puna_server::{ERRORS, METRICS, Options, ROUTES, Server, ServerError};
+use puna_server::{ERRORS, METRICS, OWN_ROUTES, Options, ROUTES, Server, ServerError};
 use serde_json::{Value, json};
 
 fn hello() -> Scripted {
@@ -308,6 +310,11 @@ fn every_row_is_documented() {
         );
         assert!(page.contains(&line), "docs/server.md lacks {line}");
     }
+    for route in OWN_ROUTES {
+        let paths: Vec<String> = route.paths.iter().map(|path| format!("`{path}`")).collect();
+        let line = format!("| {} | {} | {} |\n", route.method, paths.join(" "), route.summary);
+        assert!(page.contains(&line), "docs/server.md lacks {line}");
+    }
     for row in ERRORS {
         let line = format!("| {} | `{}` | {} |\n", row.status, row.name, row.meaning);
         assert!(page.contains(&line), "docs/server.md lacks {line}");
@@ -316,4 +323,70 @@ fn every_row_is_documented() {
         let line = format!("| `llamacpp:{}` | {} | {} |\n", row.name, row.kind, row.help);
         assert!(page.contains(&line), "docs/server.md lacks {line}");
     }
+}
+
+#[test]
+fn heads_have_limits_in_size_and_time() {
+    let client = start(Scripted::new(64, 1), Options { head_time: Duration::from_millis(500), ..options() });
+    let header = |count: usize, length: usize| {
+        format!(
+            "GET /health HTTP/1.1\r\n{}Connection: close\r\n\r\n",
+            format!("X: {}\r\n", "y".repeat(length)).repeat(count)
+        )
+    };
+    assert!(client.raw(header(90, 10).as_bytes()).starts_with("HTTP/1.1 200"));
+    for (count, length) in [(101, 10), (1, 40_000), (90, 1000)] {
+        let answer = client.raw(header(count, length).as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 431"), "{count} {length}: {answer}");
+    }
+    // One that sends a byte now and then, and ones that send nothing, are left; others are served meanwhile.
+    let begin = Instant::now();
+    let mut slow = TcpStream::connect(client.address()).unwrap();
+    let idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(client.address()).unwrap()).collect();
+    let mut sent = 0;
+    while slow.write_all(b"G").is_ok() && begin.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(50));
+        sent += 1;
+    }
+    assert!((5..60).contains(&sent), "{sent}");
+    client.get("/health").ok();
+    for mut stream in idle {
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        assert!(matches!(stream.read(&mut [0; 64]), Ok(_) | Err(_)));
+        let closed = stream.read(&mut [0; 64]);
+        assert!(
+            matches!(closed, Ok(0))
+                || closed.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock)
+        );
+    }
+    // A connection that is kept for the next request ends, too.
+    let mut kept = TcpStream::connect(client.address()).unwrap();
+    kept.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    kept.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut all = String::new();
+    kept.read_to_string(&mut all).unwrap();
+    assert!(all.starts_with("HTTP/1.1 200"), "{all}");
+}
+
+#[test]
+fn running_answers_are_finished_at_the_end() {
+    let model = Scripted::new(300, 2).delay(Duration::from_millis(5));
+    let client = start(model, Options { grace: Duration::from_secs(10), ..options() });
+    let body = json!({"prompt": "abc", "n_predict": 100, "stream": true});
+    let mut open = client.leave_open_with("/completion", "Connection: close\r\n", body);
+    eventually("it runs", Duration::from_secs(5), || client.busy() == 1);
+    // A connection that nobody uses does not delay the end.
+    let idle = TcpStream::connect(client.address()).unwrap();
+    let (address, begin) = (client.address(), Instant::now());
+    let reader = std::thread::spawn(move || {
+        let mut all = String::new();
+        open.read_to_string(&mut all).unwrap();
+        all
+    });
+    client.server.stop().unwrap();
+    let all = reader.join().unwrap();
+    assert!(all.contains("\"stop_type\":\"limit\"") && all.contains("\"tokens_predicted\":100"), "{all}");
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert!(TcpStream::connect(address).is_err());
+    drop(idle);
 }

@@ -12,7 +12,7 @@ use puna_conformance::zoo;
 use puna_engine::{Engine, EngineOptions};
 use puna_gguf::{Array, Metadata, Value as Stored};
 use puna_runtime::{Model, ModelOptions, OutputRows, Placement, Pooling, Purpose};
-use puna_server::{Defaults, Embeds, Facts, Served, Server};
+use puna_server::{Defaults, Embeds, Facts, Residence, Served, Server};
 use puna_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -36,6 +36,14 @@ fn words() -> Tokenizer {
 }
 
 fn client(name: &str, pooling: Pooling) -> (Client, zoo::EmbeddingModel) {
+    client_with(name, pooling, |options| options)
+}
+
+fn client_with(
+    name: &str,
+    pooling: Pooling,
+    change: impl FnOnce(ModelOptions) -> ModelOptions,
+) -> (Client, zoo::EmbeddingModel) {
     let zoo = zoo::embedding_models().into_iter().find(|zoo| zoo.name == name).unwrap();
     let backend: Arc<dyn Backend> = Arc::new(Reference);
     let options = ModelOptions {
@@ -45,6 +53,7 @@ fn client(name: &str, pooling: Pooling) -> (Client, zoo::EmbeddingModel) {
         purpose: Purpose::Embed(Some(pooling)),
         ..ModelOptions::default()
     };
+    let options = change(options);
     let file = Arc::new(zoo.open());
     let backends = std::slice::from_ref(&backend);
     let model = Model::load(file, backends, &Placement::default(), &options, &mut |_| true).unwrap();
@@ -54,9 +63,11 @@ fn client(name: &str, pooling: Pooling) -> (Client, zoo::EmbeddingModel) {
         ranks: pooling == Pooling::Rank,
         normalize: 2,
     };
-    let engine = Engine::start(model, EngineOptions { step_tokens: 64, ..EngineOptions::default() }).unwrap();
+    let engine =
+        Engine::start(model, EngineOptions { step_tokens: options.micro_batch, ..EngineOptions::default() })
+            .unwrap();
     let served = Served {
-        engine,
+        engine: Residence::new(engine),
         tokenizer: words(),
         template: Template::parse("{{ messages[0].content }}", "", "").unwrap(),
         facts: Facts { name: "zoo".into(), ..Facts::default() },
@@ -132,6 +143,61 @@ fn openai_embeddings() {
 }
 
 #[test]
+fn a11_long_texts_are_embedded_or_refused_with_both_numbers() {
+    // Steps of 16 tokens; a model whose tokens see earlier ones only takes longer texts in several.
+    let (client, zoo) =
+        client_with("qwen3-embedding", Pooling::Last, |options| ModelOptions { micro_batch: 16, ..options });
+    let whole =
+        numbers(&client.post("/v1/embeddings", json!({"input": zoo.tokens})).ok()["data"][0]["embedding"]);
+    assert!(zoo.tokens.len() > 16);
+    near(&whole, &normalized(&zoo.recorded["last"][..whole.len()]));
+    let refused = client.post("/v1/embeddings", json!({"input": vec![7; 65]}));
+    let body = refused.json()["error"].clone();
+    assert_eq!((&body["n_prompt_tokens"], &body["n_ctx"]), (&json!(65), &json!(64)), "{body}");
+    refused.error(400, "exceed_context_size_error");
+    // One whose tokens see later ones needs the text in one step, and says which flag makes it longer.
+    let (whole, _) =
+        client_with("bert", Pooling::Mean, |options| ModelOptions { micro_batch: 16, ..options });
+    let refused = whole.post("/v1/embeddings", json!({"input": vec![7; 17]}));
+    let message = refused.error(400, "exceed_context_size_error");
+    assert!(message.contains("17") && message.contains("16") && message.contains("-b"), "{message}");
+    whole.post("/v1/embeddings", json!({"input": vec![7; 16]})).ok();
+}
+
+#[test]
+fn a12_every_pooling_takes_every_kind_of_input() {
+    for (name, pooling) in [
+        ("bert", Pooling::Mean),
+        ("bert", Pooling::Cls),
+        ("bert", Pooling::Last),
+        ("qwen3-embedding", Pooling::Last),
+        ("neo-bert", Pooling::None),
+    ] {
+        let (client, _) = client(name, pooling);
+        let ask = |input: Value| {
+            let reply = client.post("/embeddings", json!({"input": input})).ok();
+            let rows = reply.as_array().unwrap().iter();
+            rows.map(|row| row["embedding"].as_array().unwrap().iter().map(numbers).collect())
+                .collect::<Vec<Vec<Vec<f32>>>>()
+        };
+        let alone = ask(json!("ab c"));
+        let length = |row: &Vec<f32>| row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+        let one = pooling != Pooling::None;
+        assert!(alone[0].len() == 1 || !one, "{name} {pooling:?}");
+        assert!(alone[0].iter().all(|row| (length(row) - 1.0).abs() < 1e-5), "{name} {pooling:?}");
+        let ids =
+            client.post("/tokenize", json!({"content": "ab c", "add_special": true})).ok()["tokens"].clone();
+        for (input, place) in [(json!(["d", "ab c"]), 1), (ids.clone(), 0), (json!([[5, 6], ids]), 1)] {
+            let found = ask(input.clone());
+            for (found, expected) in found[place].iter().zip(&alone[0]) {
+                let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst < 1e-5, "{name} {pooling:?} {input}: {worst}");
+            }
+        }
+    }
+}
+
+#[test]
 fn embeddings_that_are_refused() {
     let (client, zoo) = client("bert", Pooling::Mean);
     for (body, part) in [
@@ -181,7 +247,7 @@ fn without_pooling_every_token_has_a_row() {
 }
 
 #[test]
-fn ranks_in_both_shapes() {
+fn a13_ranks_in_both_shapes() {
     let (client, _) = client("jina-bert-v2-rerank", Pooling::Rank);
     let documents = ["x y", "abc", "q"];
     let reply = client.post("/v1/rerank", json!({"query": "abc", "documents": documents})).ok();

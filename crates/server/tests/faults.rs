@@ -102,17 +102,19 @@ fn k02_k04_a_full_context_ends_an_answer_and_nothing_else() {
 #[test]
 fn k08_what_was_restored_is_used_by_another_server() {
     let folder = tempfile::tempdir().unwrap();
+    // Without a blank, which the model writes as a byte and the tokenizer as a token of its own.
+    let model = || Scripted::new(300, 2).script("answer", bytes("Hi,you"));
     let options = || Options { slot_folder: Some(folder.path().into()), ..options() };
-    let first = start(hello(), options());
-    first.post("/completion", json!({"prompt": "some words @hello:", "id_slot": 1})).ok();
+    let first = start(model(), options());
+    first.post("/completion", json!({"prompt": "some words @answer:", "id_slot": 1})).ok();
     let saved = first.post("/slots/1?action=save", json!({"filename": "s"})).ok();
     drop(first);
-    let second = start(hello(), options());
+    let second = start(model(), options());
     let restored = second.post("/slots/0?action=restore", json!({"filename": "s"})).ok();
     assert_eq!((&restored["n_restored"], &restored["n_read"]), (&saved["n_saved"], &saved["n_written"]));
-    // A longer prompt goes on from what was saved of its beginning: the blank before "some" and 18 letters at least.
-    let prompt = "some words @hello:Hi there and more @hello:";
+    // A longer prompt goes on from all that was saved.
+    let prompt = "some words @answer:Hi,you and more @answer:";
     let found = second.post("/completion", json!({"prompt": prompt})).ok();
-    assert!(found["timings"]["cache_n"].as_u64().unwrap() >= 19, "{found}");
-    assert_eq!((&found["content"], &found["id_slot"]), (&json!("Hi there"), &json!(0)));
+    assert_eq!(found["timings"]["cache_n"], saved["n_saved"], "{found}");
+    assert_eq!((&found["content"], &found["id_slot"]), (&json!("Hi,you"), &json!(0)));
 }

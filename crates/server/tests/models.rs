@@ -11,10 +11,10 @@ use puna_backend::reference::Reference;
 use puna_backend_cpu::{Cpu, CpuOptions};
 use puna_chat::Template;
 use puna_conformance::zoo;
-use puna_engine::{Engine, EngineOptions};
+use puna_engine::{Aids, Engine, EngineOptions, GUESSED_ROWS, NgramSettings, SpeculationSettings, proposers};
 use puna_gguf::{Array, File, Metadata, OpenOptions, Value as Stored};
 use puna_runtime::{Model, ModelOptions, Placement};
-use puna_server::{Defaults, Facts, Served, Server};
+use puna_server::{Defaults, Facts, Residence, Served, Server};
 use puna_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -80,6 +80,62 @@ fn recorded_continuations() {
     recorded_on(Arc::new(Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap()));
 }
 
+/// With `deterministic` 32 equal requests at once get equal answers: cold, from the cache, and with guesses.
+#[test]
+fn equal_requests_get_equal_answers() {
+    let zoo = zoo::models().into_iter().find(|zoo| zoo.name == "llama-dense").unwrap();
+    let options = CpuOptions { threads: 2, deterministic: true, ..CpuOptions::default() };
+    let backends: [Arc<dyn Backend>; 1] = [Arc::new(Cpu::new(options).unwrap())];
+    let settings = SpeculationSettings {
+        simple: NgramSettings { size: 1, most: 8, hits: 1 },
+        ..SpeculationSettings::default()
+    };
+    let mut answers = Vec::new();
+    for kinds in [&[][..], &["ngram-simple".to_owned()]] {
+        let outputs = 8 + GUESSED_ROWS;
+        let options = ModelOptions { context: 2048, sequences: 8, outputs, ..ModelOptions::default() };
+        let file = Arc::new(zoo.open());
+        let model = Model::load(file, &backends, &Placement::default(), &options, &mut |_| true).unwrap();
+        let tokenizer = letters(model.information().vocabulary);
+        let engine_options =
+            EngineOptions { step_tokens: 64, store_bytes: 1 << 20, ..EngineOptions::default() };
+        let proposers = proposers(kinds, &settings, None).unwrap();
+        let aids = Aids { proposers, ..Aids::default() };
+        let served = Served {
+            engine: Residence::new(Engine::start_with(model, engine_options, aids).unwrap()),
+            tokenizer,
+            template: Template::parse("", "", "").unwrap(),
+            facts: Facts::default(),
+            defaults: Defaults::default(),
+            embeds: None,
+        };
+        let client = Client::new(Server::start(served, common::options()).unwrap());
+        let prompt: Vec<u32> = zoo.tokens.iter().cycle().take(100).copied().collect();
+        let body = json!({
+            "prompt": prompt, "n_predict": 48, "temperature": 0, "return_tokens": true, "ignore_eos": true,
+            "n_probs": 2,
+        });
+        let mut guessed = 0;
+        for _ in 0..2 {
+            let replies: Vec<Value> = std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    (0..32).map(|_| scope.spawn(|| client.post("/completion", body.clone()).ok())).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            for reply in replies {
+                assert_eq!(reply["timings"]["predicted_n"], 48);
+                guessed += reply["timings"]["draft_n"].as_u64().unwrap_or(0);
+                let parts =
+                    ["content", "tokens", "completion_probabilities"].map(|name| reply[name].to_string());
+                answers.push(parts.concat());
+            }
+        }
+        assert_eq!(guessed > 0, !kinds.is_empty(), "{guessed}");
+    }
+    assert_eq!(answers.len(), 128);
+    assert!(answers.iter().all(|answer| *answer == answers[0]));
+}
+
 /// A model beside the project.
 fn real_model() -> Option<PathBuf> {
     let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
@@ -105,7 +161,7 @@ fn a_real_model_answers_eight_clients() {
         .expect("the engine starts");
     let template = Template::parse(&source, "<|im_start|>", "<|im_end|>").unwrap();
     let served = Served {
-        engine,
+        engine: Residence::new(engine),
         tokenizer,
         template,
         facts: Facts::default(),

@@ -206,10 +206,9 @@ fn read_slowly(stream: &mut TcpStream, bytes: usize, pause: Duration, time: Dura
 }
 
 #[test]
-#[ignore = "on a running server a client that slept got 3.9 of 34 MB and was left; these readers still get more"]
 fn clients_that_do_not_read_are_left_and_delay_nobody() {
     let client = start(hello(), Options { write_time: SECOND, ..options() });
-    // An answer of some 44 MB, more than the system holds for a connection.
+    // An answer of some 44 MB, more than the system holds for a connection: up to 4 and 32 MB on Linux.
     let large = json!({"content": "x".repeat(2_000_000), "with_pieces": true});
     let pace = |bytes: usize, pause: Duration| {
         let mut stream = client.leave_open_with("/tokenize", "Connection: close\r\n", large.clone());
@@ -227,8 +226,8 @@ fn clients_that_do_not_read_are_left_and_delay_nobody() {
         }
         assert!(longest < 4 * SECOND, "{longest:?}");
         let counts = readers.map(|reader| reader.join().unwrap());
-        // What the system held for those that were left is all that they get.
+        // Those that were left get what the system held for them, which may be most of it, but not the rest.
         assert!(counts[2] > 40_000_000, "{counts:?}");
-        assert!(counts[0] < counts[2] / 2 && counts[1] < counts[2] / 2, "{counts:?}");
+        assert!(counts[0] + 1_000_000 < counts[2] && counts[1] + 1_000_000 < counts[2], "{counts:?}");
     });
 }

@@ -156,7 +156,7 @@ impl Completion<'_> {
         let Some(path) = self.cache().filter(|_| !self.config.prompt.cache_read_only) else { return Ok(()) };
         let failed = |error: puna_engine::EngineError| Failure::Failed(error.to_string());
         let bytes = self.session.engine.save(0).map_err(failed)?;
-        files::replace(path, |file| std::io::Write::write_all(file, &bytes))
+        files::replace(path, &bytes)
     }
 
     fn held(&self) -> Result<Vec<u32>, Failure> {

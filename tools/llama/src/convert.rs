@@ -10,8 +10,9 @@ use crate::shards::{self, Output};
 use crate::{interrupt, pages};
 use puna_convert::{Conversion, ConvertError, LoraConversion, Options, Recipe, architectures, stored_format};
 use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
-use puna_gguf::{TensorInfo, TensorSpec, Tensors, Value};
-use puna_quant::{DType, QuantError};
+use puna_gguf::{TensorSpec, Tensors, Value};
+use puna_quant::DType;
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -167,10 +168,12 @@ fn formats<'c>(
                 return Err(Failure::Failed(refusal));
             }
             let half = if conversion.prefers_bfloat() { DType::BF16 } else { DType::F16 };
+            let recipes: HashMap<&str, &Recipe> =
+                conversion.tensors().iter().map(|(name, recipe)| (name.as_str(), recipe)).collect();
             let mut chosen = Vec::new();
             for planned in &plan.tensors {
-                let found = conversion.tensors().iter().find(|(name, _)| *name == planned.name);
-                let Some((name, recipe)) = found else { continue };
+                let name = &planned.name;
+                let Some(recipe) = recipes.get(name.as_str()).copied() else { continue };
                 // What the mixture leaves alone is stored as in a float file.
                 let dtype = match planned.dtype == recipe.dtype {
                     true => stored_format(name, recipe, half),
@@ -203,9 +206,6 @@ fn table(plan: &[(TensorSpec, &Recipe)], output: &Path) -> String {
     text
 }
 
-/// Bytes written at once.
-const PART: usize = 1 << 24;
-
 /// Writes a tensor in the format of its entry.
 fn write_tensor(
     spec: &TensorSpec,
@@ -214,38 +214,12 @@ fn write_tensor(
     threads: usize,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let mut put = |bytes: &[u8]| {
-        if interrupt::take() {
-            return Err(Stop::Other(Failure::Interrupted));
-        }
-        output.write(bytes).map_err(Stop::Other)
-    };
-    let written = if spec.dtype == recipe.dtype {
-        data.chunks(PART).try_for_each(&mut put)
-    } else {
-        let directory = Tensors::from_specs(&[TensorSpec { dtype: recipe.dtype, ..spec.clone() }])?;
-        let tensor: Option<&TensorInfo> = directory.iter().next();
-        let Some(tensor) = tensor else { return Ok(()) };
-        Job { tensor, data, dtype: spec.dtype, importance: None }.run(threads, &mut put)
-    };
-    written.map_err(|stop| match stop {
-        Stop::Other(failure) => failure,
-        Stop::Row(row, error) => {
-            Failure::Failed(format!("tensor {}, row {row}, as {}: {error}", spec.name, spec.dtype))
-        }
-    })
-}
-
-/// Why writing stops.
-enum Stop {
-    Row(usize, QuantError),
-    Other(Failure),
-}
-
-impl From<(usize, QuantError)> for Stop {
-    fn from((row, error): (usize, QuantError)) -> Self {
-        Self::Row(row, error)
+    if spec.dtype == recipe.dtype {
+        return output.write(data);
     }
+    let directory = Tensors::from_specs(&[TensorSpec { dtype: recipe.dtype, ..spec.clone() }])?;
+    let Some(tensor) = directory.iter().next() else { return Ok(()) };
+    Job { tensor, data, dtype: spec.dtype, importance: None }.run(threads, &mut |bytes| output.write(bytes))
 }
 
 /// `llama convert-lora`.

@@ -1,9 +1,9 @@
 //! `llama convert-legacy`: llama files from before GGUF (`ggml`, `ggmf`, `ggjt`).
 
 use crate::failure::Failure;
-use crate::interrupt;
 use crate::invocation::Invocation;
 use crate::shards::{self, Output};
+use crate::{files, interrupt};
 use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
 use puna_gguf::{Mapping, Metadata, TensorSpec, Value};
 use puna_quant::DType;
@@ -23,8 +23,6 @@ pub const SPEC: Spec<Config> = Spec {
     }),
 };
 
-/// Bytes copied at once.
-const COPIED: usize = 1 << 24;
 /// More layers and tokens than any of these files has.
 const MOST_LAYERS: u32 = 512;
 const MOST_TOKENS: u32 = 1 << 24;
@@ -78,22 +76,17 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let mapping = Mapping::open(&input)?;
     let legacy = Legacy::read(mapping.bytes())
         .map_err(|reason| Failure::Failed(format!("{}: {reason}", input.display())))?;
-    if matches!((input.canonicalize(), output.canonicalize()), (Ok(one), Ok(other)) if one == other) {
-        return Err(Failure::Failed(format!("{} is the input itself", output.display())));
-    }
+    files::refuse_input(&output, std::slice::from_ref(&input))?;
     let metadata = legacy.metadata(&config, &input)?;
     interrupt::install();
+    let bytes = legacy.tensors.iter().map(|entry| entry.range.len() as u64).sum();
     let specs = legacy.tensors.iter().map(|entry| entry.spec.clone()).collect();
     let mut written = Output::new(shards::plan(&output, &metadata, vec![specs])?)?;
+    let bar = console.progress(Some(bytes));
     for entry in &legacy.tensors {
-        for part in mapping.bytes().get(entry.range.clone()).unwrap_or(&[]).chunks(COPIED) {
-            if interrupt::take() {
-                return Err(Failure::Interrupted);
-            }
-            written.write(part)?;
-        }
-        written.end_tensor()?;
+        written.copy(mapping.bytes().get(entry.range.clone()).unwrap_or(&[]), &bar)?;
     }
+    bar.finish_and_clear();
     written.finish()?;
     console.info(&format!("wrote {} tensors to {}", legacy.tensors.len(), output.display()));
     Ok(())

@@ -1,13 +1,15 @@
 //! `llama cvector-generator`: directions in which a model's layers differ between two kinds of prompts.
 
+use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{files, interrupt, load, perplexity};
+use crate::{files, interrupt, load};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_gguf::{Metadata, TensorSpec};
 use puna_graph::{Array, Graph, ValueId};
 use puna_quant::DType;
-use puna_runtime::{Batch, OutputRows, Work};
+use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Work};
+use puna_tokenizer::Tokenizer;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -46,66 +48,24 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     }
     interrupt::install();
     let opened = load::open(invocation, &config, &console, true)?;
-    let mut pairs = Vec::new();
-    for (one, other) in positive.iter().zip(&negative) {
-        let encode = |text: &str| perplexity::tokens(&opened.file.metadata, text, true, &console);
-        let (mut one, mut other) = (encode(one)?.0, encode(other)?.0);
-        // The last token stands for what is missing at the end.
-        let length = one.len().max(other.len());
-        for tokens in [&mut one, &mut other] {
-            let last = tokens.last().copied().unwrap_or(0);
-            tokens.resize(length, last);
-        }
-        pairs.push((one, other));
-    }
+    let tokenizer = opened.tokenizer(&console)?;
+    let pairs: Vec<(Vec<u32>, Vec<u32>)> =
+        positive.iter().zip(&negative).map(|(one, other)| pair(&tokenizer, one, other)).collect();
     let longest = pairs.iter().map(|(one, _)| one.len()).max().unwrap_or(1);
-    let processor = load::processor(&config.cpu);
-    let backend = load::backend(&processor, config.device.name.as_deref())?;
     let mut options = load::options(&config, 1, 0)?;
     if (options.context as usize) < longest && options.context != 0 {
         return Err(Failure::Failed(format!(
-            "a prompt has {longest} tokens, the context is {}",
+            "a prompt has {longest} tokens, the context is {} (-c)",
             options.context
         )));
     }
     if options.context == 0 {
         options.context = (longest as u32).max(16);
     }
-    let ends: Arc<Mutex<BTreeMap<u32, ValueId>>> = Arc::default();
-    let shared = ends.clone();
-    let watch = |graph: &Graph| {
-        let found = layer_ends(graph);
-        let values = found.values().copied().collect();
-        if let Ok(mut ends) = shared.lock() {
-            *ends = found;
-        }
-        values
-    };
-    let mut model =
-        load::load_with(&opened.file, &backend, &options, &console, &load::extras(&config)?, &watch)?;
-    let ends = ends.lock().map(|ends| ends.clone()).unwrap_or_default();
-    let seen: Arc<Mutex<BTreeMap<u32, Vec<f32>>>> = Arc::default();
-    let (observed, watched) = (seen.clone(), ends.clone());
-    model.observe(Box::new(move |values: &HashMap<ValueId, Array>| {
-        let Ok(mut seen) = observed.lock() else { return };
-        for (layer, value) in &watched {
-            if let Some(array) = values.get(value) {
-                seen.entry(*layer).or_default().extend_from_slice(array.floats());
-            }
-        }
-    }));
-    let mut states = |tokens: &[u32]| -> Result<BTreeMap<u32, Vec<f32>>, Failure> {
-        if interrupt::take() {
-            return Err(Failure::Interrupted);
-        }
-        model.clear(0);
-        let work = vec![Work { sequence: 0, tokens: tokens.to_vec(), outputs: OutputRows::All }];
-        model.run(&Batch { work })?;
-        Ok(seen.lock().map(|mut seen| std::mem::take(&mut *seen)).unwrap_or_default())
-    };
+    let mut observed = Observed::load(&opened, &config, &console, &options)?;
     let mut differences: BTreeMap<u32, Rows> = BTreeMap::new();
     for (number, (one, other)) in pairs.iter().enumerate() {
-        let (one_states, other_states) = (states(one)?, states(other)?);
+        let (one_states, other_states) = (observed.states(one)?, observed.states(other)?);
         for (layer, values) in one_states {
             let Some(others) = other_states.get(&layer) else { continue };
             let width = (values.len() / one.len().max(1)).max(1);
@@ -128,6 +88,64 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Two prompts as tokens, the shorter one as long as the other: its last token stands for what is missing.
+fn pair(tokenizer: &Tokenizer, one: &str, other: &str) -> (Vec<u32>, Vec<u32>) {
+    let (mut one, mut other) = (tokenizer.encode(one, true, true), tokenizer.encode(other, true, true));
+    let length = one.len().max(other.len());
+    for tokens in [&mut one, &mut other] {
+        let last = tokens.last().copied().unwrap_or(0);
+        tokens.resize(length, last);
+    }
+    (one, other)
+}
+
+/// A model that tells what its layers hand on.
+struct Observed {
+    model: Model,
+    /// For each layer the rows of the last step, one after another.
+    seen: Arc<Mutex<BTreeMap<u32, Vec<f32>>>>,
+}
+
+impl Observed {
+    fn load(
+        opened: &load::Opened,
+        config: &Config,
+        console: &Console,
+        options: &ModelOptions,
+    ) -> Result<Self, Failure> {
+        let ends: Mutex<BTreeMap<u32, ValueId>> = Mutex::default();
+        let watch = |graph: &Graph| {
+            let found = layer_ends(graph);
+            let values = found.values().copied().collect();
+            if let Ok(mut ends) = ends.lock() {
+                *ends = found;
+            }
+            values
+        };
+        let mut model = load::watched(opened, config, console, options, &watch)?;
+        let watched = ends.into_inner().unwrap_or_default();
+        let seen: Arc<Mutex<BTreeMap<u32, Vec<f32>>>> = Arc::default();
+        let shared = seen.clone();
+        model.observe(Box::new(move |values: &HashMap<ValueId, Array>| {
+            let Ok(mut seen) = shared.lock() else { return };
+            for (layer, value) in &watched {
+                if let Some(array) = values.get(value) {
+                    seen.entry(*layer).or_default().extend_from_slice(array.floats());
+                }
+            }
+        }));
+        Ok(Self { model, seen })
+    }
+
+    /// For each layer its rows for these tokens.
+    fn states(&mut self, tokens: &[u32]) -> Result<BTreeMap<u32, Vec<f32>>, Failure> {
+        self.model.clear(0);
+        let work = vec![Work { sequence: 0, tokens: tokens.to_vec(), outputs: OutputRows::All }];
+        self.model.run(&Batch { work })?;
+        Ok(self.seen.lock().map(|mut seen| std::mem::take(&mut *seen)).unwrap_or_default())
+    }
+}
+
 /// The last value of each layer.
 fn layer_ends(graph: &Graph) -> BTreeMap<u32, ValueId> {
     let layers = graph.nodes.iter().enumerate();
@@ -146,9 +164,6 @@ fn write(config: &Config, model: &Metadata, differences: &BTreeMap<u32, Rows>) -
             true => mean(rows),
             false => principal(rows, config.cvector.iterations),
         };
-        if interrupt::take() {
-            return Err(Failure::Interrupted);
-        }
         let shape = vec![vector.len() as u64];
         let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
         tensors.push((TensorSpec { name: format!("direction.{layer}"), dtype: DType::F32, shape }, bytes));

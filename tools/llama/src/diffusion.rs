@@ -34,9 +34,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     interrupt::install();
     let opened = load::open(invocation, &config, &console, true)?;
     let metadata = &opened.file.metadata;
-    let tokenizer = Tokenizer::from_metadata(metadata)?
-        .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
-    tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
+    let tokenizer = opened.tokenizer(&console)?;
     let tokens = prompt_tokens(&text, metadata, &tokenizer, &config, &console)?;
     let mut model = load::model(&opened, &config, &console, 1, 0)?;
     if !sees_all(&model) {

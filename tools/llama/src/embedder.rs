@@ -34,9 +34,7 @@ impl Embedder {
     /// Opens the model that the flags name.
     pub fn open(invocation: &Invocation, config: &Config, console: &Console) -> Result<Self, Failure> {
         let opened = load::open(invocation, config, console, false)?;
-        let tokenizer = Tokenizer::from_metadata(&opened.file.metadata)?
-            .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
-        tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
+        let tokenizer = opened.tokenizer(console)?;
         Ok(Self { opened, tokenizer })
     }
 

@@ -4,7 +4,7 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::shards::{self, Output};
-use crate::{interrupt, load, source};
+use crate::{files, interrupt, load, source};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_gguf::{File, OpenOptions, TensorInfo, TensorSpec, Value};
 use puna_quant::{DType, QuantError};
@@ -21,9 +21,6 @@ pub const SPEC: Spec<Config> = Spec {
     positional: None,
 };
 
-/// Bytes written at once.
-const PART: usize = 1 << 24;
-
 /// `llama export-lora`.
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
@@ -36,13 +33,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     check(&file, &adapters)?;
     let output = config.export_lora.output.clone();
     let output = output.unwrap_or_else(|| PathBuf::from("ggml-lora-merged-f16.gguf"));
-    let same = |one: &Path| match (one.canonicalize(), output.canonicalize()) {
-        (Ok(one), Ok(other)) => one == other,
-        _ => false,
-    };
-    if file.paths().iter().any(|path| same(path)) {
-        return Err(Failure::Failed(format!("{} is the input itself", output.display())));
-    }
+    files::refuse_input(&output, file.paths())?;
     interrupt::install();
     write(&file, &adapters, &output, &console)
 }
@@ -52,7 +43,8 @@ fn check(file: &File, adapters: &[Adapter]) -> Result<(), Failure> {
     let expected = file.metadata.str("general.architecture")?;
     for adapter in adapters {
         let failed = |text: String| Failure::Failed(format!("{}: {text}", adapter.path().display()));
-        let found = adapter.file().metadata.str("general.architecture")?;
+        let found = adapter.file().metadata.str("general.architecture");
+        let found = found.map_err(|error| failed(error.to_string()))?;
         if found != expected {
             return Err(failed(format!("it is for models of {found:?}, this one is of {expected:?}")));
         }
@@ -80,18 +72,12 @@ fn write(file: &File, adapters: &[Adapter], output: &Path, console: &Console) ->
     let bar = console.progress(Some(specs.iter().map(|spec| spec.byte_len().unwrap_or(0)).sum()));
     let mut changed = 0;
     for (tensor, spec) in file.tensors.iter().zip(&specs) {
-        if interrupt::take() {
-            return Err(Failure::Interrupted);
-        }
         if is_changed(tensor) {
             changed += 1;
-            let bytes = merged(file, tensor, spec.dtype, adapters)?;
-            bytes.chunks(PART).try_for_each(|part| written.write(part))?;
+            written.copy(&merged(file, tensor, spec.dtype, adapters)?, &bar)?;
         } else {
-            file.bytes(tensor).chunks(PART).try_for_each(|part| written.write(part))?;
+            written.copy(file.bytes(tensor), &bar)?;
         }
-        written.end_tensor()?;
-        bar.inc(spec.byte_len().unwrap_or(0));
         file.release(tensor);
     }
     bar.finish_and_clear();

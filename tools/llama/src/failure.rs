@@ -20,6 +20,15 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// What the user should read, if that was not said already.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Usage(message, _) | Self::Failed(message) => message.clone(),
+            Self::Told | Self::BrokenPipe => "it failed".into(),
+            Self::Interrupted => "it was interrupted".into(),
+        }
+    }
+
     /// Prints the error line and gives the exit code.
     pub fn report(&self) -> ExitCode {
         match self {

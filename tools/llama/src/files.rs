@@ -122,29 +122,66 @@ pub fn check_replaceable(path: &Path) -> Result<(), Failure> {
     made.and_then(|_| fs::remove_file(&target)).map_err(|error| named(path, &error))
 }
 
-/// Writes a file under another name and moves it into its place at the end, so that nobody ever sees a part
-/// of it. Pipes and devices are written to directly.
-pub fn replace(
-    path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-) -> Result<(), Failure> {
-    let special = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
-    let target = if special { path.to_path_buf() } else { beside(path) };
-    let unfinished = (!special).then(|| Unfinished::new(&target));
-    let written = File::options().write(true).create(true).truncate(true).open(&target).and_then(|file| {
-        let mut file = BufWriter::new(file);
-        write(&mut file)?;
-        file.flush()?;
-        if special { Ok(()) } else { fs::rename(&target, path) }
-    });
-    drop(unfinished);
-    written.map_err(|error| {
-        if !special {
-            // It may not exist at all.
-            let _ = fs::remove_file(&target);
+/// Writes a whole file, or nothing; see [`Replacement`].
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let mut file = Replacement::create(path)?;
+    file.write(bytes)?;
+    file.finish()
+}
+
+/// A file that is written under another name and moved into its place at the end, so that nobody ever sees a part of
+/// it. Pipes and devices are written to directly. Every error names the path.
+pub struct Replacement {
+    file: BufWriter<File>,
+    path: PathBuf,
+    /// Where the bytes are until the end, unless that is `path` itself.
+    beside: Option<Unfinished>,
+}
+
+impl Replacement {
+    /// Begins to replace the file at `path`, or to make it.
+    pub fn create(path: &Path) -> Result<Self, Failure> {
+        let special = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+        let beside = (!special).then(|| Unfinished::new(&beside(path)));
+        let target = beside.as_ref().map_or(path, |beside| &beside.0);
+        let file = File::options().write(true).create(true).truncate(true).open(target);
+        let file = BufWriter::new(file.map_err(|error| named(path, &error))?);
+        Ok(Self { file, path: path.to_path_buf(), beside })
+    }
+
+    /// Adds bytes.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.file.write_all(bytes).map_err(|error| named(&self.path, &error))
+    }
+
+    /// Gives the file its name.
+    pub fn finish(mut self) -> Result<(), Failure> {
+        let written = self.file.flush().and_then(|()| match &self.beside {
+            Some(beside) => fs::rename(&beside.0, &self.path),
+            None => Ok(()),
+        });
+        written.map_err(|error| named(&self.path, &error))?;
+        self.beside = None;
+        Ok(())
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if let Some(beside) = &self.beside {
+            // Whoever stopped has said why.
+            let _ = fs::remove_file(&beside.0);
         }
-        named(path, &error)
-    })
+    }
+}
+
+/// Refuses to write over one of the files that are read.
+pub fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<(), Failure> {
+    let Ok(output) = output.canonicalize() else { return Ok(()) };
+    match inputs.iter().any(|input| input.canonicalize().is_ok_and(|input| input == output)) {
+        true => Err(Failure::Failed(format!("{} is the input itself", output.display()))),
+        false => Ok(()),
+    }
 }
 
 /// A name in the same folder, so that moving never copies.
@@ -166,17 +203,37 @@ mod tests {
     fn a_failed_write_leaves_the_old_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        replace(&path, |file| file.write_all(b"old")).unwrap();
-        let failed = replace(&path, |file| {
-            file.write_all(b"new")?;
-            Err(io::Error::other("no"))
-        });
-        assert!(matches!(failed, Err(Failure::Failed(message)) if message.ends_with("no")));
+        replace(&path, b"old").unwrap();
+        let mut given_up = Replacement::create(&path).unwrap();
+        given_up.write(b"new").unwrap();
+        drop(given_up);
         assert_eq!(fs::read(&path).unwrap(), b"old");
-        replace(&path, |file| file.write_all(b"new")).unwrap();
+        replace(&path, b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-        assert!(replace(&folder.path().join("none/file"), |_| Ok(())).is_err());
+        assert!(replace(&folder.path().join("none/file"), b"").is_err());
+    }
+
+    #[test]
+    fn a_full_disk_is_blamed_on_the_file() {
+        let full = Path::new("/dev/full");
+        if full.exists() {
+            assert!(message(replace(full, b"x")).starts_with("/dev/full: "));
+            let mut file = Replacement::create(full).unwrap();
+            assert!(message(file.write(&[0; 1 << 20])).starts_with("/dev/full: "));
+        }
+    }
+
+    #[test]
+    fn inputs_are_not_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+        fs::write(&one, "1").unwrap();
+        let again = folder.path().join(".").join("one");
+        assert!(
+            message(refuse_input(&again, &[other.clone(), one.clone()])).ends_with("is the input itself")
+        );
+        refuse_input(&other, &[one]).unwrap();
     }
 
     fn message<T: std::fmt::Debug>(result: Result<T, Failure>) -> String {

@@ -4,11 +4,11 @@ use crate::console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::shards::{self, Output};
-use crate::{interrupt, pages};
+use crate::{files, interrupt, pages};
 use puna_flags::{Config, Edit, FLAGS, Positional, Spec, ToolSet};
 use puna_gguf::{Array, File, Metadata, OpenOptions, TensorSpec, Value};
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Flags of `gguf`.
 pub const SPEC: Spec<Config> = Spec {
@@ -26,8 +26,6 @@ pub const SPEC: Spec<Config> = Spec {
 
 /// Elements of an array that are printed.
 const SHOWN: usize = 8;
-/// Bytes copied at once.
-const COPIED: usize = 1 << 24;
 
 /// `llama gguf`.
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
@@ -48,16 +46,15 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let output = match (&flags.output, flags.in_place) {
         (Some(output), false) => output.clone(),
         // What a link points to is replaced, not the link.
-        (None, true) => path.canonicalize()?,
+        (None, true) => {
+            path.canonicalize().map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?
+        }
         (Some(_), true) => return Err(invocation.usage("-o and --in-place exclude each other")),
         (None, false) => return Err(invocation.usage("-o FILE or --in-place says where to write")),
     };
-    let same = |one: &Path, other: &Path| match (one.canonicalize(), other.canonicalize()) {
-        (Ok(one), Ok(other)) => one == other,
-        _ => false,
-    };
-    if !flags.in_place && same(&path, &output) {
-        return Err(invocation.usage("the output is the input itself; --in-place allows that"));
+    if !flags.in_place {
+        // Writing over it takes the flag that says so.
+        files::refuse_input(&output, file.paths())?;
     }
     let mut metadata = file.metadata.clone();
     for edit in &flags.edits {
@@ -68,14 +65,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let mut written = Output::new(shards::plan(&output, &metadata, vec![tensors])?)?;
     let bar = console.progress(Some(file.size_on_disk()));
     for tensor in file.tensors.iter() {
-        for part in file.bytes(tensor).chunks(COPIED) {
-            if interrupt::take() {
-                return Err(Failure::Interrupted);
-            }
-            written.write(part)?;
-            bar.inc(part.len() as u64);
-        }
-        written.end_tensor()?;
+        written.copy(file.bytes(tensor), &bar)?;
         file.release(tensor);
     }
     bar.finish_and_clear();
@@ -142,7 +132,7 @@ fn like(old: &Value, value: &Value) -> Value {
 }
 
 /// Flags come in the widest types; files have 32 bits where that is enough.
-fn narrow(value: &Value) -> Value {
+pub fn narrow(value: &Value) -> Value {
     match value {
         Value::I64(number) => match (u32::try_from(*number), i32::try_from(*number)) {
             (Ok(number), _) => Value::U32(number),
@@ -207,6 +197,14 @@ mod tests {
         apply(&mut metadata, &Edit::Delete("c".into())).unwrap();
         let found: Vec<(&str, Value)> = metadata.iter().map(|(key, value)| (key, value.clone())).collect();
         assert_eq!(found, [("a", Value::U16(7)), ("x", Value::F32(0.5)), ("d", Value::I32(-7))]);
+    }
+
+    #[test]
+    fn values_become_as_narrow_as_files_have_them() {
+        assert_eq!(narrow(&Value::I64(7)), Value::U32(7));
+        assert_eq!(narrow(&Value::I64(-7)), Value::I32(-7));
+        assert_eq!(narrow(&Value::I64(1 << 40)), Value::I64(1 << 40));
+        assert_eq!(narrow(&Value::F64(0.5)), Value::F32(0.5));
     }
 
     #[test]

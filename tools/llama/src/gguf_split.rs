@@ -4,7 +4,7 @@ use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::shards::{self, Output};
-use crate::{interrupt, pages};
+use crate::{files, interrupt, pages};
 use puna_flags::{Config, FLAGS, GgufSplit, Positional, Spec, ToolSet};
 use puna_gguf::{File, OpenOptions, TensorInfo, TensorSpec, split};
 use std::fmt::Write;
@@ -26,8 +26,6 @@ pub const SPEC: Spec<Config> = Spec {
 
 /// Tensors of a file where no flag says otherwise.
 const TENSORS: u64 = 128;
-/// Bytes copied at once.
-const COPIED: usize = 1 << 24;
 
 /// `llama gguf-split`.
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
@@ -65,8 +63,7 @@ fn cut(file: &File, output: &Path, flags: &GgufSplit, console: &Console) -> Resu
     let mut plan = shards::plan(output, &file.metadata, groups)?;
     if let [only] = plan.as_mut_slice() {
         // Even a single part is named and marked as one, so that whoever asked for parts finds one.
-        let prefix = output.with_extension("");
-        only.path = split::path(if output.extension().is_some() { &prefix } else { output }, 1, 1);
+        only.path = split::path(&shards::prefix(output), 1, 1);
         only.metadata.set(split::KEY_NUMBER, 0u16);
         only.metadata.set(split::KEY_COUNT, 1u16);
         only.metadata.set(split::KEY_TENSORS, only.tensors.len() as i32);
@@ -88,7 +85,7 @@ fn cut(file: &File, output: &Path, flags: &GgufSplit, console: &Console) -> Resu
     if flags.dry_run {
         return Ok(());
     }
-    refuse_input(file, plan.iter().map(|shard| shard.path.as_path()))?;
+    plan.iter().try_for_each(|shard| files::refuse_input(&shard.path, file.paths()))?;
     copy(file, Output::new(plan)?, console)
 }
 
@@ -162,27 +159,11 @@ fn copy(file: &File, mut output: Output, console: &Console) -> Result<(), Failur
     let all: u64 = file.tensors.iter().map(TensorInfo::byte_len).sum();
     let bar = console.progress(Some(all));
     for tensor in file.tensors.iter() {
-        for part in file.bytes(tensor).chunks(COPIED) {
-            output.write(part)?;
-            bar.inc(part.len() as u64);
-        }
-        output.end_tensor()?;
+        output.copy(file.bytes(tensor), &bar)?;
         file.release(tensor);
     }
     bar.finish_and_clear();
     let paths = output.finish()?;
     console.info(&format!("wrote {} files with {}", paths.len(), console::size(all)));
     Ok(())
-}
-
-/// No part may take the place of the input.
-fn refuse_input<'a>(file: &File, mut paths: impl Iterator<Item = &'a Path>) -> Result<(), Failure> {
-    let same = |path: &Path| match path.canonicalize() {
-        Ok(path) => file.paths().iter().any(|input| input.canonicalize().is_ok_and(|input| input == path)),
-        Err(_) => false,
-    };
-    match paths.find(|path| same(path)) {
-        Some(path) => Err(Failure::Failed(format!("{} is the input itself", path.display()))),
-        None => Ok(()),
-    }
 }

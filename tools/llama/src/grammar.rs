@@ -4,12 +4,11 @@ use crate::constraint::{self, Source};
 use crate::failure::Failure;
 use crate::files::{self, PROMPT};
 use crate::invocation::Invocation;
-use crate::{pages, prompt, source};
+use crate::{load, pages, prompt, source};
 use puna_flags::{Config, FLAGS, GrammarSource, Positional, Spec, ToolSet};
 use puna_gguf::File;
 use puna_grammar::{GrammarError, Mismatch, Tokens, check};
 use puna_server::grammar_tokens;
-use puna_tokenizer::Tokenizer;
 use std::path::Path;
 
 /// Flags of `grammar`.
@@ -48,8 +47,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         if config.model.path.is_some() || config.model.hf_repo.is_some() || config.model.url.is_some() {
             // References to tokens need a model; its text is checked with single bytes all the same.
             let path = source::model(invocation, &config.model, &console, false)?;
-            let tokenizer = Tokenizer::from_metadata(&File::header(&path)?.metadata)?
-                .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", path.display())))?;
+            let tokenizer = load::tokenizer(&path, &File::header(&path)?.metadata, &console)?;
             compile(&read, &grammar_tokens(&tokenizer))?;
             return Ok(None);
         }

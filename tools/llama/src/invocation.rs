@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 
 /// How a tool was started.
+#[derive(Clone)]
 pub struct Invocation {
     /// `llama cli` or `llama-cli`.
     pub program: String,

@@ -7,11 +7,13 @@ use crate::source;
 use puna_backend::{Backend, BackendError};
 use puna_backends::{Features, Isa, Options as Processor};
 use puna_flags::{Config, LoadMode};
-use puna_gguf::{File, OpenOptions};
+use puna_gguf::{File, Metadata, OpenOptions};
+use puna_graph::{Graph, ValueId};
 use puna_quant::DType;
 use puna_runtime::{Adapter, Extras, Model, ModelOptions, Placement, Pooling, Purpose, RuntimeError};
+use puna_tokenizer::Tokenizer;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The back end that runs every operation.
@@ -26,6 +28,21 @@ pub struct Opened {
     pub path: PathBuf,
     /// The file.
     pub file: Arc<File>,
+}
+
+impl Opened {
+    /// The tokenizer of the file, which must have one; what is odd about it is said.
+    pub fn tokenizer(&self, console: &Console) -> Result<Tokenizer, Failure> {
+        tokenizer(&self.path, &self.file.metadata, console)
+    }
+}
+
+/// The tokenizer that the metadata of the file at `path` describes; what is odd about it is said.
+pub fn tokenizer(path: &Path, metadata: &Metadata, console: &Console) -> Result<Tokenizer, Failure> {
+    let tokenizer = Tokenizer::from_metadata(metadata)?
+        .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", path.display())))?;
+    tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
+    Ok(tokenizer)
 }
 
 /// Finds (or fetches) the model that the flags name, opens it and checks its tensors if a flag asks for that.
@@ -82,6 +99,7 @@ pub fn options(config: &Config, sequences: u32, outputs: u32) -> Result<ModelOpt
         keys: cache_format(context.type_k)?,
         values: cache_format(context.type_v)?,
         full_window_cache: context.full_window,
+        only_long_texts: false,
         purpose: Purpose::Generate,
         causal: config.embedding.causal,
     })
@@ -93,7 +111,7 @@ pub fn pooling(config: &Config) -> Option<Pooling> {
 }
 
 /// The same, else what the file says, else none.
-pub fn pooling_of(config: &Config, metadata: &puna_gguf::Metadata) -> Result<Pooling, Failure> {
+pub fn pooling_of(config: &Config, metadata: &Metadata) -> Result<Pooling, Failure> {
     if let Some(pooling) = pooling(config) {
         return Ok(pooling);
     }
@@ -120,8 +138,19 @@ pub fn model_with(
     console: &Console,
     options: &ModelOptions,
 ) -> Result<Model, Failure> {
+    watched(opened, config, console, options, &|_| Vec::new())
+}
+
+/// The same, with values of its graph that [`Model::observe`] will hand on.
+pub fn watched(
+    opened: &Opened,
+    config: &Config,
+    console: &Console,
+    options: &ModelOptions,
+    watch: &dyn Fn(&Graph) -> Vec<ValueId>,
+) -> Result<Model, Failure> {
     let backend = backend(&processor(&config.cpu), config.device.name.as_deref())?;
-    let model = load_with(&opened.file, &backend, options, console, &extras(config)?, &|_| Vec::new())?;
+    let model = load_with(&opened.file, &backend, options, console, &extras(config)?, watch)?;
     let unused = puna_models::unused_tensors(model.graph(), &opened.file.tensors);
     if !unused.is_empty() {
         let more = if unused.len() > LISTED { ", ..." } else { "" };
@@ -172,13 +201,13 @@ pub fn load(
 }
 
 /// [`load`] with adapters and control vectors, and with values of the graph to watch.
-pub fn load_with(
+fn load_with(
     file: &Arc<File>,
     backend: &Arc<dyn Backend>,
     options: &ModelOptions,
     console: &Console,
     extras: &Extras,
-    watch: &dyn Fn(&puna_graph::Graph) -> Vec<puna_graph::ValueId>,
+    watch: &dyn Fn(&Graph) -> Vec<ValueId>,
 ) -> Result<Model, Failure> {
     file.prefetch();
     let bytes: u64 = file.tensors.iter().map(|tensor| tensor.byte_len()).sum();
@@ -276,7 +305,7 @@ impl From<RuntimeError> for Failure {
 mod tests {
     use puna_conformance::zoo;
     use puna_flags::{FLAGS, Outcome, Spec, ToolSet};
-    use puna_gguf::{Metadata, Value};
+    use puna_gguf::Value;
     use puna_models::BuildOptions;
     use std::ffi::OsString;
 
@@ -346,7 +375,7 @@ mod tests {
     /// Whatever a flag writes is read by a tool; a flag that nothing reads has to say that it has no effect.
     #[test]
     fn every_field_of_the_configuration_is_read() {
-        let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let mut code = String::new();
         for folder in [
             sources.clone(),

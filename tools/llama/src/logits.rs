@@ -6,7 +6,6 @@ use crate::invocation::Invocation;
 use crate::{files, interrupt, load, pages};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_runtime::{Batch, Model, OutputRows, Outputs, Purpose, Work};
-use std::io::{self, Write};
 
 /// Flags of `logits`.
 pub const SPEC: Spec<Config> = Spec {
@@ -39,7 +38,10 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let rows = config.context.micro_batch.min(config.context.batch).min(ROWS);
     // An encoder reads its input in one step.
     config.context.micro_batch = if reads { rows.max(longest) } else { rows };
-    let mut model = load::model(&opened, &config, &console, sequences, rows)?;
+    // As llama.cpp computes them with all of the model's context, whatever -c is here.
+    let options = load::options(&config, sequences, rows)?;
+    let options = puna_runtime::ModelOptions { only_long_texts: true, ..options };
+    let mut model = load::model_with(&opened, &config, &console, &options)?;
     if reads != model.has_encoder() {
         return Err(Failure::Failed(if reads {
             "the model has no encoder, so it takes no --decoder-tokens".into()
@@ -83,7 +85,7 @@ fn embed(opened: &load::Opened, config: &Config, console: &Console) -> Result<()
     }
     if let Some(path) = &config.logits.output {
         let bytes: Vec<u8> = rows.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
-        files::replace(path, |file| file.write_all(&bytes))?;
+        files::replace(path, &bytes)?;
     }
     pages::print(b"[]\n")
 }
@@ -115,21 +117,11 @@ fn compute(
     let mut last = vec![Vec::new(); logits.tokens.len()];
     match &logits.output {
         Some(path) => {
-            let mut failure = None;
-            let written = files::replace(path, |file| {
-                evaluate(model, &logits.tokens, step, &mut last, file).map_err(|error| {
-                    let text = format!("{error:?}");
-                    failure = Some(error);
-                    io::Error::other(text)
-                })
-            });
-            // The model's own error says more than that the file could not be written.
-            match (failure, written) {
-                (Some(failure), _) => return Err(failure),
-                (None, written) => written?,
-            }
+            let mut file = files::Replacement::create(path)?;
+            evaluate(model, &logits.tokens, step, &mut last, &mut |bytes| file.write(bytes))?;
+            file.finish()?;
         }
-        None => evaluate(model, &logits.tokens, step, &mut last, &mut io::sink())?,
+        None => evaluate(model, &logits.tokens, step, &mut last, &mut |_| Ok(()))?,
     }
     let mut greedy = vec![Vec::new(); logits.tokens.len()];
     for round in 0..logits.greedy {
@@ -154,15 +146,16 @@ fn compute(
     Ok(greedy)
 }
 
-/// Evaluates sequences in steps, one token of each in turn, writes the rows of one sequence after another and leaves
-/// the last ones in `last`.
+/// Evaluates sequences in steps, one token of each in turn, hands the rows of one sequence after another to `write` and
+/// leaves the last ones in `last`.
 fn evaluate(
     model: &mut Model,
     sequences: &[Vec<u32>],
     step: usize,
     last: &mut [Vec<f32>],
-    file: &mut dyn Write,
+    write: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    let bytes = |logits: &[f32]| logits.iter().flat_map(|logit| logit.to_le_bytes()).collect::<Vec<u8>>();
     // Rows of later sequences wait until those before are written.
     let mut waiting: Vec<Vec<f32>> = vec![Vec::new(); sequences.len()];
     let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
@@ -184,17 +177,14 @@ fn evaluate(
             let sequence = row.sequence as usize;
             let logits = outputs.row(index);
             if sequence == 0 {
-                logits.iter().try_for_each(|logit| file.write_all(&logit.to_le_bytes()))?;
+                write(&bytes(logits))?;
             } else {
                 waiting[sequence].extend_from_slice(logits);
             }
             last[sequence] = logits.to_vec();
         }
     }
-    for logit in waiting.iter().flatten() {
-        file.write_all(&logit.to_le_bytes())?;
-    }
-    Ok(())
+    waiting.iter().try_for_each(|logits| write(&bytes(logits)))
 }
 
 fn run_step(model: &mut Model, work: Vec<Work>) -> Result<Outputs, Failure> {

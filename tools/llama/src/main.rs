@@ -33,6 +33,7 @@ mod invocation;
 mod load;
 mod logits;
 mod measure;
+mod models;
 mod pages;
 mod perplexity;
 mod prompt;
@@ -46,6 +47,7 @@ mod session;
 mod shards;
 mod simple;
 mod source;
+mod speculation;
 mod tokenize;
 mod tools;
 

@@ -4,14 +4,19 @@ use crate::chat::template::Renderer;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{constraint, file_types, files, interrupt, load, pages, recommended, session};
-use puna_engine::{Engine, EngineOptions, UNLIMITED};
+use crate::{
+    constraint, file_types, files, interrupt, load, models, pages, recommended, session, speculation,
+};
+use puna_engine::{Aids, DiskCache, Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
 use puna_server::{
-    AuditOptions, Defaults, Embeds, Facts, Options, Served, Server, ServerError, Tls, Warnings,
+    AuditOptions, Defaults, Embeds, Facts, Options, Report, Reports, Residence, Served, Server, ServerError,
+    Stopper, Tls, Warnings,
 };
 use puna_tokenizer::Tokenizer;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Flags of `serve`.
@@ -26,30 +31,127 @@ pub const SPEC: Spec<Config> = Spec {
 /// Requests answered at once if no flag says otherwise.
 const PARALLEL: u32 = 4;
 
+/// The server that a router may ask to end.
+static ROUTED: OnceLock<Stopper> = OnceLock::new();
+
 /// `llama serve`.
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
     interrupt::install();
-    let mut options = options(&config)?;
-    let (served, slot_bytes) = served(invocation, &config, &console)?;
-    options.slot_bytes = slot_bytes;
-    options.warnings = Warnings::to(move |message| console.warn(message));
+    if !config.server.routed {
+        return serve(invocation, &config, console, None);
+    }
+    // Whoever reads these lines has gone if they cannot be printed; the standard input tells that, too.
+    let reports = Reports::to(|report| drop(pages::print(format!("{}\n", report.line()).as_bytes())));
+    std::thread::spawn(|| {
+        // An error is an end, too.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        match ROUTED.get() {
+            Some(stopper) => stopper.stop(),
+            // While it loads there is nothing to put in order.
+            None => std::process::exit(0),
+        }
+    });
+    let result = serve(invocation, &config, console, Some(reports.clone()));
+    if let Err(failure) = &result {
+        reports.say(&Report::Failed(failure.message()));
+    }
+    result
+}
+
+fn serve(
+    invocation: &Invocation,
+    config: &Config,
+    console: Console,
+    routed: Option<Reports>,
+) -> Result<(), Failure> {
+    let console = Arc::new(console);
+    let mut options = options(invocation, config)?;
+    let hearing = console.clone();
+    options.warnings = Warnings::to(move |message| hearing.warn(message));
+    options.routed = routed;
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
+    let server = if models::wanted(config) {
+        Server::start_many(models::offer(invocation, config)?, options)?
+    } else {
+        let (served, slot_bytes) = served(invocation, config, &console)?;
+        options.slot_bytes = slot_bytes;
+        Server::start(served, options)?
+    };
     // From here on the server hears the signals itself.
     let _busy = interrupt::busy();
-    let scheme = if options.tls.is_some() { "https" } else { "http" };
-    let server = Server::start(served, options)?;
+    // This is the only server of this process.
+    let _ = ROUTED.set(server.stopper());
     pages::print(format!("listening on {scheme}://{}\n", server.address()).as_bytes())?;
     Ok(server.serve_until_signal()?)
 }
 
+/// Loads the model that the flags name.
+fn model(opened: &load::Opened, config: &Config, console: &Console, parallel: u32) -> Result<Model, Failure> {
+    match config.embedding.serve || config.embedding.serve_ranks {
+        true => embedder(opened, config, console, parallel),
+        false => load::model(opened, config, console, parallel, parallel + speculation::rows(config)),
+    }
+}
+
+/// Starts the engine with what helps it.
+fn engine(
+    invocation: &Invocation,
+    config: &Config,
+    console: &Console,
+    tokenizer: &Tokenizer,
+    model: Model,
+) -> Result<Engine, Failure> {
+    let options = EngineOptions {
+        step_tokens: model.options().micro_batch,
+        context_shift: config.context.shift,
+        store_bytes: usize::try_from(config.server.cache_mebibytes)
+            .map_or(usize::MAX, |mebibytes| mebibytes.saturating_mul(1 << 20)),
+    };
+    let aids = Aids {
+        proposers: match model.embedded_rows() {
+            None => {
+                speculation::proposers(invocation, config, console, tokenizer, model.options().sequences)?
+            }
+            Some(_) => Vec::new(),
+        },
+        disk: disk(&config.server)?,
+    };
+    Engine::start_with(model, options, aids).map_err(|error| Failure::Failed(error.to_string()))
+}
+
+/// An engine that sleeps when the flags say so.
+fn residence(
+    invocation: &Invocation,
+    config: &Config,
+    console: &Arc<Console>,
+    engine: Engine,
+    parallel: u32,
+) -> Arc<Residence> {
+    let Some(seconds) = config.server.sleep else { return Residence::new(engine) };
+    let (invocation, config, console) = (invocation.clone(), config.clone(), console.clone());
+    let reload = move || {
+        let again = || {
+            let opened = load::open(&invocation, &config, &console, true)?;
+            let tokenizer = opened.tokenizer(&console)?;
+            let model = model(&opened, &config, &console, parallel)?;
+            self::engine(&invocation, &config, &console, &tokenizer, model)
+        };
+        again().map_err(|failure| failure.message())
+    };
+    Residence::sleeping(engine, Duration::from_secs(u64::from(seconds)), Box::new(reload))
+}
+
 /// Loads the model and starts its engine. Also the largest size of a saved slot in bytes.
-fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result<(Served, u64), Failure> {
+fn served(
+    invocation: &Invocation,
+    config: &Config,
+    console: &Arc<Console>,
+) -> Result<(Served, u64), Failure> {
     session::check_sampling(invocation, &config.sampling)?;
     let opened = load::open(invocation, config, console, true)?;
     let metadata = &opened.file.metadata;
-    let tokenizer = Tokenizer::from_metadata(metadata)?
-        .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
-    tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
+    let tokenizer = opened.tokenizer(console)?;
     let template = metadata.optional_str("tokenizer.chat_template");
     let renderer =
         Renderer::choose(template.as_ref().copied(), tokenizer.vocabulary(), &config.chat, console)?;
@@ -57,10 +159,7 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     let grammar = config.sampling.grammar.as_ref();
     let grammar = constraint::grammar(invocation, grammar, || puna_server::grammar_tokens(&tokenizer))?;
     let embedding = &config.embedding;
-    let model = match embedding.serve || embedding.serve_ranks {
-        true => embedder(&opened, config, console, parallel)?,
-        false => load::model(&opened, config, console, parallel, parallel)?,
-    };
+    let model = model(&opened, config, console, parallel)?;
     let ranks = embedding.serve_ranks || load::pooling_of(config, metadata)? == Pooling::Rank;
     let embeds = model.embedded_rows().map(|rows| Embeds {
         width: model.information().width as usize,
@@ -72,12 +171,8 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
     let information = model.information().clone();
 
     let recommended = recommended::sampling(invocation, &SPEC, config, metadata, console)?;
-    let mut sampling = session::parameters(&recommended, &tokenizer);
-    let within = |token: &u32| *token < information.vocabulary;
-    sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
-    sampling.validate(information.vocabulary as usize).map_err(|error| Failure::Failed(error.to_string()))?;
     let defaults = Defaults {
-        sampling,
+        sampling: session::parameters(&recommended, &tokenizer, information.vocabulary)?,
         dry_breakers: session::breakers(&recommended),
         grammar,
         seed: config.sampling.seed,
@@ -85,6 +180,7 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
         keep: config.context.keep,
         ignore_end: config.sampling.ignore_eos,
         reuse: config.server.cache_prompt,
+        move_parts: config.server.cache_reuse as usize,
         template_values: renderer.values,
         prefill: config.server.prefill,
         infill: config.context.batch as usize,
@@ -102,17 +198,19 @@ fn served(invocation: &Invocation, config: &Config, console: &Console) -> Result
         bytes: information.file_bytes,
         build: format!("puna-{}", env!("CARGO_PKG_VERSION")),
     };
-    let options = EngineOptions {
-        step_tokens: model.options().micro_batch,
-        context_shift: config.context.shift,
-        store_bytes: usize::try_from(config.server.cache_mebibytes)
-            .map_or(usize::MAX, |mebibytes| mebibytes.saturating_mul(1 << 20)),
-    };
     // All caches in their largest form, and a few numbers for each position.
     let caches: u64 = model.memory().iter().map(|memory| memory.caches).sum();
     let slot_bytes = caches.saturating_mul(2) + 64 * u64::from(model.information().context) + (1 << 20);
-    let engine = Engine::start(model, options).map_err(|error| Failure::Failed(error.to_string()))?;
+    let engine = self::engine(invocation, config, console, &tokenizer, model)?;
+    let engine = residence(invocation, config, console, engine, parallel);
     Ok((Served { engine, tokenizer, template: renderer.template, facts, defaults, embeds }, slot_bytes))
+}
+
+/// The folder in which what slots hold outlives the program.
+fn disk(server: &puna_flags::Server) -> Result<Option<DiskCache>, Failure> {
+    let limit = u64::from(server.cache_folder_mebibytes) << 20;
+    let open = |folder: &PathBuf| DiskCache::open(folder, limit);
+    server.cache_folder.as_ref().map(open).transpose().map_err(|error| Failure::Failed(error.to_string()))
 }
 
 /// Loads a model that makes embeddings or ranks. Texts that see themselves as a whole are as long as a step, so that is
@@ -134,7 +232,7 @@ fn embedder(
 }
 
 /// How to serve, as the flags say.
-fn options(config: &Config) -> Result<Options, Failure> {
+fn options(invocation: &Invocation, config: &Config) -> Result<Options, Failure> {
     let server = &config.server;
     let mut api_keys = server.api_keys.clone();
     if let Some(path) = &server.api_key_file {
@@ -153,16 +251,16 @@ fn options(config: &Config) -> Result<Options, Failure> {
     let tls = match (&server.tls_key, &server.tls_certificate) {
         (None, None) => None,
         (Some(key), Some(certificate)) => Some(Tls { key: key.clone(), certificate: certificate.clone() }),
-        (Some(_), None) => return Err(Failure::Failed("--ssl-key-file needs --ssl-cert-file".into())),
-        (None, Some(_)) => return Err(Failure::Failed("--ssl-cert-file needs --ssl-key-file".into())),
+        (Some(_), None) => return Err(invocation.usage("--ssl-key-file needs --ssl-cert-file")),
+        (None, Some(_)) => return Err(invocation.usage("--ssl-cert-file needs --ssl-key-file")),
     };
     let audit = match (&server.audit_log, &server.audit_rules, server.audit_prompts) {
         (Some(file), rules, prompts) => {
             Some(AuditOptions { file: file.clone(), rules: rules.clone(), prompts })
         }
         (None, None, false) => None,
-        (None, Some(_), _) => return Err(Failure::Failed("--audit-rules needs --audit-log".into())),
-        (None, None, true) => return Err(Failure::Failed("--audit-prompts needs --audit-log".into())),
+        (None, Some(_), _) => return Err(invocation.usage("--audit-rules needs --audit-log")),
+        (None, None, true) => return Err(invocation.usage("--audit-prompts needs --audit-log")),
     };
     Ok(Options {
         host: server.host.clone(),

@@ -3,9 +3,9 @@
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{console, constraint, interrupt, load, recommended};
+use crate::{console, constraint, interrupt, load, recommended, speculation};
 use puna_chat::Stops;
-use puna_engine::{Engine, EngineOptions, Event, FinishReason, Request, Timings};
+use puna_engine::{Aids, Engine, EngineOptions, Event, FinishReason, Request, Timings};
 use puna_flags::{Config, Sampling, Spec};
 use puna_grammar::Grammar;
 use puna_runtime::{Model, ModelInformation};
@@ -79,12 +79,11 @@ impl Session {
         interrupt::install();
         check_sampling(invocation, &config.sampling)?;
         let opened = load::open(invocation, config, console, true)?;
-        let tokenizer = Tokenizer::from_metadata(&opened.file.metadata)?
-            .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", opened.path.display())))?;
-        tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
+        let tokenizer = opened.tokenizer(console)?;
         let grammar = config.sampling.grammar.as_ref();
         let grammar = constraint::grammar(invocation, grammar, || grammar_tokens(&tokenizer))?;
-        let model = load::model(&opened, config, console, 1, 1)?;
+        let model = load::model(&opened, config, console, 1, 1 + speculation::rows(config))?;
+        let proposers = speculation::proposers(invocation, config, console, &tokenizer, 1)?;
         warn_of_shift(&model, config, console);
         let information = model.information().clone();
         let cache_bytes = model.memory().iter().map(|memory| memory.caches).sum();
@@ -98,19 +97,15 @@ impl Session {
         let step_tokens = model.options().micro_batch;
         let options =
             EngineOptions { step_tokens, context_shift: config.context.shift, ..EngineOptions::default() };
-        let within = |token: &u32| *token < information.vocabulary;
         let metadata = &opened.file.metadata;
-        let mut sampling =
-            parameters(&recommended::sampling(invocation, spec, config, metadata, console)?, &tokenizer);
-        sampling.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
-        sampling
-            .validate(information.vocabulary as usize)
-            .map_err(|error| Failure::Failed(error.to_string()))?;
+        let recommended = recommended::sampling(invocation, spec, config, metadata, console)?;
+        let sampling = parameters(&recommended, &tokenizer, information.vocabulary)?;
         // The beginning token does not count among the tokens that a context shift keeps.
         let begin = i32::from(config.context.keep > 0 && tokenizer.vocabulary().add_bos());
         Ok(Self {
             end_of_generation: tokenizer.vocabulary().end_of_generation_tokens().collect(),
-            engine: Engine::start(model, options).map_err(|error| Failure::Failed(error.to_string()))?,
+            engine: Engine::start_with(model, options, Aids { proposers, ..Aids::default() })
+                .map_err(|error| Failure::Failed(error.to_string()))?,
             tokenizer,
             information,
             template: metadata.optional_str("tokenizer.chat_template").map(|text| text.map(str::to_owned)),
@@ -236,9 +231,15 @@ pub fn warn_of_shift(model: &Model, config: &Config, console: &Console) {
     }
 }
 
-/// The sampling settings of the flags, for a model with this tokenizer.
-pub fn parameters(sampling: &Sampling, tokenizer: &Tokenizer) -> Parameters {
+/// The sampling settings of the flags, for a model with this tokenizer and logits of so many tokens.
+pub fn parameters(
+    sampling: &Sampling,
+    tokenizer: &Tokenizer,
+    vocabulary: u32,
+) -> Result<Parameters, Failure> {
     let mut parameters = settings(sampling);
+    let within = |token: &u32| *token < vocabulary;
+    parameters.suppress = tokenizer.vocabulary().suppress_tokens().iter().copied().filter(within).collect();
     // Both go through the whole vocabulary, so only what is used is made.
     if parameters.dry_multiplier != 0.0 {
         parameters.dry_breakers = Arc::new(dry_breakers(&breakers(sampling), tokenizer));
@@ -246,7 +247,8 @@ pub fn parameters(sampling: &Sampling, tokenizer: &Tokenizer) -> Parameters {
     if parameters.samplers.iter().any(|spec| spec.name == "infill") {
         parameters.infill_texts = Some(Arc::new(infill_texts(tokenizer)));
     }
-    parameters
+    parameters.validate(vocabulary as usize).map_err(|error| Failure::Failed(error.to_string()))?;
+    Ok(parameters)
 }
 
 /// What of them needs no model.
@@ -300,8 +302,12 @@ pub fn summary(timings: &Timings) -> String {
         0 => String::new(),
         cached => format!(" (+{cached} reused)"),
     };
+    let guessed = match timings.guessed_tokens {
+        0 => String::new(),
+        guessed => format!(" ({} of {guessed} guessed ones right)", timings.accepted_tokens),
+    };
     format!(
-        "[ prompt: {} tokens{cached}, {:.1} t/s | generation: {} tokens, {:.1} t/s ]",
+        "[ prompt: {} tokens{cached}, {:.1} t/s | generation: {} tokens{guessed}, {:.1} t/s ]",
         timings.prompt_tokens,
         timings.prompt_per_second(),
         timings.generated_tokens,

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::files::Unfinished;
+use indicatif::ProgressBar;
 use puna_gguf::{Metadata, TensorSpec, Value, Writer, split};
 use std::path::{Path, PathBuf};
 
@@ -27,10 +28,7 @@ pub fn plan(path: &Path, metadata: &Metadata, groups: Vec<Vec<TensorSpec>>) -> R
     let count = u16::try_from(groups.len()).map_err(|_| too_many("files"))?;
     let tensors = groups.iter().map(Vec::len).sum::<usize>();
     let tensors = i32::try_from(tensors).map_err(|_| too_many("tensors"))?;
-    let prefix = match path.extension() {
-        Some(extension) if extension == "gguf" => path.with_extension(""),
-        _ => path.to_owned(),
-    };
+    let prefix = prefix(path);
     let shards = (0..count).zip(groups).map(|(number, group)| {
         let mut metadata = if number == 0 { metadata.clone() } else { alignment(&metadata) };
         metadata.set(split::KEY_NUMBER, Value::U16(number));
@@ -40,6 +38,14 @@ pub fn plan(path: &Path, metadata: &Metadata, groups: Vec<Vec<TensorSpec>>) -> R
         Shard { path, metadata, tensors: group }
     });
     Ok(shards.collect())
+}
+
+/// What the names of the parts begin with: the path without `.gguf`. Other dots are part of the name.
+pub fn prefix(path: &Path) -> PathBuf {
+    match path.extension() {
+        Some(extension) if extension == "gguf" => path.with_extension(""),
+        _ => path.to_owned(),
+    }
 }
 
 /// The one key that the layout of every file depends on.
@@ -72,6 +78,17 @@ impl Output {
             Some((writer, ..)) => Ok(writer.write_part(data)?),
             None => Err(Failure::Failed("there is more data than tensors".to_owned())),
         }
+    }
+
+    /// Writes all of the next tensor, which `bar` hears of in parts.
+    pub fn copy(&mut self, data: &[u8], bar: &ProgressBar) -> Result<(), Failure> {
+        /// Bytes written at once.
+        const PART: usize = 1 << 24;
+        for part in data.chunks(PART) {
+            self.write(part)?;
+            bar.inc(part.len() as u64);
+        }
+        self.end_tensor()
     }
 
     /// Says that a tensor is complete.
@@ -113,5 +130,17 @@ impl Output {
             }
         }
         Ok(self.paths)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_parts_lose_the_ending_only() {
+        for (path, expected) in [("a/m-v1.5", "a/m-v1.5"), ("a/m-v1.5.gguf", "a/m-v1.5"), ("m", "m")] {
+            assert_eq!(prefix(Path::new(path)), Path::new(expected));
+        }
     }
 }

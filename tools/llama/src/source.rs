@@ -31,7 +31,7 @@ pub fn files(invocation: &Invocation, model: &Model, console: &Console) -> Resul
         return Ok(vec![path.clone()]);
     }
     let hub = hub(model)?;
-    let mut bar = Download { console, bar: ProgressBar::hidden() };
+    let mut bar = Download { console, bar: ProgressBar::hidden(), waits: false };
     let mut observe = |event: Event<'_>| bar.observe(event);
     interrupt::install();
     let _busy = interrupt::busy();
@@ -54,7 +54,9 @@ pub fn hub(model: &Model) -> Result<Hub, Failure> {
     }
     options.token = model.hf_token.clone().or_else(|| variable(&["HF_TOKEN"]));
     options.offline = model.offline;
-    options.proxy = proxy_for(&options.endpoint);
+    // What is asked for is behind one address, and that decides.
+    let address = model.url.as_ref().filter(|_| model.hf_repo.is_none()).unwrap_or(&options.endpoint);
+    options.proxy = proxy_for(address, &variable);
     Ok(Hub::new(options)?)
 }
 
@@ -75,8 +77,8 @@ fn cache_folder() -> Result<PathBuf, Failure> {
     Ok(folder.join("puna"))
 }
 
-/// The proxy for an address, by the customary variables.
-fn proxy_for(url: &str) -> Option<String> {
+/// The proxy for an address, by the customary variables, of which `variable` gives the first that is set.
+fn proxy_for(url: &str, variable: &dyn Fn(&[&str]) -> Option<String>) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let host = rest.split(['/', ':']).next()?;
     let direct = variable(&["NO_PROXY", "no_proxy"]).is_some_and(|list| {
@@ -100,12 +102,15 @@ fn variable(names: &[&str]) -> Option<String> {
 struct Download<'a> {
     console: &'a Console,
     bar: ProgressBar,
+    /// Whether it was said that another process downloads the file.
+    waits: bool,
 }
 
 impl Download<'_> {
     fn observe(&mut self, event: Event<'_>) -> ControlFlow<()> {
         match event {
             Event::Start { name, bytes, done } => {
+                self.waits = false;
                 self.bar.finish_and_clear();
                 let of = bytes.map(|bytes| format!(" ({})", console::size(bytes))).unwrap_or_default();
                 let from = if done > 0 {
@@ -119,7 +124,12 @@ impl Download<'_> {
             }
             Event::Progress { done } => self.bar.set_position(done),
             Event::Done { .. } => self.bar.finish_and_clear(),
-            Event::Waiting { .. } => self.bar.tick(),
+            Event::Waiting { name } => {
+                if !std::mem::replace(&mut self.waits, true) {
+                    self.console
+                        .info(&format!("another process downloads {name}: waiting for it (Ctrl-C stops)"));
+                }
+            }
             Event::Note(note) => self.console.warn(note),
         }
         if interrupt::take() {
@@ -127,5 +137,32 @@ impl Download<'_> {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_chooses_its_proxy() {
+        let set =
+            [("HTTPS_PROXY", "http://one:1"), ("http_proxy", "http://two:2"), ("NO_PROXY", "a.org, .b.org")];
+        let variable = |names: &[&str]| {
+            names
+                .iter()
+                .find_map(|name| set.iter().find(|(own, _)| own == name))
+                .map(|(_, value)| (*value).to_owned())
+        };
+        for (url, expected) in [
+            ("https://c.org/x", Some("http://one:1")),
+            ("http://c.org/x", Some("http://two:2")),
+            ("https://a.org:8080/x", None),
+            ("https://m.b.org/x", None),
+            ("https://notb.org/x", Some("http://one:1")),
+            ("nonsense", None),
+        ] {
+            assert_eq!(proxy_for(url, &variable).as_deref(), expected, "{url}");
+        }
     }
 }

@@ -3,10 +3,9 @@
 use crate::failure::Failure;
 use crate::files::{self, PROMPT};
 use crate::invocation::Invocation;
-use crate::{pages, source};
+use crate::{load, pages, source};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_gguf::{File, Header};
-use puna_tokenizer::Tokenizer;
 
 /// Flags of `tokenize`.
 pub const SPEC: Spec<Config> = Spec {
@@ -33,9 +32,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     for (key, value) in &config.model.overrides {
         header.metadata.set(key.clone(), value.clone());
     }
-    let tokenizer = Tokenizer::from_metadata(&header.metadata)?
-        .ok_or_else(|| Failure::Failed(format!("{} has no tokenizer", path.display())))?;
-    tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
+    let tokenizer = load::tokenizer(&path, &header.metadata, &console)?;
 
     let text = text(&config)?;
     let add_special = config.tokenize.add_bos && tokenizer.vocabulary().add_bos();

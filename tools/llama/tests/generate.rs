@@ -103,6 +103,47 @@ fn equal_seeds_give_equal_answers() {
 }
 
 #[test]
+fn guesses_change_nothing_but_the_time() {
+    let prompt =
+        "one two three four five six\none two three four five six\none two three four five six\none two";
+    let ask = |more: &[&str]| {
+        let plain = [
+            "completion",
+            "-m",
+            "MODEL",
+            "-p",
+            prompt,
+            "-n",
+            "40",
+            "--temp",
+            "0",
+            "-no-cnv",
+            "--deterministic",
+        ];
+        with_model(&[&plain, more].concat())
+    };
+    let Some(plain) = ask(&[]) else { return };
+    let model = real_model(STARTER).unwrap();
+    let model = model.to_str().unwrap();
+    for more in [
+        &["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "3"][..],
+        &["--spec-type", "ngram-mod,ngram-map-k", "--spec-ngram-map-k-size-n", "4"],
+        &["--spec-type", "ngram-cache"],
+        &["-md", model, "--spec-draft-n-max", "4"],
+    ] {
+        let found = ask(more).unwrap();
+        assert_eq!(ok(&found), ok(&plain), "{more:?}");
+        assert!(found.err.contains(" guessed ones right)"), "{more:?}: {}", found.err);
+    }
+    let refused = ask(&["--spec-type", "draft-simple"]).unwrap();
+    assert!(refused.code == 1 && refused.err.contains("-md"), "{}", refused.err);
+    let refused = ask(&["--spec-type", "draft-mtp"]).unwrap();
+    assert!(refused.code == 2 && refused.err.contains("draft-mtp is not supported yet"), "{}", refused.err);
+    let refused = ask(&["--draft-max", "5"]).unwrap();
+    assert!(refused.code == 2 && refused.err.contains("--spec-draft-n-max"), "{}", refused.err);
+}
+
+#[test]
 fn a_conversation_on_pipes() {
     let folder = tempfile::tempdir().unwrap();
     let saved = folder.path().join("chat.json");

@@ -49,12 +49,13 @@ pub(crate) fn added(json: &Value) -> Vec<(u64, &str, bool)> {
 fn vocabulary(json: &Value) -> Result<Vocabulary, ConvertError> {
     let tokens = json.pointer("/model/vocab").and_then(Value::as_object);
     let tokens = tokens.ok_or_else(|| wrong("the model has no vocab"))?;
-    let mut vocabulary = Vocabulary::default();
+    let added = added(json);
+    let mut vocabulary = Vocabulary::of(tokens.len() + added.len());
     for (text, id) in tokens {
         let id = id.as_u64().ok_or_else(|| wrong(format!("the number of token {text:?} is {id}")))?;
         vocabulary.set(FILE, id, text, NORMAL)?;
     }
-    for (id, text, special) in added(json) {
+    for (id, text, special) in added {
         vocabulary.set(FILE, id, text, if special { CONTROL } else { USER_DEFINED })?;
     }
     Ok(vocabulary)
@@ -232,7 +233,7 @@ pub(crate) fn from_lists(
 ) -> Result<Vocabulary, ConvertError> {
     let wrong = |reason: &str| ConvertError::Tokenizer { file: "vocab.json", reason: reason.to_owned() };
     let tokens = tokens.as_object().ok_or_else(|| wrong("it is no object"))?;
-    let mut vocabulary = Vocabulary::default();
+    let mut vocabulary = Vocabulary::of(tokens.len());
     for (text, id) in tokens {
         let id = id.as_u64().ok_or_else(|| wrong("a token has no number"))?;
         let kind = if text.starts_with("<|") && text.ends_with("|>") { CONTROL } else { NORMAL };

@@ -23,18 +23,29 @@ pub(crate) const UNUSED: i32 = 5;
 pub(crate) const BYTE: i32 = 6;
 
 /// A vocabulary on its way into a file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Vocabulary {
     pub(crate) tokens: Vec<String>,
     pub(crate) kinds: Vec<i32>,
     /// Empty if the tokenizer has none.
     pub(crate) scores: Vec<f32>,
+    /// Most tokens, unused ones included.
+    most: usize,
 }
 
 /// More tokens than any model has.
 const MOST_TOKENS: usize = 1 << 24;
+/// Numbers that a vocabulary may leave out, beyond as many as it has tokens.
+const MOST_GAPS: usize = 1 << 16;
 
 impl Vocabulary {
+    /// Room for the tokens that a file lists so many of. Numbers may leave gaps, but a few listed tokens with enormous
+    /// numbers must not make a vocabulary of millions.
+    pub(crate) fn of(listed: usize) -> Self {
+        let most = listed.saturating_mul(2).saturating_add(MOST_GAPS).min(MOST_TOKENS);
+        Self { tokens: Vec::new(), kinds: Vec::new(), scores: Vec::new(), most }
+    }
+
     /// Sets token `id`; gaps before it are filled with unused tokens.
     pub(crate) fn set(
         &mut self,
@@ -44,8 +55,9 @@ impl Vocabulary {
         kind: i32,
     ) -> Result<(), ConvertError> {
         let index = usize::try_from(id).unwrap_or(usize::MAX);
-        if index >= MOST_TOKENS {
-            return Err(ConvertError::Tokenizer { file, reason: format!("a token has the number {id}") });
+        if index >= self.most {
+            let reason = format!("a token has the number {id}, expected one below {}", self.most);
+            return Err(ConvertError::Tokenizer { file, reason });
         }
         self.grow(index + 1);
         if let (Some(token), Some(place)) = (self.tokens.get_mut(index), self.kinds.get_mut(index)) {
@@ -127,4 +139,19 @@ pub(crate) fn write(
     special::write(files, &index, json.as_ref(), metadata)?;
     vocabulary.write(size, metadata);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_tokens_follow_how_many_there_are() {
+        let mut vocabulary = Vocabulary::of(3);
+        vocabulary.set("x", 7, "seven", NORMAL).expect("gaps are filled");
+        assert_eq!((vocabulary.tokens.len(), vocabulary.kinds[6]), (8, UNUSED));
+        let error = vocabulary.set("x", 10_000_000, "far", NORMAL).expect_err("it is too far").to_string();
+        assert!(error.contains("10000000"), "{error}");
+        assert_eq!(vocabulary.tokens.len(), 8);
+    }
 }

@@ -81,7 +81,8 @@ pub(crate) fn from_protobuf(
     json: Option<&Value>,
     metadata: &mut Metadata,
 ) -> Result<Vocabulary, ConvertError> {
-    let mut vocabulary = Vocabulary::default();
+    // A piece takes two bytes at least.
+    let mut vocabulary = Vocabulary::of(bytes.len() / 2);
     let mut scores = Vec::new();
     // Unigram unless the file says otherwise.
     let mut kind = 1;
@@ -128,6 +129,26 @@ pub(crate) fn from_protobuf(
     if vocabulary.tokens.is_empty() {
         return Err(wrong("it has no pieces"));
     }
+    add_tokens(&mut vocabulary, files, json)?;
+    let byte_pairs = kind == 2;
+    metadata.set("tokenizer.ggml.model", if byte_pairs { "llama" } else { "t5" });
+    metadata.set("tokenizer.ggml.pre", "default");
+    metadata.set("tokenizer.ggml.add_space_prefix", json.map_or(space, |json| adds_space(json) && space));
+    if !byte_pairs {
+        metadata.set("tokenizer.ggml.remove_extra_whitespaces", squeezes);
+        if let Some(map) = map {
+            metadata.set("tokenizer.ggml.precompiled_charsmap", map);
+        }
+    }
+    Ok(vocabulary)
+}
+
+/// Adds the tokens that files beside the pieces name.
+fn add_tokens(
+    vocabulary: &mut Vocabulary,
+    files: &Files<'_>,
+    json: Option<&Value>,
+) -> Result<(), ConvertError> {
     let mut more: Vec<(u64, String, bool)> = Vec::new();
     if let Some(Value::Object(list)) = files.json("added_tokens.json")? {
         more.extend(list.iter().filter_map(|(text, id)| Some((id.as_u64()?, text.clone(), true))));
@@ -151,17 +172,7 @@ pub(crate) fn from_protobuf(
             vocabulary.set(FILE, id, &text, if special { CONTROL } else { USER_DEFINED })?;
         }
     }
-    let byte_pairs = kind == 2;
-    metadata.set("tokenizer.ggml.model", if byte_pairs { "llama" } else { "t5" });
-    metadata.set("tokenizer.ggml.pre", "default");
-    metadata.set("tokenizer.ggml.add_space_prefix", json.map_or(space, |json| adds_space(json) && space));
-    if !byte_pairs {
-        metadata.set("tokenizer.ggml.remove_extra_whitespaces", squeezes);
-        if let Some(map) = map {
-            metadata.set("tokenizer.ggml.precompiled_charsmap", map);
-        }
-    }
-    Ok(vocabulary)
+    Ok(())
 }
 
 #[cfg(test)]

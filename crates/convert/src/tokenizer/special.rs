@@ -9,19 +9,25 @@ use super::{Files, Vocabulary};
 use crate::ConvertError;
 
 /// Token ids by text.
-pub(crate) struct Index(HashMap<String, u32>);
+pub(crate) struct Index {
+    /// The first token of each text.
+    ids: HashMap<String, u32>,
+    /// Tokens, of which several may have one text.
+    count: usize,
+}
 
 impl Index {
     pub(crate) fn new(vocabulary: &Vocabulary) -> Self {
-        let mut index = HashMap::with_capacity(vocabulary.tokens.len());
+        let count = vocabulary.tokens.len();
+        let mut ids = HashMap::with_capacity(count);
         for (id, text) in (0..).zip(&vocabulary.tokens) {
-            index.entry(text.clone()).or_insert(id);
+            ids.entry(text.clone()).or_insert(id);
         }
-        Self(index)
+        Self { ids, count }
     }
 
     fn find(&self, text: &str) -> Option<u32> {
-        self.0.get(text).copied()
+        self.ids.get(text).copied()
     }
 }
 
@@ -58,7 +64,7 @@ pub(crate) fn write(
         };
         let by_id =
             || files.config.get(&[&id]).and_then(number).or_else(|| generation.get(&id).and_then(number));
-        let in_range = |id: u64| u32::try_from(id).ok().filter(|id| (*id as usize) < index.0.len());
+        let in_range = |id: u64| u32::try_from(id).ok().filter(|id| (*id as usize) < index.count);
         if let Some(found) = by_text.or_else(|| by_id().and_then(in_range)) {
             metadata.set(*key, found);
         }
@@ -142,7 +148,18 @@ fn templates(files: &Files<'_>, settings: &Value, metadata: &mut Metadata) -> Re
 
 #[cfg(test)]
 mod tests {
+    use super::super::NORMAL;
     use super::*;
+
+    #[test]
+    fn tokens_of_equal_texts_all_count() {
+        let mut vocabulary = Vocabulary::of(3);
+        for id in 0..3 {
+            vocabulary.set("x", id, "same", NORMAL).expect("there is room");
+        }
+        let index = Index::new(&vocabulary);
+        assert_eq!((index.find("same"), index.count), (Some(0), 3));
+    }
 
     #[test]
     fn post_processors_say_how_texts_begin() {

@@ -14,7 +14,8 @@ pub(crate) fn from_json(json: &Value, metadata: &mut Metadata) -> Result<Vocabul
     let list = json.pointer("/model/vocab").and_then(Value::as_array);
     let list = list.ok_or_else(|| wrong("the model has no vocab".into()))?;
     let unknown = json.pointer("/model/unk_id").and_then(Value::as_u64);
-    let mut vocabulary = Vocabulary::default();
+    let added = added(json);
+    let mut vocabulary = Vocabulary::of(list.len() + added.len());
     let mut scores = Vec::with_capacity(list.len());
     for (id, entry) in (0..).zip(list) {
         let pair = entry.as_array().map(Vec::as_slice);
@@ -29,10 +30,11 @@ pub(crate) fn from_json(json: &Value, metadata: &mut Metadata) -> Result<Vocabul
             NORMAL
         };
         vocabulary.set(FILE, id, text, kind)?;
-        scores.push(score.as_f64().unwrap_or(0.0) as f32);
+        let score = score.as_f64().ok_or_else(|| wrong(format!("the score of token {text:?} is {score}")))?;
+        scores.push(score as f32);
     }
     vocabulary.scores = scores;
-    for (id, text, special) in added(json) {
+    for (id, text, special) in added {
         if Some(id) != unknown {
             vocabulary.set(FILE, id, text, if special { CONTROL } else { USER_DEFINED })?;
         }

@@ -21,12 +21,13 @@ pub(crate) fn from_json(json: &Value, metadata: &mut Metadata) -> Result<Vocabul
     let wrong = |reason: String| ConvertError::Tokenizer { file: FILE, reason };
     let tokens = json.pointer("/model/vocab").and_then(Value::as_object);
     let tokens = tokens.ok_or_else(|| wrong("the model has no vocab".into()))?;
-    let mut vocabulary = Vocabulary::default();
+    let added = added(json);
+    let mut vocabulary = Vocabulary::of(tokens.len() + added.len());
     for (token, id) in tokens {
         let id = id.as_u64().ok_or_else(|| wrong(format!("the number of token {token:?} is {id}")))?;
         vocabulary.set(FILE, id, &text_of(token), NORMAL)?;
     }
-    for (id, text, special) in added(json) {
+    for (id, text, special) in added {
         vocabulary.set(FILE, id, text, if special { CONTROL } else { USER_DEFINED })?;
     }
     let normaliser = json.get("normalizer").unwrap_or(&Value::Null);
@@ -42,7 +43,7 @@ pub(crate) fn from_list(
     list: &str,
     metadata: &mut Metadata,
 ) -> Result<Vocabulary, ConvertError> {
-    let mut vocabulary = Vocabulary::default();
+    let mut vocabulary = Vocabulary::of(list.lines().count());
     for (id, token) in (0..).zip(list.lines()) {
         let special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"].contains(&token);
         vocabulary.set("vocab.txt", id, &text_of(token), if special { CONTROL } else { NORMAL })?;

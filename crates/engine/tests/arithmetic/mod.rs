@@ -29,7 +29,14 @@ pub struct Arithmetic {
     pub held: Vec<Vec<u32>>,
     pub shifts: bool,
     pub truncates: bool,
+    /// Time for each step.
     pub delay: Duration,
+    /// Time for each token of a step.
+    pub row_delay: Duration,
+    /// Sequences can be truncated to multiples of this.
+    pub checkpoints: u32,
+    /// What comes after tokens.
+    pub following: fn(&[u32]) -> u32,
     pub log: Log,
 }
 
@@ -42,6 +49,9 @@ impl Arithmetic {
             shifts: true,
             truncates: true,
             delay: Duration::ZERO,
+            row_delay: Duration::ZERO,
+            checkpoints: 1,
+            following,
             log: Log::default(),
         }
     }
@@ -51,6 +61,14 @@ impl Arithmetic {
 pub fn following(held: &[u32]) -> u32 {
     let hash = held.iter().fold(7u64, |hash, token| (hash * 31 + u64::from(*token) + 1) % 1_000_003);
     (hash % GENERATED) as u32
+}
+
+/// The same, but most of the text repeats itself with a period of ten tokens.
+pub fn repeating(held: &[u32]) -> u32 {
+    match held.len().checked_sub(10) {
+        Some(earlier) if !held.len().is_multiple_of(23) => held[earlier] % GENERATED as u32,
+        _ => following(held),
+    }
 }
 
 /// What greedy generation gives after a prompt, without any cache.
@@ -82,7 +100,8 @@ impl Runner for Arithmetic {
         self.held[sequence as usize].len() as u32
     }
     fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError> {
-        std::thread::sleep(self.delay);
+        let rows: usize = batch.work.iter().map(|work| work.tokens.len()).sum();
+        std::thread::sleep(self.delay + self.row_delay * rows as u32);
         let sizes = batch.work.iter().map(|work| (work.sequence, work.tokens.len()));
         self.log.lock().unwrap().push(sizes.collect());
         let needed = batch.work.iter().map(|work| work.tokens.len() as u32).sum::<u32>();
@@ -101,11 +120,18 @@ impl Runner for Arithmetic {
         let mut outputs = Outputs { width: VOCABULARY as usize, rows: Vec::new(), logits: Vec::new() };
         for work in &batch.work {
             let held = &mut self.held[work.sequence as usize];
-            held.extend(&work.tokens);
-            assert!(held.len() <= self.context as usize, "sequence {} is too long", work.sequence);
-            if work.outputs == OutputRows::Last {
+            for (index, token) in work.tokens.iter().enumerate() {
+                held.push(*token);
+                let wanted = match work.outputs {
+                    OutputRows::All => true,
+                    OutputRows::Last => index + 1 == work.tokens.len(),
+                    OutputRows::None | OutputRows::First => false,
+                };
+                if !wanted {
+                    continue;
+                }
                 let mut row = vec![0.0; VOCABULARY as usize];
-                row[following(held) as usize] = 8.0;
+                row[(self.following)(held) as usize] = 8.0;
                 match held.last() {
                     Some(&NOT_A_NUMBER) => row[3] = f32::NAN,
                     Some(&NOTHING) => row.fill(f32::NEG_INFINITY),
@@ -114,11 +140,13 @@ impl Runner for Arithmetic {
                 outputs.rows.push(OutputRow { sequence: work.sequence, position: held.len() as u32 - 1 });
                 outputs.logits.extend(row);
             }
+            assert!(held.len() <= self.context as usize, "sequence {} is too long", work.sequence);
         }
         Ok(outputs)
     }
     fn longest_truncation(&self, _: u32, wanted: u32) -> u32 {
-        wanted
+        // A state every so many tokens, as recurrent models have.
+        wanted - wanted % self.checkpoints
     }
     fn truncate(&mut self, sequence: u32, position: u32) -> Result<(), RuntimeError> {
         if !self.truncates {

@@ -13,6 +13,7 @@ mod prompt;
 mod sampling;
 mod server;
 mod special;
+mod speculation;
 mod workshop;
 
 pub(crate) use context::CACHE_TYPES;
@@ -32,6 +33,7 @@ pub static FLAGS: &[Group<Config>] = &[
     Group { heading: "Prompt", flags: prompt::FLAGS },
     Group { heading: "Chat", flags: chat::FLAGS },
     Group { heading: "Sampling", flags: sampling::FLAGS },
+    Group { heading: "Speculation", flags: speculation::FLAGS },
     Group { heading: "Diffusion", flags: diffusion::FLAGS },
     Group { heading: "Server", flags: server::FLAGS },
     Group { heading: "Context", flags: context::FLAGS },

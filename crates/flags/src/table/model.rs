@@ -181,16 +181,6 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::not_yet("--image", "FILE,...", "Image for the prompt").tools(ToolSet::CLI),
     Flag::not_yet("--audio", "FILE,...", "Audio for the prompt").tools(ToolSet::CLI),
     Flag::not_yet("--video", "FILE,...", "Video for the prompt").tools(ToolSet::CLI),
-    Flag::not_yet("-md --model-draft --spec-draft-model", "FILE", "Draft model of speculative decoding")
-        .env("LLAMA_ARG_SPEC_DRAFT_MODEL")
-        .tools(ToolSet::GENERATE),
-    Flag::not_yet("-hfd -hfrd --hf-repo-draft --spec-draft-hf", "USER/MODEL[:QUANT]", "Draft model of the hub")
-        .env("LLAMA_ARG_SPEC_DRAFT_HF_REPO")
-        .tools(ToolSet::GENERATE),
-    Flag::not_yet("--spec-type", "TYPE,...", "Kind of speculative decoding")
-        .env("LLAMA_ARG_SPEC_TYPE")
-        .tools(ToolSet::GENERATE),
-    Flag::not_yet("--spec-default", "", "Usual speculative decoding").tools(ToolSet::GENERATE),
 ];
 
 #[cfg(test)]

@@ -193,6 +193,34 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .env("LLAMA_ARG_CACHE_RAM")
     .default("2048")
     .tools(SERVE),
+    Flag::value(
+        "--cache-disk",
+        "DIR",
+        "Folder in which what slots hold outlives the program",
+        |c: &mut Config, v| {
+            c.server.cache_folder = Some(path(v)?);
+            Ok(())
+        },
+    )
+    .tools(SERVE),
+    Flag::value("--cache-disk-size", "MIB", "Largest size of that folder", |c: &mut Config, v| {
+        c.server.cache_folder_mebibytes = at_least(v, 1)?;
+        Ok(())
+    })
+    .default("4096")
+    .tools(SERVE),
+    Flag::value(
+        "--cache-reuse",
+        "N",
+        "Move later parts of a prompt, of at least N tokens, instead of computing them again; 0 means never",
+        |c: &mut Config, v| {
+            c.server.cache_reuse = integer(v)?;
+            Ok(())
+        },
+    )
+    .env("LLAMA_ARG_CACHE_REUSE")
+    .default("0")
+    .tools(SERVE),
     Flag::switch("--spm-infill", "The text after a gap comes first", |c: &mut Config, on| {
         c.server.suffix_first = on;
     })
@@ -237,8 +265,60 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     })
     .env("LLAMA_ARG_SSL_CERT_FILE")
     .tools(SERVE),
-    Flag::not_yet("--models-dir", "DIR", "Serve all models of a folder").tools(SERVE),
-    Flag::not_yet("--models-preset", "FILE", "Serve the models of a list").tools(SERVE),
-    Flag::not_yet("--cache-reuse", "N", "Move later parts of a prompt").tools(SERVE),
-    Flag::not_yet("--sleep-idle-seconds", "N", "Unload an idle model").tools(SERVE),
+    Flag::value("--models-dir", "DIR", "Serve all models of a folder", |c: &mut Config, v| {
+        c.server.models_folder = Some(path(v)?);
+        Ok(())
+    })
+    .env("LLAMA_ARG_MODELS_DIR")
+    .tools(SERVE),
+    Flag::value(
+        "--models-preset",
+        "FILE",
+        "Serve the models of an INI file, with flags for each",
+        |c: &mut Config, v| {
+            c.server.models_preset = Some(path(v)?);
+            Ok(())
+        },
+    )
+    .env("LLAMA_ARG_MODELS_PRESET")
+    .tools(SERVE),
+    Flag::value(
+        "--models-max",
+        "N",
+        "Models loaded at the same time; 0 means no limit",
+        |c: &mut Config, v| {
+            c.server.models_most = integer::<u32>(v)? as usize;
+            Ok(())
+        },
+    )
+    .env("LLAMA_ARG_MODELS_MAX")
+    .default("4")
+    .tools(SERVE),
+    Flag::switch("--models-autoload", "Requests load the models that they name", |c: &mut Config, on| {
+        c.server.models_autoload = on;
+    })
+    .negative("--no-models-autoload")
+    .env("LLAMA_ARG_MODELS_AUTOLOAD")
+    .default("on")
+    .tools(SERVE),
+    Flag::value(
+        "--sleep-idle-seconds",
+        "SECONDS",
+        "Time without requests after which the model's memory is freed until the next; -1 means never",
+        |c: &mut Config, v| {
+            c.server.sleep = match integer::<i32>(v)? {
+                -1 => None,
+                _ => Some(at_least(v, 1)?),
+            };
+            Ok(())
+        },
+    )
+    .default("-1")
+    .tools(SERVE),
+    Flag::switch(
+        "--routed",
+        "Tell a router what happens, on the standard output, and end when the standard input does",
+        |c: &mut Config, on| c.server.routed = on,
+    )
+    .tools(SERVE),
 ];

@@ -68,7 +68,10 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .default("md")
     .tools(BATCHED_BENCH),
     Flag::value("--chunks", "N", "Most chunks to evaluate; -1 means all", |c: &mut Config, v| {
-        c.perplexity.chunks = at_least(v, -1)?;
+        c.perplexity.chunks = match at_least(v, -1)? {
+            0 => return Err("expected a number above 0, or -1 for all".into()),
+            chunks => chunks,
+        };
         Ok(())
     })
     .default("-1")

@@ -101,7 +101,9 @@ pub fn supports(graph: &Graph, index: usize) -> bool {
         | Op::HyperRead(_)
         | Op::HyperWrite(_)
         | Op::NgramRows(_) => false,
-        Op::Rope(rope) => rope.place == RopePlace::Own,
+        // Nor those of draft heads.
+        Op::Features(_) | Op::PreferFeatured(_) => false,
+        Op::Rope(rope) => matches!(rope.place, RopePlace::Own | RopePlace::OfTexts { .. }),
         Op::ShortConvolution(convolution) if convolution.dilation != 1 => false,
         Op::Unary(unary) => codes::function(unary.function).is_some(),
         Op::Glu(glu) => codes::function(glu.function).is_some(),

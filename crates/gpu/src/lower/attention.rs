@@ -104,7 +104,7 @@ impl Lowering<'_, '_> {
         let q = self.operand(turning.inputs[0])?;
         let k = self.operand(self.graph.nodes[turned_keys].inputs[0])?;
         let v = self.operand(node.inputs[2])?;
-        let positions = self.operand(turning.inputs[1])?;
+        let positions = self.rope_positions(rope.place, turning.inputs[1])?;
         let turned = self.value_slot(ValueId(queries as u32));
         let pairs = (heads + keys.heads) * keys.width / 2 + values.heads * values.width / 2;
         let arguments = args![

@@ -14,6 +14,7 @@ use std::collections::HashMap;
 
 use puna_backend::arena::{Arena, SlotId};
 use puna_backend::{BackendError, Segment};
+use puna_graph::ops::RopePlace;
 use puna_graph::{Dim, Graph, Input, Op, Operand, Symbol, Type, ValueId};
 
 use crate::states::{Caches, constants};
@@ -283,6 +284,14 @@ impl<'a> Lowering<'a, '_> {
             Input::OutputRows => self.around.places.output_rows(),
             Input::EncoderTokens => return Err(self.refuse("encoders do not run here")),
         })
+    }
+
+    /// Positions that rows are turned by.
+    fn rope_positions(&mut self, place: RopePlace, positions: Operand) -> Result<Arg, BackendError> {
+        match place {
+            RopePlace::OfTexts { long } => Ok(self.around.places.positions_of_texts(long).into()),
+            RopePlace::Own | RopePlace::Reversed | RopePlace::BlockStart(_) => self.operand(positions),
+        }
     }
 
     fn constant(&mut self, bytes: Vec<u8>) -> Result<Address, BackendError> {

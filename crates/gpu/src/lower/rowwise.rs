@@ -48,7 +48,7 @@ impl Lowering<'_, '_> {
                     _ => None,
                 };
                 let frequencies = self.constant(frequency_bytes(&rope.frequencies(factors)))?;
-                let positions = self.operand(node.inputs[1])?;
+                let positions = self.rope_positions(rope.place, node.inputs[1])?;
                 let split = rope.kind == puna_graph::ops::RopeKind::Split;
                 let heads = extent(&node.ty, 1);
                 let arguments = args![

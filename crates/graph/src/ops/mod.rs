@@ -13,6 +13,7 @@ mod concat;
 mod convolution;
 mod div;
 mod experts;
+mod features;
 mod fill_columns;
 mod gather_rows;
 mod gaussian_cut;
@@ -55,6 +56,7 @@ pub use experts::{
     AddExpertBias, ExpertGroups, ExpertWeights, Gating, GroupOfExpert, MatMulExperts, RouteExperts,
     SumExperts,
 };
+pub use features::{Features, PreferFeatured};
 pub use fill_columns::FillColumns;
 pub use gather_rows::GatherRows;
 pub use gaussian_cut::GaussianCut;
@@ -159,6 +161,7 @@ ops! {
     AddRow, MeanRows, Convolution, GroupNorm, FillColumns,
     Interpolate, ShortConvolution, TokenShift, SelectiveScan, GatedDeltaRule, GatedLinearAttention, Rwkv7,
     HyperRead, HyperWrite, BlockAttention, CompressBlocks, NgramRows, ChooseByTable,
+    Features, PreferFeatured,
 }
 
 /// Shape-rule helper: builds the error of operation `op`.

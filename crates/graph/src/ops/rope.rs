@@ -35,12 +35,21 @@ pub enum RopePlace {
     Reversed,
     /// The first of its block of so many positions, at least 1.
     BlockStart(u32),
+    /// Its own if its text is long (true) or short (false), as [`crate::Step::long_texts`] says, else 0, which turns nothing:
+    /// two rotations after one another, one of each kind, turn short and long texts by different frequencies (LongRoPE; Ding
+    /// et al., arXiv 2402.13753).
+    OfTexts {
+        /// Which texts.
+        long: bool,
+    },
 }
 
 impl RopePlace {
-    /// The position that the angle is made from.
-    pub fn at(self, position: i32) -> i32 {
+    /// The position that the angle is made from, for a row of a long text or of another.
+    pub fn at(self, position: i32, in_long: bool) -> i32 {
         match self {
+            RopePlace::OfTexts { long } if long != in_long => 0,
+            RopePlace::OfTexts { .. } => position,
             RopePlace::Own => position,
             RopePlace::Reversed => position.saturating_neg(),
             RopePlace::BlockStart(block) => {
@@ -137,13 +146,16 @@ impl OpDef for Rope {
         &[1]
     }
 
-    fn evaluate(&self, inputs: &[&Array], _: &mut Context<'_>) -> Array {
+    fn evaluate(&self, inputs: &[&Array], context: &mut Context<'_>) -> Array {
         let (x, positions) = (inputs[0], inputs[1].integers());
+        let long = context.step.long_rows();
         let frequencies = self.frequencies(inputs.get(2).map(|factors| factors.floats()));
         let (heads, width) = (x.shape[1], x.shape[2]);
         let mut data = x.floats().to_vec();
         for (row, head) in data.chunks_exact_mut(width).enumerate() {
-            let position = self.place.at(positions[row / heads]) as f64;
+            let token = row / heads;
+            let in_long = long.get(token).copied().unwrap_or(false);
+            let position = self.place.at(positions[token], in_long) as f64;
             for (pair, frequency) in frequencies.iter().enumerate() {
                 let (sine, cosine) = (position * frequency).sin_cos();
                 let (sine, cosine) = (sine * self.magnitude as f64, cosine * self.magnitude as f64);

@@ -88,6 +88,7 @@ pub fn move_output_rows_up(graph: &mut Graph) {
 fn is_row_wise(node: &Node) -> bool {
     let reads_step = node.inputs.iter().any(|operand| matches!(operand, Operand::Input(_)));
     let by_token = node.ty.shape.first() == Some(&Dim::Of(Symbol::Tokens));
+    let reads_step = reads_step || matches!(node.op, Op::Features(_) | Op::PreferFeatured(_));
     let reads_other_rows =
         matches!(node.op, Op::GatherRows(_) | Op::MeanRows(_) | Op::Convolution(_) | Op::GroupNorm(_));
     by_token && !reads_step && node.op.state().is_none() && !reads_other_rows

@@ -1,6 +1,6 @@
 //! Self-attention.
 
-use puna_graph::ops::{Attention, Clamp, Function, MaskRule, MatMul, PositionScale, ScaleRows};
+use puna_graph::ops::{Attention, Clamp, Function, MaskRule, MatMul, PositionScale, RelativeBias, ScaleRows};
 use puna_graph::{CacheGroup, Input, Operand, StateDecl, StateId, ValueId};
 
 use super::RopeSettings;
@@ -63,7 +63,51 @@ pub struct HeadShape {
     pub value_dim: u32,
 }
 
+/// Whose rows attend to whose, in models that are more than a decoder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attending {
+    /// An encoder's rows to all of their text, where there is no decoder.
+    Encoder,
+    /// The same beside a decoder, whose rows are the step's tokens.
+    EncoderOfDecoder,
+    /// A decoder's rows to earlier ones.
+    Decoder,
+    /// A decoder's rows to all that the encoder made.
+    Across,
+}
+
+impl Attending {
+    fn group_and_mask(self) -> (CacheGroup, MaskRule) {
+        match self {
+            Attending::Encoder => (CacheGroup::Step, MaskRule::Bidirectional),
+            Attending::EncoderOfDecoder => (CacheGroup::EncoderStep, MaskRule::Bidirectional),
+            Attending::Decoder => (CacheGroup::Full, MaskRule::Causal),
+            Attending::Across => (CacheGroup::Encoder, MaskRule::Bidirectional),
+        }
+    }
+}
+
 impl Builder<'_> {
+    /// Plain attention of queries to keys and values, split into heads, that are kept as `attending` says: `[rows, heads, dim]`
+    /// each to `[rows, heads · value_dim]`. A relative bias brings its table.
+    pub fn attend_as(
+        &mut self,
+        attending: Attending,
+        [q, k, v]: [ValueId; 3],
+        scale: f32,
+        relative: Option<(RelativeBias, Operand)>,
+    ) -> Result<ValueId, ModelError> {
+        let (group, mask) = attending.group_and_mask();
+        let (layer, kv_heads) = (self.layer(), self.heads_of(k));
+        let (key_dim, value_dim) = (self.width(k), self.width(v));
+        let state = self.state(StateDecl::KeyValue { layer, kv_heads, key_dim, value_dim, group });
+        let (relative, table) = relative.unzip();
+        let mut inputs = vec![q.into(), k.into(), v.into()];
+        inputs.extend(table);
+        let attention = Attention { state, scale, mask, soft_cap: None, alibi_max_bias: None, relative };
+        self.push(attention, inputs, "attention")
+    }
+
     /// Width of keys: `attention.key_length`, by default `embedding_length / head_count`.
     pub fn key_dim(&self) -> Result<u32, ModelError> {
         self.head_dim("attention.key_length")

@@ -16,7 +16,7 @@ mod mla;
 pub mod per_layer;
 mod recurrent;
 
-pub use attention::{AttentionBlock, HeadNorms, HeadShape};
+pub use attention::{Attending, AttentionBlock, HeadNorms, HeadShape};
 pub use decoder::Residuals;
 pub use delta_net::ChannelDecay;
 pub use experts::{CHUNK_EXPERTS, EXPERTS, Experts, Routing};

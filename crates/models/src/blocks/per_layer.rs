@@ -37,7 +37,7 @@ impl SharedAttention {
         let windows = b.windows(WindowDefaults { length: 0, pattern, full_first: false })?;
         let full_rope = b.rope_settings(RopeKind::Split, b.key_dim()?, factors)?;
         let mut window_rope = b.window_rope(&full_rope, WindowRope::PlainWithBase(10000.0))?;
-        window_rope.factors = None;
+        (window_rope.factors, window_rope.long_factors) = (None, None);
         Ok(Self { windows, full_rope, window_rope, own_layers, last: [None; 2] })
     }
 

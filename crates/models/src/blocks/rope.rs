@@ -12,6 +12,8 @@ pub struct RopeSettings {
     pub rope: Rope,
     /// Divisors of the frequencies, at least `[dimensions / 2]`.
     pub factors: Option<Operand>,
+    /// Those of long texts, where they have others.
+    pub long_factors: Option<Operand>,
 }
 
 impl Builder<'_> {
@@ -65,10 +67,13 @@ impl Builder<'_> {
             magnitude *=
                 if multiplier != 0.0 { temperature(1.0) / temperature(multiplier) } else { temperature(1.0) };
         }
-        let factors = if with_factors { self.rope_factors(dimensions, original_context)? } else { None };
         let place = RopePlace::Own;
         let rope = Rope { kind, dimensions, base, position_scale, yarn, magnitude, place };
-        Ok(RopeSettings { rope, factors })
+        let [factors, long_factors] = match with_factors {
+            true => self.rope_factors(dimensions, original_context, train_context)?,
+            false => [None, None],
+        };
+        Ok(RopeSettings { rope, factors, long_factors })
     }
 
     /// A base of frequencies: above 1.
@@ -77,29 +82,47 @@ impl Builder<'_> {
         if base > 1.0 { Ok(base) } else { Err(self.value_error(key, base, "above 1")) }
     }
 
-    /// `rope_freqs` if present; else LongRoPE's factors, chosen by the context a sequence may use.
+    /// `rope_freqs` if present; else LongRoPE's factors, those of long texts only where a text can get long: it is long if it
+    /// has more tokens than the original context.
     fn rope_factors(
         &mut self,
         dimensions: u32,
         original_context: u32,
-    ) -> Result<Option<Operand>, ModelError> {
+        train_context: u32,
+    ) -> Result<[Option<Operand>; 2], ModelError> {
         let shape = [dimensions / 2];
         if self.has_global("rope_freqs.weight") {
             // A model may rotate fewer pairs than it has factors.
             let count = self.global_elements("rope_freqs.weight").max(dimensions / 2);
-            return self.optional_global_weight("rope_freqs.weight", &[count]);
+            return Ok([self.optional_global_weight("rope_freqs.weight", &[count])?, None]);
         }
-        let long = self.context() > original_context;
-        self.optional_global_weight(
-            if long { "rope_factors_long.weight" } else { "rope_factors_short.weight" },
-            &shape,
-        )
+        const LONG: &str = "rope_factors_long.weight";
+        if self.only_long_texts() && train_context > original_context && self.has_global(LONG) {
+            return Ok([self.optional_global_weight(LONG, &shape)?, None]);
+        }
+        let short = self.optional_global_weight("rope_factors_short.weight", &shape)?;
+        if self.context() <= original_context {
+            return Ok([short, None]);
+        }
+        let long = self.optional_global_weight(LONG, &shape)?;
+        if long.is_some() {
+            self.set_short_context(original_context);
+        }
+        Ok([short, long])
     }
 
     /// Rotates heads by their rows' positions.
     pub fn rope(&mut self, x: ValueId, settings: &RopeSettings) -> Result<ValueId, ModelError> {
-        let mut inputs = vec![x.into(), Operand::Input(Input::Positions)];
-        inputs.extend(settings.factors);
-        self.push(settings.rope, inputs, "rope")
+        let turned = |b: &mut Self, x: ValueId, rope: Rope, factors: Option<Operand>| {
+            let inputs = [x.into(), Operand::Input(Input::Positions)].into_iter().chain(factors);
+            b.push(rope, inputs.collect(), "rope")
+        };
+        let Some(long) = settings.long_factors else {
+            return turned(self, x, settings.rope, settings.factors);
+        };
+        // Each row is turned by one of the two.
+        let of_texts = |long| Rope { place: RopePlace::OfTexts { long }, ..settings.rope };
+        let x = turned(self, x, of_texts(false), settings.factors)?;
+        turned(self, x, Rope { magnitude: 1.0, ..of_texts(true) }, Some(long))
     }
 }

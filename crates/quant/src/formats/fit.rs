@@ -65,7 +65,13 @@ const LANES: usize = 4;
 
 /// `sum of w x q` and `sum of w q²` for the integers of a scale.
 #[inline(always)]
-fn products<const N: usize>(x: &[f32; N], w: &[f32; N], inverse: f32, least: f32, most: f32) -> (f32, f32) {
+pub(super) fn products<const N: usize>(
+    x: &[f32; N],
+    w: &[f32; N],
+    inverse: f32,
+    least: f32,
+    most: f32,
+) -> (f32, f32) {
     let (mut cross, mut square) = ([0.0; LANES], [0.0; LANES]);
     for (x, w) in x.as_chunks::<LANES>().0.iter().zip(w.as_chunks::<LANES>().0) {
         for lane in 0..LANES {
@@ -123,15 +129,32 @@ impl Best {
     }
 }
 
-/// Sums over a block for the integers of a scale and a minimum.
-struct Sums {
-    q: f32,
-    square: f32,
-    cross: f32,
+/// `sum of w` and `sum of w x`.
+#[inline(always)]
+pub(super) fn totals<const N: usize>(x: &[f32; N], w: &[f32; N]) -> (f32, f32) {
+    let (mut weight, mut weighted) = ([0.0; LANES], [0.0; LANES]);
+    for (x, w) in x.as_chunks::<LANES>().0.iter().zip(w.as_chunks::<LANES>().0) {
+        for lane in 0..LANES {
+            weight[lane] += w[lane];
+            weighted[lane] += w[lane] * x[lane];
+        }
+    }
+    (weight.iter().sum(), weighted.iter().sum())
 }
 
+/// Sums over a block for the integers of a scale and a minimum.
+pub(super) struct Sums {
+    /// `sum of w q`.
+    pub(super) q: f32,
+    /// `sum of w q²`.
+    pub(super) square: f32,
+    /// `sum of w x q`.
+    pub(super) cross: f32,
+}
+
+/// These sums for the nearest integers of `0..=most`.
 #[inline(always)]
-fn sums<const N: usize>(x: &[f32; N], w: &[f32; N], inverse: f32, min: f32, most: f32) -> Sums {
+pub(super) fn sums<const N: usize>(x: &[f32; N], w: &[f32; N], inverse: f32, min: f32, most: f32) -> Sums {
     let (mut sum, mut square, mut cross) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
     for (x, w) in x.as_chunks::<LANES>().0.iter().zip(w.as_chunks::<LANES>().0) {
         for lane in 0..LANES {
@@ -157,11 +180,7 @@ pub(super) fn affine<const N: usize>(x: &[f32; N], w: &[f32; N], most: f32, free
     // Counted from the lowest element, so that nothing cancels where all lie close together far from zero.
     let x = x.map(|x| x - low);
     let range = high - low;
-    let (mut weight, mut weighted) = (0.0, 0.0);
-    for (x, w) in x.iter().zip(w) {
-        weight += w;
-        weighted += w * x;
-    }
+    let (weight, weighted) = totals(&x, w);
     let (mut least_error, mut scale, mut min) = (f32::INFINITY, range / most, 0.0);
     let mut consider = |Sums { q, square, cross }: Sums, scale: &mut f32, min: &mut f32| {
         let determinant = weight * square - q * q;

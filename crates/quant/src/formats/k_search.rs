@@ -3,7 +3,7 @@
 //! Each sub-block gets the scale (and minimum) that fits it best; these become integers times a scale of the whole
 //! super-block, which is then fitted to all its elements at once, and the integers of the sub-blocks once more.
 
-use super::fit::{Best, affine, round, round_within, symmetric};
+use super::fit::{Best, Sums, affine, products, round, round_within, sums, symmetric, totals};
 use super::{HALF_MAX, inverse};
 use half::f16;
 
@@ -74,15 +74,8 @@ fn refit<const SUBS: usize, const N: usize>(
     let (mut aa, mut ab, mut bb, mut xa, mut xb) = (0f64, 0f64, 0f64, 0f64, 0f64);
     for sub in 0..SUBS {
         let (inverse, min) = (inverse(d * scales[sub]), dmin * mins[sub]);
-        let (mut weight, mut weighted, mut sum, mut square, mut cross) = (0.0, 0.0, 0.0, 0.0, 0.0);
-        for (x, w) in x[sub].iter().zip(&w[sub]) {
-            let q = round_within((x + min) * inverse, 0.0, most);
-            weight += w;
-            weighted += w * x;
-            sum += w * q;
-            square += w * q * q;
-            cross += w * q * x;
-        }
+        let (weight, weighted) = totals(&x[sub], &w[sub]);
+        let Sums { q: sum, square, cross } = sums(&x[sub], &w[sub], inverse, -min, most);
         let (a, b) = (f64::from(scales[sub]), f64::from(mins[sub]));
         aa += a * a * f64::from(square);
         ab += a * b * f64::from(sum);
@@ -156,11 +149,9 @@ pub(super) fn symmetric_block<const SUBS: usize, const N: usize>(
         let mut best = Best { gain: 0.0, scale: d };
         let mut sums = (0.0, 0.0);
         for sub in 0..SUBS {
-            let inverse = inverse(d * scales[sub]);
-            for (x, w) in x[sub].iter().zip(&w[sub]) {
-                let a = scales[sub] * round_within(x * inverse, least, most);
-                sums = (sums.0 + w * x * a, sums.1 + w * a * a);
-            }
+            let scale = scales[sub];
+            let (cross, square) = products(&x[sub], &w[sub], inverse(d * scale), least, most);
+            sums = (sums.0 + scale * cross, sums.1 + scale * scale * square);
         }
         best.consider(sums);
         d = keep(best.scale);

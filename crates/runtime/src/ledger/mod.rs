@@ -9,7 +9,7 @@
 //! remembers that they are gone.
 //!
 //! In a ledger of [`CacheGroup::Recurrent`] a cell holds the state after its position, so a sequence needs the cell
-//! of its newest position only; older ones are checkpoints to go back to.
+//! of its newest position only; older ones are checkpoints to go back to. Some of them may be marked as anchors.
 
 mod place;
 mod recurrent;
@@ -36,6 +36,8 @@ pub(crate) struct Ledger {
     owners: Vec<u32>,
     free: u32,
     sequences: Vec<Held>,
+    /// Cells of recurrent states that are worth more than others, with their age: older ones have smaller numbers.
+    anchors: HashMap<u32, u64>,
 }
 
 /// What one sequence has.
@@ -86,6 +88,7 @@ impl Ledger {
             owners: zeroes(cells as usize)?,
             free: cells,
             sequences: vec![Held::default(); sequences as usize],
+            anchors: HashMap::new(),
         })
     }
 

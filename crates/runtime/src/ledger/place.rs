@@ -67,6 +67,7 @@ impl Ledger {
         for (cell, position) in cells.iter().zip(positions) {
             self.positions[*cell as usize] = *position;
             self.owners[*cell as usize] = 1;
+            self.anchors.remove(cell);
         }
         held.newest = cells.last().copied().or(held.newest);
         self.free -= cells.len() as u32;

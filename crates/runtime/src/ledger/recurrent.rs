@@ -3,7 +3,8 @@
 //! A step reads the state that a sequence is at and writes the one that it ends with into another cell, so the old
 //! one stays as a checkpoint: the sequence can be truncated to where a step began, and a failed step leaves it as
 //! it was. Where room is needed, that checkpoint goes which lies closest between its neighbours: of many single
-//! steps few remain, while the end of a prompt long ago stays.
+//! steps few remain, while the end of a prompt long ago stays. Anchors, which the caller marks where it expects to go
+//! back to, go last: the oldest of the sequence that has most.
 
 use std::ops::Range;
 
@@ -60,7 +61,23 @@ impl Ledger {
         let count = positions.len().min((self.free as usize).saturating_sub(1).max(1));
         let cells = self.take(sequence, &positions[positions.len() - count..]);
         self.sequences[sequence as usize].next = next;
+        // What was worth saving is worth keeping.
+        cells.iter().for_each(|cell| self.anchor(*cell));
         cells
+    }
+
+    /// Makes the newest state of a sequence an anchor.
+    pub(crate) fn mark(&mut self, sequence: u32) {
+        if self.group == puna_graph::CacheGroup::Recurrent
+            && let Some(cell) = self.sequences[sequence as usize].newest
+        {
+            self.anchor(cell);
+        }
+    }
+
+    fn anchor(&mut self, cell: u32) {
+        let age = self.anchors.values().max().map_or(0, |newest| newest + 1);
+        self.anchors.insert(cell, age);
     }
 
     /// Forgets checkpoints that are not among `needed` until `wanted` cells are free or none is left.
@@ -76,19 +93,23 @@ impl Ledger {
         }
     }
 
-    /// The checkpoint that lies closest between its neighbours.
+    /// The checkpoint that is worth least: one that is no anchor and lies closest between its neighbours, else the
+    /// oldest anchor of the sequence that has most states.
     fn weakest_checkpoint(&self, needed: &[u32]) -> Option<u32> {
         let newest: Vec<u32> = self.sequences.iter().filter_map(|held| held.newest).collect();
-        let mut weakest: Option<(i32, u32)> = None;
+        let mut weakest: Option<((bool, i64, u64), u32)> = None;
         for sequence in 0..self.sequences.len() as u32 {
             let held = self.held(sequence);
             for (index, (_, cell)) in held.iter().enumerate() {
                 let Some((after, _)) = held.get(index + 1) else { continue };
                 let before = index.checked_sub(1).and_then(|index| held.get(index)).map_or(-1, |held| held.0);
-                let gap = after - before;
+                let worth = match self.anchors.get(cell) {
+                    Some(age) => (true, -(held.len() as i64), *age),
+                    None => (false, i64::from(after - before), 0),
+                };
                 let free = !newest.contains(cell) && !needed.contains(cell);
-                if free && weakest.is_none_or(|(least, _)| gap < least) {
-                    weakest = Some((gap, *cell));
+                if free && weakest.is_none_or(|(least, _)| worth < least) {
+                    weakest = Some((worth, *cell));
                 }
             }
         }
@@ -136,6 +157,45 @@ mod tests {
         ledger.remove(0, 0..i32::MAX);
         assert_eq!((ledger.next(0), ledger.free()), (0, 3));
         assert_eq!(place(&mut ledger, 0, 2).0, None);
+    }
+
+    #[test]
+    fn anchors_go_last() {
+        let mut ledger = ledger(4, 1);
+        place(&mut ledger, 0, 60);
+        ledger.mark(0);
+        place(&mut ledger, 0, 4);
+        for _ in 0..20 {
+            place(&mut ledger, 0, 1);
+        }
+        assert_eq!([84, 83, 82, 63].map(|length| ledger.longest_truncation(0, length)), [84, 83, 64, 60]);
+        // Of three the oldest goes.
+        for _ in 0..2 {
+            ledger.mark(0);
+            place(&mut ledger, 0, 9);
+            place(&mut ledger, 0, 1);
+        }
+        assert_eq!([103, 93, 83].map(|length| ledger.longest_truncation(0, length)), [103, 84, 0]);
+        // A cell that is used again is no anchor any more.
+        ledger.clear(0);
+        assert_eq!(ledger.free(), 4);
+        for _ in 0..9 {
+            place(&mut ledger, 0, 1);
+        }
+        assert_eq!(ledger.anchors.len(), 0);
+    }
+
+    #[test]
+    fn no_sequence_takes_the_anchors_of_others() {
+        let mut ledger = ledger(8, 2);
+        place(&mut ledger, 1, 30);
+        ledger.mark(1);
+        place(&mut ledger, 1, 5);
+        for _ in 0..9 {
+            place(&mut ledger, 0, 10);
+            ledger.mark(0);
+        }
+        assert_eq!(ledger.longest_truncation(1, 34), 30);
     }
 
     #[test]

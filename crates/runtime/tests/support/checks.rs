@@ -39,6 +39,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "by token", run: token_by_token },
     Check { name: "interleaved", run: interleaved },
     Check { name: "restored", run: restored },
+    Check { name: "rolled back", run: rolled_back },
     Check { name: "greedy", run: greedy },
     Check { name: "Q8_0", run: quantised },
 ];
@@ -73,6 +74,8 @@ impl Subject<'_> {
             sequences: 3,
             keys: DType::F32,
             values: DType::F32,
+            // As the logits were recorded.
+            only_long_texts: true,
             ..ModelOptions::default()
         };
         let backends = [self.cpu.clone()];
@@ -185,6 +188,35 @@ fn restored(subject: &Subject<'_>) -> Outcome {
     }
 }
 
+/// A sequence goes back as far as its caches allow and on again, while a copy that shares its cells is not touched.
+fn rolled_back(subject: &Subject<'_>) -> Outcome {
+    let tokens = &subject.model.tokens;
+    let (first, rest) = tokens.split_at(tokens.len() / 2);
+    let found = subject.load().and_then(|mut model| {
+        if sees_later_rows(&model) {
+            return Ok(None);
+        }
+        let mut whole = rows(&mut model, &[(0, first)])?;
+        whole.extend(rows(&mut model, &[(0, rest)])?);
+        model.copy(0, 1);
+        let length = model.longest_truncation(0, tokens.len() as u32 - 2);
+        if (length as usize) < first.len() {
+            return Err(format!("only back to {length}"));
+        }
+        model.truncate(0, length).map_err(|error| error.to_string())?;
+        let again = rows(&mut model, &[(0, &tokens[length as usize..])])?;
+        let mut found = again.concat();
+        let mut expected = whole[length as usize..].concat();
+        found.extend(rows(&mut model, &[(1, first)])?.concat());
+        expected.extend(rows(&mut model, &[(0, first)])?.concat());
+        Ok(Some(normalised_squared_error(&found, &expected)))
+    });
+    match found.transpose() {
+        Some(found) => outcome(found, SAME),
+        None => NO_CUT,
+    }
+}
+
 fn greedy(subject: &Subject<'_>) -> Outcome {
     let found = subject.load().and_then(|mut model| {
         let alone = sees_later_rows(&model);
@@ -265,47 +297,79 @@ fn eight_bits(file: &File) -> Option<Arc<File>> {
     Some(Arc::new(File::from_bytes(bytes).expect("the model is good")))
 }
 
-/// Models whose error with weights of eight bits is above [`EIGHT_BITS`]: as measured on the processor, and with exact
-/// arithmetic on the same weights. Weights alone make most of it; the rest are activations of eight bits, and choices
-/// of experts that are nearly ties. They fail only above twice the first figure.
-const SENSITIVE: &[(&str, f64, f64)] = &[
-    ("bailingmoe2-groups", 1.1e-2, 1.2e-2),
-    ("bailingmoe3-moe", 1.1e-3, 1.1e-3),
-    ("deepseek2-groups", 1.1e-2, 3.4e-3),
-    ("deepseek2-moe", 1.0e-3, 8.1e-4),
-    // Not measured with exact arithmetic.
-    ("deepseek4-blocks", 1.6e-3, f64::NAN),
-    ("deepseek4-moe", 1.4e-3, 7.6e-4),
-    ("dream-dense", 1.2e-3, 1.1e-3),
-    ("falcon-h1-dense", 1.4e-3, 8.2e-4),
-    ("gemma3n-deep", 1.0e-3, 8.5e-4),
-    ("gemma3n-dense", 2.2e-3, 1.7e-3),
-    ("gemma4-dense", 2.4e-3, 1.8e-3),
-    ("gemma4-e-dense", 1.5e-3, 1.1e-3),
-    ("gemma4-moe", 1.2e-3, 8.9e-4),
-    ("glm5-next-moe", 1.5e-3, 7.4e-4),
-    ("gpt-oss-window8", 1.2e-2, 1.4e-2),
-    ("granitehybrid-dense", 1.3e-3, 1.7e-3),
-    ("grovemoe-moe", 3.7e-3, 1.8e-3),
-    ("hrm_text-dense", 4.2e-3, 3.2e-3),
-    ("hy_v4-moe", 1.7e-3, 1.4e-3),
-    ("jamba-dense", 1.4e-3, 1.0e-3),
-    ("kimi-k3-moe", 1.8e-3, 8.4e-4),
-    ("kimi-linear-top2", 1.2e-3, 9.3e-4),
-    ("lfm2moe-top2", 4.2e-3, 4.2e-3),
-    ("llada-dense", 1.3e-3, 1.1e-3),
-    ("llama4-interleave", 2.3e-3, 2.2e-3),
-    ("mamba2-dense", 1.9e-3, 1.1e-3),
-    ("minicpm3-dense", 1.1e-3, 9.3e-4),
-    ("mistral4-moe", 1.0e-3, 8.1e-4),
-    ("phi3-dense", 1.0e-3, 7.7e-4),
-    ("phimoe-moe", 1.2e-3, 7.9e-4),
-    ("qwen2moe-moe", 1.2e-3, 6.4e-4),
-    ("qwen35-heads", 4.1e-3, 3.2e-3),
-    ("qwen3next-heads", 1.4e-2, 1.4e-2),
-    ("qwen3next-moe", 1.3e-3, 9.4e-4),
-    ("smallthinker-top2", 4.4e-3, 2.2e-3),
+/// Why a model's error with weights of eight bits is above [`EIGHT_BITS`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Why {
+    /// The weights: exact arithmetic on the same ones is above it, too. The zoo's weights are random numbers, of which
+    /// eight bits lose most, and random layers amplify it.
+    Encoding,
+    /// The weights make most of it; activations of eight bits, which integer products need, do the rest.
+    Activations,
+    /// A few rows, in which nearly tied experts change places, exactly computed or not.
+    Choices,
+}
+
+/// A model whose error with weights of eight bits is above [`EIGHT_BITS`].
+struct Sensitive {
+    model: &'static str,
+    /// On the processor, with the weights that [`eight_bits`] makes; it fails only above twice this.
+    measured: f64,
+    /// With exact arithmetic, in numpy, with a file that `llama quantize` made.
+    exact: f64,
+    /// Of llama.cpp with the same file; none where it cannot run it.
+    llama_cpp: Option<f64>,
+    why: Why,
+}
+
+/// The 35 models of 183; of llama.cpp 69 are above, and 12 more do not run.
+#[rustfmt::skip] // a table
+const SENSITIVE: &[Sensitive] = &[
+    Sensitive { model: "bailingmoe2-groups", measured: 1.1e-2, exact: 1.2e-2, llama_cpp: Some(2.7e-2), why: Why::Choices },
+    Sensitive { model: "bailingmoe3-moe", measured: 1.1e-3, exact: 1.1e-3, llama_cpp: None, why: Why::Choices },
+    Sensitive { model: "deepseek2-groups", measured: 1.1e-2, exact: 3.4e-3, llama_cpp: Some(1.8), why: Why::Choices },
+    Sensitive { model: "deepseek2-moe", measured: 1.0e-3, exact: 8.1e-4, llama_cpp: None, why: Why::Choices },
+    Sensitive { model: "deepseek4-blocks", measured: 1.6e-3, exact: 1.5e-3, llama_cpp: None, why: Why::Choices },
+    Sensitive { model: "deepseek4-moe", measured: 1.4e-3, exact: 7.6e-4, llama_cpp: None, why: Why::Activations },
+    Sensitive { model: "dream-dense", measured: 1.2e-3, exact: 1.1e-3, llama_cpp: Some(2.0e-3), why: Why::Encoding },
+    Sensitive { model: "falcon-h1-dense", measured: 1.4e-3, exact: 8.2e-4, llama_cpp: Some(2.5e-3), why: Why::Activations },
+    Sensitive { model: "gemma3n-deep", measured: 1.0e-3, exact: 8.5e-4, llama_cpp: Some(1.8e-3), why: Why::Activations },
+    Sensitive { model: "gemma3n-dense", measured: 2.2e-3, exact: 1.7e-3, llama_cpp: Some(3.6e-3), why: Why::Encoding },
+    Sensitive { model: "gemma4-dense", measured: 2.4e-3, exact: 1.8e-3, llama_cpp: Some(3.0e-3), why: Why::Encoding },
+    Sensitive { model: "gemma4-e-dense", measured: 1.5e-3, exact: 1.1e-3, llama_cpp: Some(2.6e-3), why: Why::Encoding },
+    Sensitive { model: "gemma4-moe", measured: 1.2e-3, exact: 8.9e-4, llama_cpp: Some(5.6e-3), why: Why::Activations },
+    Sensitive { model: "glm5-next-moe", measured: 1.5e-3, exact: 7.4e-4, llama_cpp: None, why: Why::Choices },
+    Sensitive { model: "gpt-oss-window8", measured: 1.2e-2, exact: 1.4e-2, llama_cpp: Some(1.5e-2), why: Why::Choices },
+    Sensitive { model: "granitehybrid-dense", measured: 1.3e-3, exact: 1.7e-3, llama_cpp: Some(3.4e-3), why: Why::Encoding },
+    Sensitive { model: "grovemoe-moe", measured: 3.7e-3, exact: 1.8e-3, llama_cpp: Some(4.7e-3), why: Why::Choices },
+    Sensitive { model: "hrm_text-dense", measured: 4.2e-3, exact: 3.2e-3, llama_cpp: Some(1.2e-2), why: Why::Encoding },
+    Sensitive { model: "hy_v4-moe", measured: 1.7e-3, exact: 1.4e-3, llama_cpp: None, why: Why::Choices },
+    Sensitive { model: "jamba-dense", measured: 1.4e-3, exact: 1.0e-3, llama_cpp: Some(2.1e-3), why: Why::Activations },
+    Sensitive { model: "kimi-k3-moe", measured: 1.8e-3, exact: 8.4e-4, llama_cpp: None, why: Why::Choices },
+    Sensitive { model: "kimi-linear-top2", measured: 1.2e-3, exact: 9.3e-4, llama_cpp: Some(1.8e-1), why: Why::Choices },
+    Sensitive { model: "lfm2moe-top2", measured: 4.2e-3, exact: 8.2e-3, llama_cpp: Some(9.4e-3), why: Why::Choices },
+    Sensitive { model: "llada-dense", measured: 1.3e-3, exact: 1.1e-3, llama_cpp: Some(1.4e-3), why: Why::Encoding },
+    Sensitive { model: "llama4-interleave", measured: 2.3e-3, exact: 2.2e-3, llama_cpp: Some(2.7e-3), why: Why::Choices },
+    Sensitive { model: "mamba2-dense", measured: 1.9e-3, exact: 1.1e-3, llama_cpp: Some(2.6e-3), why: Why::Encoding },
+    Sensitive { model: "minicpm3-dense", measured: 1.1e-3, exact: 9.3e-4, llama_cpp: Some(2.4e-3), why: Why::Activations },
+    Sensitive { model: "mistral4-moe", measured: 1.0e-3, exact: 8.1e-4, llama_cpp: None, why: Why::Choices },
+    Sensitive { model: "phi3-dense", measured: 1.0e-3, exact: 7.7e-4, llama_cpp: Some(1.5e-3), why: Why::Activations },
+    Sensitive { model: "phimoe-moe", measured: 1.2e-3, exact: 7.9e-4, llama_cpp: Some(1.6e-3), why: Why::Activations },
+    Sensitive { model: "qwen2moe-moe", measured: 1.2e-3, exact: 6.4e-4, llama_cpp: Some(1.6e-3), why: Why::Activations },
+    Sensitive { model: "qwen35-heads", measured: 4.1e-3, exact: 3.2e-3, llama_cpp: Some(7.9e-3), why: Why::Encoding },
+    Sensitive { model: "qwen3next-heads", measured: 1.4e-2, exact: 1.4e-2, llama_cpp: Some(1.6e-2), why: Why::Choices },
+    Sensitive { model: "qwen3next-moe", measured: 1.3e-3, exact: 9.4e-4, llama_cpp: Some(2.8e-3), why: Why::Activations },
+    Sensitive { model: "smallthinker-top2", measured: 4.4e-3, exact: 2.2e-3, llama_cpp: Some(7.5e-3), why: Why::Choices },
 ];
+
+/// No row stands in the table without reason: what it says agrees with its figures.
+pub fn check_sensitive() {
+    for Sensitive { model, measured, exact, llama_cpp, why } in SENSITIVE {
+        assert!(*measured > 0.9 * EIGHT_BITS, "{model} need not be listed");
+        assert!(*why != Why::Encoding || *exact >= EIGHT_BITS, "{model}: exact arithmetic would do");
+        assert!(*exact > 0.5 * EIGHT_BITS, "{model}: most of the error is not the weights'");
+        assert!(llama_cpp.is_none_or(|peer| *measured <= 1.2 * peer), "{model}: llama.cpp is better");
+    }
+}
 
 fn quantised(subject: &Subject<'_>) -> Outcome {
     let Some(file) = eight_bits(&subject.file) else {
@@ -315,9 +379,9 @@ fn quantised(subject: &Subject<'_>) -> Outcome {
         let found = rows(&mut model, &[(0, &subject.model.tokens)])?.concat();
         Ok(normalised_squared_error(&found, &subject.model.logits))
     });
-    let known = SENSITIVE.iter().find(|(name, _, _)| *name == subject.model.name);
+    let known = SENSITIVE.iter().find(|row| row.model == subject.model.name);
     match (outcome(found.clone(), EIGHT_BITS), known, found) {
-        (Outcome::Fail(figure), Some((_, measured, _)), Ok(error)) if error <= 2.0 * measured => {
+        (Outcome::Fail(figure), Some(row), Ok(error)) if error <= 2.0 * row.measured => {
             Outcome::Known(figure)
         }
         (outcome, _, _) => outcome,

@@ -253,9 +253,10 @@ fn texts(name: &str, value: &Value, app: &App) -> ApiResult<Vec<Vec<u32>>> {
 async fn embed(app: &Arc<App>, caller: &Arc<Caller>, texts: Vec<Vec<u32>>) -> ApiResult<Vec<Vec<f32>>> {
     let _place = app.admit(1)?;
     caller.note_texts(app, &texts).await;
+    let engine = app.served.engine.awake().await?;
     let (sender, receiver) = tokio::sync::oneshot::channel();
     // Nobody may be waiting any more.
-    app.served.engine.embed_to(texts, Box::new(move |found| drop(sender.send(found))));
+    engine.embed_to(texts, Box::new(move |found| drop(sender.send(found))));
     match receiver.await {
         Ok(found) => Ok(found?),
         Err(_) => Err(ApiError::new(Kind::Unavailable, "the server ends")),

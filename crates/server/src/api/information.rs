@@ -22,7 +22,12 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style
 
 /// `GET /`.
 pub async fn page(app: Arc<App>, _: Call) -> ApiResult<Response> {
-    if !app.options.page {
+    page_response(app.front.options.page)
+}
+
+/// The page, if it is on.
+pub fn page_response(on: bool) -> ApiResult<Response> {
+    if !on {
         return Err(ApiError::new(Kind::NotFound, "the web page is off"));
     }
     let headers = [
@@ -41,7 +46,7 @@ pub async fn health(_: Arc<App>, _: Call) -> ApiResult<Response> {
 
 /// `GET /openapi.json`.
 pub async fn description(app: Arc<App>, _: Call) -> ApiResult<Response> {
-    Ok(json_response(&openapi::description(&app.options.prefix, &app.served.facts.build)))
+    Ok(json_response(&openapi::of_one(&app.front.options.prefix, &app.served.facts.build)))
 }
 
 /// `GET /v1/models`.
@@ -59,7 +64,7 @@ pub async fn models(app: Arc<App>, _: Call) -> ApiResult<Response> {
         }],
         "object": "list",
         "data": [{
-            "id": facts.name, "aliases": [], "tags": [], "object": "model", "created": app.started,
+            "id": facts.name, "aliases": [], "tags": [], "object": "model", "created": app.front.started,
             "owned_by": "llamacpp",
             "meta": {
                 "n_vocab": engine.vocabulary(), "n_ctx": engine.context(), "n_ctx_train": facts.context_train,
@@ -72,7 +77,7 @@ pub async fn models(app: Arc<App>, _: Call) -> ApiResult<Response> {
 
 /// `GET /props`.
 pub async fn properties(app: Arc<App>, _: Call) -> ApiResult<Response> {
-    let (served, options) = (&app.served, &app.options);
+    let (served, options) = (&app.served, &app.front.options);
     let mut settings = sampling::echo(&served.defaults.sampling);
     settings.insert("seed".into(), json!(served.defaults.seed.unwrap_or(u32::MAX)));
     settings.insert("n_predict".into(), json!(served.defaults.predict));
@@ -92,35 +97,35 @@ pub async fn properties(app: Arc<App>, _: Call) -> ApiResult<Response> {
         "bos_token": served.template.bos(),
         "eos_token": served.template.eos(),
         "build_info": served.facts.build,
-        "is_sleeping": false,
+        "is_sleeping": served.engine.is_asleep(),
         "cors_proxy_enabled": false,
     })))
 }
 
 /// `POST /props`.
 pub async fn set_properties(app: Arc<App>, _: Call) -> ApiResult<Response> {
-    enabled(app.options.properties, "--props")?;
+    enabled(app.front.options.properties, "--props")?;
     Ok(json_response(&json!({ "success": true })))
 }
 
 /// `GET /slots`.
 pub async fn slots(app: Arc<App>, call: Call) -> ApiResult<Response> {
-    enabled(app.options.slots, "--slots")?;
+    enabled(app.front.options.slots, "--slots")?;
     let views = app.slots.list();
     let busy = |view: &Arc<View>| view.done.load(Ordering::Relaxed) == 0;
     let none_free = views.iter().all(|view| view.as_ref().is_some_and(busy));
     if call.query("fail_on_no_slot").is_some_and(|value| value != "0") && none_free {
         return Err(ApiError::new(Kind::Unavailable, "no slot is free"));
     }
-    let context = app.served.engine.context();
+    let (context, speculative) = (app.served.engine.context(), app.served.engine.speculates());
     let slot = |(id, view): (usize, &Option<Arc<View>>)| match view {
-        None => json!({ "id": id, "n_ctx": context, "speculative": false, "is_processing": false }),
+        None => json!({ "id": id, "n_ctx": context, "speculative": speculative, "is_processing": false }),
         Some(view) => {
             let load = |counter: &std::sync::atomic::AtomicUsize| counter.load(Ordering::Relaxed);
             let decoded = load(&view.decoded);
             let predict = view.settings["n_predict"].as_i64().unwrap_or(-1);
             json!({
-                "id": id, "n_ctx": context, "speculative": false, "is_processing": busy(view),
+                "id": id, "n_ctx": context, "speculative": speculative, "is_processing": busy(view),
                 "id_task": view.task, "n_prompt_tokens": view.prompt,
                 "n_prompt_tokens_processed": load(&view.processed), "n_prompt_tokens_cache": load(&view.cached),
                 "params": view.settings,
@@ -136,12 +141,17 @@ pub async fn slots(app: Arc<App>, call: Call) -> ApiResult<Response> {
 
 /// `GET /metrics`.
 pub async fn metrics(app: Arc<App>, _: Call) -> ApiResult<Response> {
-    enabled(app.options.metrics, "--metrics")?;
+    enabled(app.front.options.metrics, "--metrics")?;
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4")),
-        (HeaderName::from_static("process-start-time-unix"), HeaderValue::from(app.started)),
+        (HeaderName::from_static("process-start-time-unix"), HeaderValue::from(app.front.started)),
     ];
     Ok((headers, app.metrics.text()).into_response())
+}
+
+/// Name and version of the program.
+pub fn build() -> String {
+    format!("puna-{}", env!("CARGO_PKG_VERSION"))
 }
 
 /// The error of an endpoint that a flag switches on.

@@ -82,7 +82,12 @@ pub async fn running(app: Arc<App>, _: Call) -> ApiResult<Response> {
 
 /// `GET /api/version`.
 pub async fn version(_: Arc<App>, _: Call) -> ApiResult<Response> {
-    Ok(json_response(&json!({ "version": env!("CARGO_PKG_VERSION") })))
+    Ok(json_response(&program_version()))
+}
+
+/// The program's version.
+pub fn program_version() -> Value {
+    json!({ "version": env!("CARGO_PKG_VERSION") })
 }
 
 /// `POST /api/show`.
@@ -107,14 +112,14 @@ pub async fn show(app: Arc<App>, call: Call) -> ApiResult<Response> {
         "details": details(&app),
         "model_info": information,
         "capabilities": ["completion", "tools"],
-        "modified_at": time(app.started),
+        "modified_at": time(app.front.started),
     })))
 }
 
 fn model(app: &App) -> Value {
     let facts = &app.served.facts;
     json!({
-        "name": facts.name, "model": facts.name, "modified_at": time(app.started), "size": facts.bytes,
+        "name": facts.name, "model": facts.name, "modified_at": time(app.front.started), "size": facts.bytes,
         "digest": "", "details": details(app),
     })
 }
@@ -130,7 +135,7 @@ fn details(app: &App) -> Value {
 }
 
 /// Seconds since 1970 as RFC 3339 has them.
-fn time(seconds: u64) -> String {
+pub fn time(seconds: u64) -> String {
     LocalTime::from_seconds(i64::try_from(seconds).unwrap_or(i64::MAX)).format("%Y-%m-%dT%H:%M:%SZ")
 }
 

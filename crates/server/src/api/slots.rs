@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::response::Response;
+use puna_engine::Engine;
 use serde_json::{Value, json};
 
 use crate::api::identifier;
@@ -27,24 +28,25 @@ pub async fn act(app: Arc<App>, call: Call) -> ApiResult<Response> {
     let slot = slot
         .ok_or_else(|| ApiError::invalid(format!("there is no slot '{id}', slots are 0 to {}", count - 1)))?;
     let action = call.query("action").unwrap_or("").to_owned();
+    let engine = app.served.engine.awake().await?;
     let result = call.work(&app, move |app, body| match action.as_str() {
         "erase" => {
-            let erased = app.served.engine.held(slot)?.len();
-            app.served.engine.clear(slot)?;
+            let erased = engine.held(slot)?.len();
+            engine.clear(slot)?;
             Ok(json!({ "id_slot": slot, "n_erased": erased }))
         }
-        "save" => save(app, slot, &Fields::parse(body)?),
-        "restore" => restore(app, slot, &Fields::parse(body)?),
+        "save" => save(app, &engine, slot, &Fields::parse(body)?),
+        "restore" => restore(app, &engine, slot, &Fields::parse(body)?),
         other => Err(ApiError::invalid(format!("action '{other}', expected save, restore or erase"))),
     });
     Ok(json_response(&result.await?))
 }
 
-fn save(app: &App, slot: u32, fields: &Fields) -> ApiResult<Value> {
+fn save(app: &App, engine: &Engine, slot: u32, fields: &Fields) -> ApiResult<Value> {
     let (name, path) = file(app, fields)?;
     let start = Instant::now();
-    let tokens = app.served.engine.held(slot)?.len();
-    let bytes = app.served.engine.save(slot)?;
+    let tokens = engine.held(slot)?.len();
+    let bytes = engine.save(slot)?;
     write(&path, &bytes).map_err(|error| failed("save", &name, &error))?;
     Ok(json!({
         "id_slot": slot, "filename": name, "n_saved": tokens, "n_written": bytes.len(),
@@ -52,12 +54,12 @@ fn save(app: &App, slot: u32, fields: &Fields) -> ApiResult<Value> {
     }))
 }
 
-fn restore(app: &App, slot: u32, fields: &Fields) -> ApiResult<Value> {
+fn restore(app: &App, engine: &Engine, slot: u32, fields: &Fields) -> ApiResult<Value> {
     let (name, path) = file(app, fields)?;
     let start = Instant::now();
-    let bytes = read(&path, &name, app.options.slot_bytes)?;
+    let bytes = read(&path, &name, app.front.options.slot_bytes)?;
     let length = bytes.len();
-    let tokens = app.served.engine.restore(slot, bytes).map_err(|error| match error {
+    let tokens = engine.restore(slot, bytes).map_err(|error| match error {
         puna_engine::EngineError::Runtime(reason) => {
             ApiError::invalid(format!("'{name}' is not a saved slot of this model: {reason}"))
         }
@@ -79,13 +81,13 @@ fn failed(action: &str, name: &str, error: &std::io::Error) -> ApiError {
 
 /// The file in the folder for slots. Names that could lead out of it are refused.
 fn file(app: &App, fields: &Fields) -> ApiResult<(String, PathBuf)> {
-    enabled(app.options.slot_folder.is_some(), "--slot-save-path")?;
+    enabled(app.front.options.slot_folder.is_some(), "--slot-save-path")?;
     let name = fields.text(&["filename"])?.ok_or_else(|| missing("filename"))?;
     if !is_safe(name) {
         let message = format!("field 'filename': {name:?} is not a plain file name");
         return Err(ApiError::invalid(message));
     }
-    let folder = app.options.slot_folder.as_deref().unwrap_or(Path::new("."));
+    let folder = app.front.options.slot_folder.as_deref().unwrap_or(Path::new("."));
     Ok((name.to_owned(), folder.join(name)))
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use puna_chat::Template;
 use puna_engine::{Engine, EngineOptions, Runner};
 use puna_gguf::{Array, Metadata, Value as Stored};
-use puna_server::{Defaults, Facts, Options, Served, Server};
+use puna_server::{Defaults, Facts, Options, Residence, Served, Server};
 use puna_tokenizer::Tokenizer;
 use serde_json::Value;
 
@@ -72,7 +72,14 @@ pub fn served(
             .expect("the engine starts");
     let facts = Facts { name: "scripted".into(), build: "test".into(), ..Facts::default() };
     let template = Template::parse(template, "<s>", "</s>").unwrap();
-    Served { engine, tokenizer, template, facts, defaults: Defaults::default(), embeds: None }
+    Served {
+        engine: Residence::new(engine),
+        tokenizer,
+        template,
+        facts,
+        defaults: Defaults::default(),
+        embeds: None,
+    }
 }
 
 /// A server of the scripted model.

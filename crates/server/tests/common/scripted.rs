@@ -66,7 +66,11 @@ impl Scripted {
             held.windows(name.len()).rposition(|part| part == name).map(|place| place + name.len())
         };
         let letter = |hash: u64| BYTES + u32::from(b'a') + (hash % 26) as u32;
-        if after(&bytes("@nan:")).is_some() {
+        if after(&bytes("@abort:")).is_some()
+            || after(&bytes("@late:")).is_some_and(|end| held.len() > end + 20)
+        {
+            std::process::abort();
+        } else if after(&bytes("@nan:")).is_some() {
             row.fill(f32::NAN);
         } else if after(&bytes("@random:")).is_some() {
             (0..26).for_each(|hash| row[letter(hash) as usize] = 20.0);
@@ -111,11 +115,14 @@ impl Runner for Scripted {
         let mut outputs = Outputs { width: VOCABULARY as usize, rows: Vec::new(), logits: Vec::new() };
         for work in &batch.work {
             let sequence = work.sequence as usize;
-            self.held[sequence].extend(&work.tokens);
-            if work.outputs == OutputRows::Last {
-                let position = self.held[sequence].len() as u32 - 1;
-                outputs.rows.push(OutputRow { sequence: work.sequence, position });
-                outputs.logits.extend(self.logits(&self.held[sequence]));
+            for (index, token) in work.tokens.iter().enumerate() {
+                self.held[sequence].push(*token);
+                let last = index + 1 == work.tokens.len();
+                if work.outputs == OutputRows::All || (last && work.outputs == OutputRows::Last) {
+                    let position = self.held[sequence].len() as u32 - 1;
+                    outputs.rows.push(OutputRow { sequence: work.sequence, position });
+                    outputs.logits.extend(self.logits(&self.held[sequence]));
+                }
             }
         }
         Ok(outputs)

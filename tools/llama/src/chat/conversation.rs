@@ -102,7 +102,7 @@ impl Conversation {
     /// Writes the conversation as JSON.
     pub fn save(&self, path: &Path) -> Result<(), Failure> {
         let text = format!("{:#}\n", json!({ "messages": self.values(false) }));
-        crate::files::replace(path, |file| std::io::Write::write_all(file, text.as_bytes()))
+        crate::files::replace(path, text.as_bytes())
     }
 
     /// Reads a conversation: what [`Conversation::save`] wrote, or the bare list of messages.

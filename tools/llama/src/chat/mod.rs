@@ -196,6 +196,8 @@ impl<'a> Chat<'a> {
         sum.prompt += answer.timings.prompt;
         sum.generated_tokens += answer.timings.generated_tokens;
         sum.generation += answer.timings.generation;
+        sum.guessed_tokens += answer.timings.guessed_tokens;
+        sum.accepted_tokens += answer.timings.accepted_tokens;
         match answer.end {
             End::Complete => {}
             End::Interrupted => self.note("(stopped)"),

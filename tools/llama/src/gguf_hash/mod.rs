@@ -105,9 +105,6 @@ fn hash(file: &File, path: &str, kinds: &[Kind], tensors: bool, uuid: bool) -> R
         let mut own: Vec<(Kind, Hasher)> =
             if tensors { kinds.iter().map(|kind| (*kind, kind.start())).collect() } else { Vec::new() };
         for part in file.bytes(tensor).chunks(PART) {
-            if interrupt::take() {
-                return Err(Failure::Interrupted);
-            }
             own.iter_mut().chain(&mut whole).for_each(|(_, hasher)| hasher.update(part));
             if uuid {
                 identifier.update(part);

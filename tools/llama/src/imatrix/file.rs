@@ -5,7 +5,6 @@ use crate::files;
 use puna_gguf::{Array, File, Metadata, OpenOptions, TensorInfo, TensorSpec, Value};
 use puna_quant::DType;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 
 /// What was seen of the inputs of one tensor.
@@ -110,10 +109,12 @@ impl Sums {
                 self.entries.insert(name, entry);
                 continue;
             };
+            let sizes =
+                |entry: &Entry| format!("{} sums for {} matrices", entry.sums.len(), entry.counts.len());
             if own.sums.len() != entry.sums.len() || own.counts.len() != entry.counts.len() {
-                let (one, other) = (own.sums.len(), entry.sums.len());
+                let (one, other) = (sizes(own), sizes(&entry));
                 return Err(Failure::Failed(format!(
-                    "{name} has {one} sums in one file, {other} in another"
+                    "what was measured of {name} cannot be added: {one} before, {other} now"
                 )));
             }
             own.sums.iter_mut().zip(entry.sums).for_each(|(sum, more)| *sum += more);
@@ -155,24 +156,23 @@ impl Sums {
     /// Writes a file of the old kind.
     pub fn write_legacy(&self, path: &Path) -> Result<(), Failure> {
         let size = self.chunk_size.max(1) as f32;
-        files::replace(path, |file| {
-            file.write_all(&(self.entries.len() as i32).to_le_bytes())?;
-            for (name, entry) in &self.entries {
-                let most = entry.counts.iter().copied().fold(0.0, f32::max);
-                let calls = (most / size).ceil().max(1.0);
-                let values = entry.means().into_iter().map(|mean| mean * calls);
-                let values = bytes(&values.collect::<Vec<_>>());
-                file.write_all(&(name.len() as i32).to_le_bytes())?;
-                file.write_all(name.as_bytes())?;
-                file.write_all(&(calls as i32).to_le_bytes())?;
-                file.write_all(&(entry.sums.len() as i32).to_le_bytes())?;
-                file.write_all(&values)?;
-            }
-            file.write_all(&(self.chunks as i32).to_le_bytes())?;
-            let dataset = self.datasets.first().map(String::as_str).unwrap_or("");
-            file.write_all(&(dataset.len() as i32).to_le_bytes())?;
-            file.write_all(dataset.as_bytes())
-        })
+        let mut out = Vec::new();
+        let number = |out: &mut Vec<u8>, number: i32| out.extend(number.to_le_bytes());
+        number(&mut out, self.entries.len() as i32);
+        for (name, entry) in &self.entries {
+            let most = entry.counts.iter().copied().fold(0.0, f32::max);
+            let calls = (most / size).ceil().max(1.0);
+            number(&mut out, name.len() as i32);
+            out.extend(name.as_bytes());
+            number(&mut out, calls as i32);
+            number(&mut out, entry.sums.len() as i32);
+            out.extend(entry.means().into_iter().flat_map(|mean| (mean * calls).to_le_bytes()));
+        }
+        number(&mut out, self.chunks as i32);
+        let dataset = self.datasets.first().map(String::as_str).unwrap_or("");
+        number(&mut out, dataset.len() as i32);
+        out.extend(dataset.as_bytes());
+        files::replace(path, &out)
     }
 }
 

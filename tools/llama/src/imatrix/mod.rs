@@ -12,7 +12,8 @@ use crate::{interrupt, load, pages};
 use collect::Collector;
 use file::Sums;
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
-use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Work};
+use puna_graph::Graph;
+use puna_runtime::{Batch, Model, OutputRows, Work};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -79,44 +80,27 @@ fn save(sums: &Sums, config: &Config, snapshot: Option<u32>) -> Result<(), Failu
     if legacy { sums.write_legacy(&path) } else { sums.write_gguf(&path) }
 }
 
+/// Measures the chunks of the text and writes what was seen, together with `before`.
 fn measure(invocation: &Invocation, config: &Config, console: &Console, before: Sums) -> Result<(), Failure> {
     let flags = &config.imatrix;
     let text = perplexity::text(invocation, config)?;
     let opened = load::open(invocation, config, console, true)?;
-    let (tokens, first) = perplexity::tokens(&opened.file.metadata, &text, flags.parse_special, console)?;
-    let length = match config.context.size {
-        0 => perplexity::trained_context(&opened.file.metadata)?,
-        size => size,
-    };
-    let skipped = flags.from_chunk as usize * length as usize;
-    let tokens = tokens.get(skipped..).unwrap_or(&[]).to_vec();
+    let tokenizer = opened.tokenizer(console)?;
+    let (tokens, first) = perplexity::tokens(&tokenizer, &text, flags.parse_special);
+    let length = perplexity::chunk_length(&opened, config)?;
+    let tokens = after_chunks(tokens, flags.from_chunk, length)?;
     let plan = Plan::chunks_of(length, tokens, first, config.perplexity.chunks)?;
-    let processor = load::processor(&config.cpu);
-    let threads = processor.threads;
-    let backend = load::backend(&processor, config.device.name.as_deref())?;
     let sequences = plan.sequences(config.context.batch);
-    let options = ModelOptions {
-        context: length.saturating_mul(sequences),
-        sequences,
-        micro_batch: config.context.micro_batch.min(config.context.batch),
-        outputs: 0,
-        keys: load::cache_format(config.context.type_k)?,
-        values: load::cache_format(config.context.type_v)?,
-        full_window_cache: config.context.full_window,
-        ..ModelOptions::default()
-    };
     let collector: Arc<Mutex<Option<Collector>>> = Arc::default();
-    let shared = collector.clone();
-    let watch = |graph: &puna_graph::Graph| {
-        let collector = Collector::new(graph, flags.process_output);
-        let values = collector.values();
-        if let Ok(mut place) = shared.lock() {
-            *place = Some(collector);
+    let watch = |graph: &Graph| {
+        let collector_of_graph = Collector::new(graph, flags.process_output);
+        let values = collector_of_graph.values();
+        if let Ok(mut place) = collector.lock() {
+            *place = Some(collector_of_graph);
         }
         values
     };
-    let mut model =
-        load::load_with(&opened.file, &backend, &options, console, &load::extras(config)?, &watch)?;
+    let mut model = perplexity::model(&opened, config, (length, sequences), console, &watch)?;
     let observed = collector.clone();
     model.observe(Box::new(move |values| {
         if let Ok(mut collector) = observed.lock()
@@ -135,43 +119,72 @@ fn measure(invocation: &Invocation, config: &Config, console: &Console, before: 
         sums.merge(seen)?;
         Ok(sums)
     };
-    console.info(&format!("measuring {} chunks of {length} tokens", plan.chunks));
+    let done = run_chunks(&mut model, &plan, sequences, config, console, &so_far)?;
+    let sums = so_far(done)?;
+    save(&sums, config, None)?;
+    console.info(&format!("wrote {} tensors to {}", sums.entries.len(), output(config).display()));
+    Ok(())
+}
+
+/// The tokens after those of so many chunks of `length` tokens.
+fn after_chunks(mut tokens: Vec<u32>, chunks: u32, length: u32) -> Result<Vec<u32>, Failure> {
+    let skipped = chunks as usize * length as usize;
+    if skipped > 0 && skipped >= tokens.len() {
+        return Err(Failure::Failed(format!(
+            "the text has {} tokens, of which --from-chunk {chunks} leaves none (chunks of {length}, -c)",
+            tokens.len()
+        )));
+    }
+    Ok(tokens.split_off(skipped))
+}
+
+/// Runs all chunks, some side by side, saves what `so_far` says as often as the flags ask for, and returns how many
+/// chunks there were. Chunks that ran side by side are in the sums together, so files are written between such groups.
+fn run_chunks(
+    model: &mut Model,
+    plan: &Plan,
+    sequences: u32,
+    config: &Config,
+    console: &Console,
+    so_far: &dyn Fn(u32) -> Result<Sums, Failure>,
+) -> Result<u32, Failure> {
+    let flags = &config.imatrix;
+    let threads = load::processor(&config.cpu).threads;
+    console.info(&format!("measuring {} chunks of {} tokens", plan.chunks, plan.length));
     let mut estimate = Estimate::default();
     let chunks: Vec<usize> = (0..plan.chunks).collect();
     let mut done = 0;
     for group in chunks.chunks(sequences as usize) {
         let begun = Instant::now();
-        run_chunks(&mut model, &plan, group, &mut estimate, flags.perplexity, threads)?;
-        if group.first() == Some(&0) {
+        run_group(model, plan, group, &mut estimate, flags.perplexity, threads)?;
+        if done == 0 {
             let seconds = begun.elapsed().as_secs_f64();
             let minutes = seconds * plan.chunks.div_ceil(sequences as usize) as f64 / 60.0;
             console.info(&format!("{seconds:.2} seconds per pass - ETA {minutes:.2} minutes"));
         }
-        for _ in group {
-            done += 1;
-            if flags.output_frequency > 0 && done % flags.output_frequency == 0 {
-                save(&so_far(done)?, config, None)?;
-            }
-            if flags.save_frequency > 0 && done % flags.save_frequency == 0 {
-                save(&so_far(done)?, config, Some(done))?;
-            }
+        let before = done;
+        done += group.len() as u32;
+        let is_due = |every: u32| every > 0 && done / every > before / every;
+        if is_due(flags.output_frequency) {
+            save(&so_far(done)?, config, None)?;
+        }
+        if is_due(flags.save_frequency) {
+            save(&so_far(done)?, config, Some(done))?;
         }
         if flags.perplexity {
             pages::print(format!("[{done}]{:.4},", estimate.perplexity()).as_bytes())?;
         }
     }
-    let sums = so_far(done)?;
-    save(&sums, config, None)?;
     if flags.perplexity {
         let error = estimate.error().map(|error| format!(" +/- {error:.5}")).unwrap_or_default();
         pages::print(format!("\nFinal estimate: PPL = {:.4}{error}\n", estimate.perplexity()).as_bytes())?;
     }
-    console.info(&format!("wrote {} tensors to {}", sums.entries.len(), output(config).display()));
-    Ok(())
+    Ok(done)
 }
 
-/// Evaluates chunks side by side, every token with its logits, so that no row of the last layer is left out.
-fn run_chunks(
+/// Evaluates chunks side by side, or without perplexity one after another, every token with its logits, so that no row
+/// of the last layer is left out.
+fn run_group(
     model: &mut Model,
     plan: &Plan,
     chunks: &[usize],
@@ -184,14 +197,24 @@ fn run_chunks(
         surprises.into_iter().flatten().for_each(|surprise| estimate.add(surprise));
         return Ok(());
     }
-    for (sequence, chunk) in chunks.iter().enumerate() {
-        if interrupt::take() {
-            return Err(Failure::Interrupted);
-        }
-        let sequence = sequence as u32;
-        model.clear(sequence);
-        let work = vec![Work { sequence, tokens: plan.chunk(*chunk), outputs: OutputRows::All }];
+    for chunk in chunks {
+        model.clear(0);
+        let work = vec![Work { sequence: 0, tokens: plan.chunk(*chunk), outputs: OutputRows::All }];
         model.run(&Batch { work })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_at_the_beginning_are_left_out() {
+        let tokens = || (0..10).collect::<Vec<u32>>();
+        assert_eq!(after_chunks(tokens(), 2, 4).expect("two are left"), [8, 9]);
+        assert_eq!(after_chunks(tokens(), 0, 4).expect("all are left"), tokens());
+        let Err(Failure::Failed(message)) = after_chunks(tokens(), 3, 4) else { panic!("nothing is left") };
+        assert!(message.contains("10 tokens") && message.contains("--from-chunk 3"), "{message}");
+    }
 }

@@ -1,6 +1,7 @@
 //! `--show-statistics`: what a file says about the activations of each tensor.
 
 use super::file::{Entry, Sums};
+use std::collections::HashMap;
 use std::fmt::Write;
 
 /// Numbers about one tensor.
@@ -8,6 +9,8 @@ struct Row<'a> {
     layer: Option<u32>,
     kind: &'a str,
     means: Vec<f32>,
+    /// Of all means.
+    sum: f64,
 }
 
 /// Layer and kind in a name such as `blk.3.attn_q.weight`.
@@ -29,15 +32,16 @@ fn cosine(one: &[f32], other: &[f32]) -> Option<f64> {
 }
 
 /// The table, one line for each tensor, those with the largest activations first.
-pub fn table(sums: &Sums) -> String {
-    let row = |(name, entry): (&'_ String, &Entry)| {
+pub fn table<'a>(sums: &'a Sums) -> String {
+    let row = |(name, entry): (&'a String, &Entry)| {
         let (layer, kind) = parts(name);
-        (layer, kind.to_owned(), entry.means())
+        let means = entry.means();
+        Row { layer, kind, sum: total(&means), means }
     };
-    let owned: Vec<(Option<u32>, String, Vec<f32>)> = sums.entries.iter().map(row).collect();
-    let mut rows: Vec<Row<'_>> =
-        owned.iter().map(|(layer, kind, means)| Row { layer: *layer, kind, means: means.clone() }).collect();
-    rows.sort_by(|a, b| total(&b.means).total_cmp(&total(&a.means)));
+    let mut rows: Vec<Row<'_>> = sums.entries.iter().map(row).collect();
+    rows.sort_by(|a, b| b.sum.total_cmp(&a.sum));
+    let places: HashMap<(&str, Option<u32>), &Row<'_>> =
+        rows.iter().map(|row| ((row.kind, row.layer), row)).collect();
     let mut text = format!(
         "{:>6} {:24} {:>12} {:>10} {:>12} {:>10} {:>10} {:>9} {:>7} {:>9} {:>9} {:>8} {:>8}\n",
         "Layer",
@@ -56,7 +60,7 @@ pub fn table(sums: &Sums) -> String {
     );
     for row in &rows {
         let count = row.means.len().max(1) as f64;
-        let sum = total(&row.means);
+        let sum = row.sum;
         let mean = sum / count;
         let variance = row.means.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / count;
         let deviation = variance.sqrt();
@@ -71,9 +75,8 @@ pub fn table(sums: &Sums) -> String {
         let most = if count > 1.0 { entropy / count.log2() } else { 0.0 };
         // Columns more than a deviation above the mean.
         let far = row.means.iter().filter(|x| f64::from(**x) - mean > deviation).count() as f64 / count;
-        let before = rows.iter().find(|other| {
-            other.kind == row.kind && other.layer.is_some() && other.layer.map(|layer| layer + 1) == row.layer
-        });
+        let layer_before = row.layer.and_then(|layer| layer.checked_sub(1));
+        let before = layer_before.and_then(|layer| places.get(&(row.kind, Some(layer))));
         let likeness = before.and_then(|before| cosine(&row.means, &before.means));
         let layer = row.layer.map_or_else(|| "-".to_owned(), |layer| layer.to_string());
         let least = row.means.iter().copied().fold(f32::INFINITY, f32::min);
@@ -118,6 +121,9 @@ mod tests {
         let entries = names.into_iter().map(|name| (name.to_owned(), entry.clone())).collect();
         let text = table(&Sums { entries, ..Sums::default() });
         assert_eq!(text.lines().count(), 4);
-        assert!(text.contains("1.0000"), "{text}");
+        // Only layer 1 has one of its kind before it, and is equal to it.
+        let likeness = |layer: &str| text.lines().find(|line| line.trim_start().starts_with(layer));
+        assert!(likeness("1 ").is_some_and(|line| line.ends_with(" 1.0000")), "{text}");
+        assert!(likeness("0 ").is_some_and(|line| line.ends_with(" -")), "{text}");
     }
 }

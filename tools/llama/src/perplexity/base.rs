@@ -1,7 +1,7 @@
 //! Files with the log-probabilities of all tokens, for others to be compared with.
 
 use crate::failure::Failure;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
 
 const MAGIC: &[u8; 8] = b"_logits_";
@@ -32,13 +32,11 @@ fn row_numbers(vocabulary: u32) -> usize {
 }
 
 impl Head {
-    /// Writes it.
-    pub fn write(&self, file: &mut dyn Write) -> std::io::Result<()> {
-        file.write_all(MAGIC)?;
-        for number in [self.length, self.vocabulary, self.chunks].iter().chain(&self.tokens) {
-            file.write_all(&number.to_le_bytes())?;
-        }
-        Ok(())
+    /// Its bytes in the file.
+    pub fn bytes(&self) -> Vec<u8> {
+        let numbers = [self.length, self.vocabulary, self.chunks];
+        let numbers = numbers.iter().chain(&self.tokens).flat_map(|number| number.to_le_bytes());
+        MAGIC.iter().copied().chain(numbers).collect()
     }
 
     /// Reads it; the file must hold as many rows as it says.
@@ -131,8 +129,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("base");
         let head = Head { length: 4, vocabulary: 3, chunks: 2, tokens: (0..8).collect() };
-        let mut bytes = Vec::new();
-        head.write(&mut bytes).expect("memory takes it");
+        let mut bytes = head.bytes();
         bytes.resize(bytes.len() + 2 * rows_of(4) * row_bytes(3), 0);
         let read = |bytes: &[u8]| {
             std::fs::write(&path, bytes).expect("it is written");

@@ -4,7 +4,7 @@
 use super::{model_part, step};
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::{interrupt, pages};
+use crate::pages;
 use puna_runtime::{Model, OutputRows, Work};
 use puna_sampling::Random;
 use puna_tokenizer::Tokenizer;
@@ -104,8 +104,11 @@ fn fields(line: &str) -> Vec<String> {
 }
 
 /// Tasks of a binary file: count, offsets, and for each a question and two sets of answers with labels, of which the
-/// first counts.
+/// first counts. Offsets may lead to one task again and again, so the texts made of a file are limited by its size.
 pub fn multiple_choice(bytes: &[u8]) -> Result<Vec<Task>, Failure> {
+    /// Bytes of texts for a byte of the file; more than that many answers to one question nobody has.
+    const MOST_TEXT: usize = 256;
+    let mut room = bytes.len().saturating_mul(MOST_TEXT);
     let damaged = || Failure::Failed("the file of tasks is damaged or cut off".to_owned());
     let mut rest = bytes;
     let count = number(&mut rest).filter(|count| *count > 0).ok_or_else(damaged)?;
@@ -118,6 +121,7 @@ pub fn multiple_choice(bytes: &[u8]) -> Result<Vec<Task>, Failure> {
         let mut found = Vec::new();
         for _ in 0..answers {
             let answer = text(&mut task).ok_or_else(damaged)?;
+            room = room.checked_sub(question.len() + answer.len() + 1).ok_or_else(damaged)?;
             found.push(Answer { text: format!("{question} {answer}"), before: None });
         }
         let labels = take(&mut task, answers * 4).ok_or_else(damaged)?;
@@ -170,9 +174,6 @@ pub fn run(
     console.info(&format!("{} tasks", tasks.len()));
     let mut right = 0;
     for (number, task) in tasks.iter().enumerate() {
-        if interrupt::take() {
-            return Err(Failure::Interrupted);
-        }
         let scores = scores(model, tokenizer, task, threads).map_err(|failure| match failure {
             Failure::Failed(text) => Failure::Failed(format!("task {}: {text}", number + 1)),
             other => other,
@@ -285,6 +286,20 @@ mod tests {
             assert!(multiple_choice(&bytes[..length]).is_err(), "{length}");
         }
         assert!(multiple_choice(&[0xff; 64]).is_err());
+    }
+
+    #[test]
+    fn a_small_file_makes_no_endless_text() {
+        // Many tasks that are all the same one: a long question with many empty answers.
+        const COUNT: u32 = 1000;
+        let mut bytes = COUNT.to_le_bytes().to_vec();
+        bytes.extend([0; 4 * COUNT as usize]);
+        bytes.extend(COUNT.to_le_bytes());
+        bytes.extend([b'x'; COUNT as usize]);
+        bytes.extend(COUNT.to_le_bytes());
+        bytes.extend([0; 4 * COUNT as usize]);
+        bytes.extend([1, 0, 0, 0].repeat(COUNT as usize));
+        assert!(multiple_choice(&bytes).is_err());
     }
 
     #[test]

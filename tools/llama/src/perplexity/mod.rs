@@ -3,16 +3,19 @@
 mod base;
 mod choices;
 mod divergence;
+mod plan;
+
+pub use plan::Plan;
 
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::{files, interrupt, load, pages, prompt};
 use puna_flags::{Config, FLAGS, Spec, Tasks, ToolSet};
-use puna_gguf::Metadata;
+use puna_graph::{Graph, ValueId};
 use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Work};
 use puna_tokenizer::Tokenizer;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
@@ -46,52 +49,44 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     if flags.divergence {
         return divergence(invocation, &config, &console);
     }
-    let text = text(invocation, &config)?;
-    interrupt::install();
-    let opened = load::open(invocation, &config, &console, true)?;
-    let (tokens, first) = tokens(&opened.file.metadata, &text, false, &console)?;
-    let length = match config.context.size {
-        0 => trained_context(&opened.file.metadata)?,
-        size => size,
-    };
-    let plan = Plan::new(&config, length, tokens, first)?;
-    let sequences = plan.sequences(config.context.batch);
-    let (mut model, threads) = model(&opened, &config, plan.length, sequences, &console)?;
-    let Some(path) = &flags.base else {
-        return measure(&mut model, &plan, sequences, &config, threads, &console, &mut |_| Ok(()));
-    };
-    if flags.stride > 0 {
+    if flags.base.is_some() && flags.stride > 0 {
         return Err(
             invocation.usage("--save-all-logits needs chunks that do not overlap, without --ppl-stride")
         );
     }
-    record(&mut model, &plan, sequences, &config, threads, &console, path)
+    let text = text(invocation, &config)?;
+    interrupt::install();
+    let opened = load::open(invocation, &config, &console, true)?;
+    let (tokens, first) = tokens(&opened.tokenizer(&console)?, &text, false);
+    let plan = Plan::new(&config, chunk_length(&opened, &config)?, tokens, first)?;
+    let sequences = plan.sequences(config.context.batch);
+    let mut model = model(&opened, &config, (plan.length, sequences), &console, &|_| Vec::new())?;
+    match &flags.base {
+        None => measure(&mut model, &plan, sequences, &config, &console, &mut |_| Ok(())),
+        Some(path) => record(&mut model, &plan, sequences, &config, &console, path),
+    }
 }
 
-/// Loads the model with room for so many chunks; also returns the number of threads.
-fn model(
+/// Loads the model with room for so many chunks of `length` tokens, and with values of its graph to watch.
+pub fn model(
     opened: &load::Opened,
     config: &Config,
-    length: u32,
-    sequences: u32,
+    (length, sequences): (u32, u32),
     console: &Console,
-) -> Result<(Model, usize), Failure> {
-    let processor = load::processor(&config.cpu);
-    let threads = processor.threads;
-    let backend = load::backend(&processor, config.device.name.as_deref())?;
-    let options = ModelOptions {
-        context: length.saturating_mul(sequences),
-        sequences,
-        micro_batch: config.context.micro_batch.min(config.context.batch),
-        outputs: 0,
-        keys: load::cache_format(config.context.type_k)?,
-        values: load::cache_format(config.context.type_v)?,
-        full_window_cache: config.context.full_window,
-        ..ModelOptions::default()
-    };
-    let extras = load::extras(config)?;
-    let model = load::load_with(&opened.file, &backend, &options, console, &extras, &|_| Vec::new())?;
-    Ok((model, threads))
+    watch: &dyn Fn(&Graph) -> Vec<ValueId>,
+) -> Result<Model, Failure> {
+    let context = length.saturating_mul(sequences);
+    let options = ModelOptions { context, ..load::options(config, sequences, 0)? };
+    load::watched(opened, config, console, &options, watch)
+}
+
+/// Tokens of a chunk: as many as `-c` says, or with 0 as the model was trained with.
+pub fn chunk_length(opened: &load::Opened, config: &Config) -> Result<u32, Failure> {
+    if config.context.size > 0 {
+        return Ok(config.context.size);
+    }
+    let architecture = opened.file.metadata.str("general.architecture")?;
+    Ok(opened.file.metadata.u32(&format!("{architecture}.context_length"))?)
 }
 
 /// Tasks with several answers from the file of `-f`.
@@ -112,13 +107,10 @@ fn tasks(invocation: &Invocation, config: &Config, console: &Console, kind: Task
     let chosen = choices::choose(found, count as usize);
     interrupt::install();
     let opened = load::open(invocation, config, console, true)?;
-    let tokenizer = tokenizer(&opened.file.metadata, console)?;
-    let length = match config.context.size {
-        0 => trained_context(&opened.file.metadata)?,
-        size => size,
-    };
-    let (mut model, threads) = model(&opened, config, length, 1, console)?;
-    choices::run(&mut model, &tokenizer, &chosen, threads, console)
+    let tokenizer = opened.tokenizer(console)?;
+    let length = chunk_length(&opened, config)?;
+    let mut model = model(&opened, config, (length, 1), console, &|_| Vec::new())?;
+    choices::run(&mut model, &tokenizer, &chosen, load::processor(&config.cpu).threads, console)
 }
 
 /// Measures and records all predictions that count.
@@ -127,7 +119,6 @@ fn record(
     plan: &Plan,
     sequences: u32,
     config: &Config,
-    threads: usize,
     console: &Console,
     path: &Path,
 ) -> Result<(), Failure> {
@@ -138,24 +129,17 @@ fn record(
         chunks: plan.chunks as u32,
         tokens: plan.tokens.get(..all).unwrap_or(&[]).to_vec(),
     };
-    let mut failure = None;
-    let written = files::replace(path, |file| {
-        head.write(file)?;
-        let mut bytes = Vec::new();
-        let mut write = |logits: &[f32]| {
-            bytes.clear();
-            let width = head.vocabulary.max(1) as usize;
-            logits.chunks(width).for_each(|row| base::encode(row, &mut bytes));
-            Ok(file.write_all(&bytes)?)
-        };
-        measure(model, plan, sequences, config, threads, console, &mut write).map_err(|error| {
-            let text = format!("{error:?}");
-            failure = Some(error);
-            std::io::Error::other(text)
-        })
-    });
-    // The model's own error says more than that the file could not be written.
-    failure.map_or(written, Err)
+    let mut file = files::Replacement::create(path)?;
+    file.write(&head.bytes())?;
+    let mut bytes = Vec::new();
+    let mut write = |logits: &[f32]| {
+        bytes.clear();
+        let width = head.vocabulary.max(1) as usize;
+        logits.chunks(width).for_each(|row| base::encode(row, &mut bytes));
+        file.write(&bytes)
+    };
+    measure(model, plan, sequences, config, console, &mut write)?;
+    file.finish()
 }
 
 /// Compares with recorded predictions.
@@ -168,10 +152,9 @@ fn divergence(invocation: &Invocation, config: &Config, console: &Console) -> Re
     let mut file = std::io::BufReader::with_capacity(1 << 20, file);
     interrupt::install();
     let opened = load::open(invocation, config, console, true)?;
-    let tokenizer = tokenizer(&opened.file.metadata, console)?;
-    let vocabulary = tokenizer.vocabulary();
-    let first = vocabulary.bos().filter(|_| vocabulary.add_bos());
-    let (mut model, threads) = model(&opened, config, head.length, 1, console)?;
+    let (_, first) = tokens(&opened.tokenizer(console)?, "", false);
+    let threads = load::processor(&config.cpu).threads;
+    let mut model = model(&opened, config, (head.length, 1), console, &|_| Vec::new())?;
     let found = model.information().vocabulary;
     if found != head.vocabulary || head.tokens.iter().any(|token| *token >= found) {
         return Err(Failure::Failed(format!(
@@ -217,105 +200,11 @@ pub fn text(invocation: &Invocation, config: &Config) -> Result<String, Failure>
     prompt::given(config)?.ok_or_else(|| invocation.usage("no text: give -f FILE or -p TEXT"))
 }
 
-fn tokenizer(metadata: &Metadata, console: &Console) -> Result<Tokenizer, Failure> {
-    let tokenizer = Tokenizer::from_metadata(metadata)?
-        .ok_or_else(|| Failure::Failed("the model has no tokenizer".to_owned()))?;
-    tokenizer.warnings().iter().for_each(|warning| console.warn(warning));
-    Ok(tokenizer)
-}
-
 /// The tokens of a text, and the one that each chunk shall begin with, if the model wants one.
-pub fn tokens(
-    metadata: &Metadata,
-    text: &str,
-    parse_special: bool,
-    console: &Console,
-) -> Result<(Vec<u32>, Option<u32>), Failure> {
-    let tokenizer = tokenizer(metadata, console)?;
-    let tokens = tokenizer.encode(text, true, parse_special);
+pub fn tokens(tokenizer: &Tokenizer, text: &str, parse_special: bool) -> (Vec<u32>, Option<u32>) {
     let vocabulary = tokenizer.vocabulary();
-    Ok((tokens, vocabulary.bos().filter(|_| vocabulary.add_bos())))
-}
-
-pub fn trained_context(metadata: &Metadata) -> Result<u32, Failure> {
-    let architecture = metadata.str("general.architecture")?;
-    Ok(metadata.u32(&format!("{architecture}.context_length"))?)
-}
-
-/// Which tokens are evaluated and which of them count.
-pub struct Plan {
-    tokens: Vec<u32>,
-    /// Replaces the first token of each chunk.
-    first: Option<u32>,
-    /// Tokens of a chunk, at least 2.
-    length: u32,
-    /// Tokens between the starts of two chunks.
-    step: u32,
-    /// First row of a chunk whose prediction counts; it has seen this many tokens before it.
-    scored: u32,
-    pub chunks: usize,
-}
-
-impl Plan {
-    /// Chunks of this length that do not overlap, as many as are whole, at most `most` unless that is negative.
-    pub fn chunks_of(length: u32, tokens: Vec<u32>, first: Option<u32>, most: i32) -> Result<Self, Failure> {
-        let chunks = tokens.len() / length.max(1) as usize;
-        if length < 2 || chunks == 0 {
-            return Err(Failure::Failed(format!(
-                "the text has {} tokens, which is no whole chunk of {length} (-c)",
-                tokens.len()
-            )));
-        }
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        Ok(Self { tokens, first, length, step: length, scored: length / 2, chunks: chunks.min(most) })
-    }
-
-    fn new(config: &Config, length: u32, tokens: Vec<u32>, first: Option<u32>) -> Result<Self, Failure> {
-        let failed = |text: String| Err(Failure::Failed(text));
-        let stride = config.perplexity.stride;
-        let length = length.saturating_add(stride / 2);
-        if length < 2 || stride >= length {
-            return failed(format!("a chunk of {length} tokens is too short for a stride of {stride}"));
-        }
-        let (whole, count) = (length as usize, tokens.len());
-        let (step, scored, chunks) = if stride == 0 {
-            if count < 2 * whole {
-                return failed(format!(
-                    "the text has {count} tokens, but a context of {length} (-c) needs at least {}",
-                    2 * whole
-                ));
-            }
-            (length, length / 2, count / whole)
-        } else {
-            if count <= whole {
-                return failed(format!("the text has {count} tokens, but more than {length} are needed"));
-            }
-            (stride, length - stride - 1, (count - whole).div_ceil(stride as usize))
-        };
-        let most = usize::try_from(config.perplexity.chunks).unwrap_or(usize::MAX);
-        Ok(Self { tokens, first, length, step, scored, chunks: chunks.min(most) })
-    }
-
-    /// Chunks that are evaluated side by side.
-    pub fn sequences(&self, batch: u32) -> u32 {
-        (batch / self.length).clamp(1, u32::try_from(self.chunks.max(1)).unwrap_or(u32::MAX))
-    }
-
-    /// Index of a chunk's first token.
-    fn start(&self, chunk: usize) -> usize {
-        chunk * self.step as usize
-    }
-
-    /// The tokens of a chunk as they are given to the model.
-    pub fn chunk(&self, chunk: usize) -> Vec<u32> {
-        let start = self.start(chunk);
-        let end = (start + self.length as usize).min(self.tokens.len());
-        let mut tokens = self.tokens.get(start..end).unwrap_or(&[]).to_vec();
-        if let (Some(token), Some(first)) = (tokens.first_mut(), self.first) {
-            *token = first;
-        }
-        tokens
-    }
+    let first = vocabulary.bos().filter(|_| vocabulary.add_bos());
+    (tokenizer.encode(text, true, parse_special), first)
 }
 
 /// Mean and spread of the negative logarithms of probabilities.
@@ -351,7 +240,6 @@ fn measure(
     plan: &Plan,
     sequences: u32,
     config: &Config,
-    threads: usize,
     console: &Console,
     write: &mut dyn FnMut(&[f32]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
@@ -359,6 +247,7 @@ fn measure(
         "perplexity: calculating perplexity over {} chunks, n_ctx={}, batch_size={}, n_seq={sequences}",
         plan.chunks, plan.length, config.context.batch
     ));
+    let threads = load::processor(&config.cpu).threads;
     let mut estimate = Estimate::default();
     let all: Vec<usize> = (0..plan.chunks).collect();
     for group in all.chunks(sequences as usize) {
@@ -501,27 +390,6 @@ fn surprise_of(logits: &[f32], target: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn plan(length: u32, stride: u32, tokens: u32, chunks: i32) -> Result<Plan, Failure> {
-        let mut config = Config::default();
-        (config.perplexity.stride, config.perplexity.chunks) = (stride, chunks);
-        Plan::new(&config, length, (0..tokens).collect(), Some(99))
-    }
-
-    #[test]
-    fn chunks_follow_one_another_or_overlap() {
-        let whole = plan(4, 0, 11, -1).unwrap();
-        assert_eq!((whole.chunks, whole.scored, whole.step), (2, 2, 4));
-        assert_eq!(whole.chunk(1), [99, 5, 6, 7]);
-        assert_eq!(plan(4, 0, 11, 1).unwrap().chunks, 1);
-        assert_eq!((whole.sequences(2048), whole.sequences(7), whole.sequences(1)), (2, 1, 1));
-        let strided = plan(4, 2, 11, -1).unwrap();
-        assert_eq!((strided.length, strided.chunks, strided.scored, strided.step), (5, 3, 2, 2));
-        assert_eq!(strided.chunk(2), [99, 5, 6, 7, 8]);
-        for (length, stride, tokens) in [(4, 0, 7), (4, 2, 5), (1, 0, 9), (0, 0, 9), (4, 9, 99)] {
-            assert!(plan(length, stride, tokens, -1).is_err(), "{length} {stride} {tokens}");
-        }
-    }
 
     #[test]
     fn equal_logits_surprise_by_the_logarithm_of_their_number() {

@@ -1,5 +1,6 @@
 //! Encodes one tensor after another on all threads, a few million elements at a time.
 
+use crate::failure::Failure;
 use puna_gguf::TensorInfo;
 use puna_quant::{DType, QuantError, decode_row, quantize_rows};
 use std::sync::Mutex;
@@ -28,12 +29,12 @@ struct Piece<'a> {
 }
 
 impl Job<'_> {
-    /// Encodes everything in order and hands the bytes to `write`. It returns false to stop.
-    pub fn run<E: From<(usize, QuantError)>>(
+    /// Encodes everything in order and hands the bytes to `write`.
+    pub fn run(
         &self,
         threads: usize,
-        write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        write: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let elements = usize::try_from(self.tensor.elements()).unwrap_or(usize::MAX);
         let row = self.tensor.shape.last().copied().unwrap_or(1).max(1) as usize;
         let rows = elements / row;
@@ -60,7 +61,12 @@ impl Job<'_> {
                     importance: columns,
                     row: first + number * share,
                 });
-                encode(self.tensor.dtype, self.dtype, row, threads, pieces.collect())?;
+                encode(self.tensor.dtype, self.dtype, row, threads, pieces.collect()).map_err(
+                    |(row, error)| {
+                        let (name, dtype) = (&self.tensor.name, self.dtype);
+                        Failure::Failed(format!("tensor {name}, row {row}, as {dtype}: {error}"))
+                    },
+                )?;
                 write(&buffer)?;
                 first += count;
             }

@@ -8,17 +8,17 @@ pub mod plan;
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
+use crate::gguf_edit::narrow;
 use crate::invocation::Invocation;
 use crate::shards::{self, Output};
-use crate::{interrupt, pages};
+use crate::{files, interrupt, pages};
 use convert::Job;
 use file_type::Row;
 use importance::Importance;
 use plan::{Plan, Planned};
 use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
 use puna_gguf::{File, Metadata, OpenOptions, TensorSpec, Value};
-use puna_quant::QuantError;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// Flags of `quantize`.
@@ -80,7 +80,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     if let Some(refusal) = plan.refusal() {
         return Err(Failure::Failed(refusal));
     }
-    refuse_input_as_output(&arguments, &file)?;
+    files::refuse_input(&arguments.output, file.paths())?;
     interrupt::install();
     let begun = Instant::now();
     let metadata = metadata(&config, &file, &arguments, &plan, importance.as_ref());
@@ -128,18 +128,6 @@ fn arguments(invocation: &Invocation, config: &Config) -> Result<Arguments, Fail
     Ok(Arguments { input, output, file_type, threads })
 }
 
-/// The input is mapped, and nobody wants to lose it.
-fn refuse_input_as_output(arguments: &Arguments, file: &File) -> Result<(), Failure> {
-    let same = |path: &Path| match (path.canonicalize(), arguments.output.canonicalize()) {
-        (Ok(one), Ok(other)) => one == other,
-        _ => false,
-    };
-    if file.paths().iter().any(|path| same(path)) {
-        return Err(Failure::Failed(format!("{} is the input itself", arguments.output.display())));
-    }
-    Ok(())
-}
-
 /// The metadata to write.
 fn metadata(
     config: &Config,
@@ -166,31 +154,6 @@ fn metadata(
         metadata.set("quantize.imatrix.chunks_count", Value::U32(importance.chunks));
     }
     metadata
-}
-
-/// Overrides come in the widest types; files have 32 bits where that is enough.
-fn narrow(value: &Value) -> Value {
-    match value {
-        Value::I64(number) => match (u32::try_from(*number), i32::try_from(*number)) {
-            (Ok(number), _) => Value::U32(number),
-            (_, Ok(number)) => Value::I32(number),
-            _ => value.clone(),
-        },
-        Value::F64(number) => Value::F32(*number as f32),
-        other => other.clone(),
-    }
-}
-
-/// Why writing stops.
-enum Stop {
-    Row(usize, QuantError),
-    Other(Failure),
-}
-
-impl From<(usize, QuantError)> for Stop {
-    fn from((row, error): (usize, QuantError)) -> Self {
-        Self::Row(row, error)
-    }
 }
 
 /// Writes the file or files.
@@ -220,20 +183,13 @@ fn write(
     for (_, planned) in order {
         let tensor = planned.tensor(&file.tensors)?;
         let data = file.bytes(tensor);
-        let mut put = |bytes: &[u8]| output.write(bytes).map_err(Stop::Other);
-        let written = if planned.dtype == tensor.dtype {
-            data.chunks(COPIED).try_for_each(&mut put)
+        if planned.dtype == tensor.dtype {
+            output.write(data)?;
         } else {
             let columns = importance.and_then(|importance| importance.of(&tensor.name));
             let job = Job { tensor, data, dtype: planned.dtype, importance: columns };
-            job.run(arguments.threads, &mut put)
-        };
-        written.map_err(|stop| match stop {
-            Stop::Other(failure) => failure,
-            Stop::Row(row, error) => {
-                Failure::Failed(format!("tensor {}, row {row}, as {}: {error}", tensor.name, planned.dtype))
-            }
-        })?;
+            job.run(arguments.threads, &mut |bytes| output.write(bytes))?;
+        }
         output.end_tensor()?;
         bar.inc(tensor.byte_len());
         file.release(tensor);
@@ -241,9 +197,6 @@ fn write(
     bar.finish_and_clear();
     output.finish()
 }
-
-/// Bytes copied at once.
-const COPIED: usize = 1 << 24;
 
 #[cfg(test)]
 mod tests {
@@ -254,13 +207,5 @@ mod tests {
         for row in file_type::FILE_TYPES {
             assert!(SPEC.about.split_whitespace().any(|word| word == row.names[0]), "{}", row.names[0]);
         }
-    }
-
-    #[test]
-    fn overrides_become_as_narrow_as_files_have_them() {
-        assert_eq!(narrow(&Value::I64(7)), Value::U32(7));
-        assert_eq!(narrow(&Value::I64(-7)), Value::I32(-7));
-        assert_eq!(narrow(&Value::I64(1 << 40)), Value::I64(1 << 40));
-        assert_eq!(narrow(&Value::F64(0.5)), Value::F32(0.5));
     }
 }

@@ -47,6 +47,56 @@ pub fn failure(code: i32, arguments: &[&str]) -> String {
 
 /// A model file with a sentencepiece vocabulary that knows "hi", and one matrix.
 pub fn tiny_model(folder: &Path) -> PathBuf {
+    let path = folder.join("tiny.gguf");
+    let spec = TensorSpec { name: "token_embd.weight".into(), dtype: DType::F32, shape: vec![264, 64] };
+    puna_gguf::write(&path, &tiny_metadata(), &[(spec, &[0; 264 * 64 * 4])]).unwrap();
+    path
+}
+
+/// The same model with all its matrices, of numbers by chance.
+pub fn random_model(folder: &Path) -> PathBuf {
+    let mut shapes =
+        vec![("token_embd.weight".to_owned(), vec![264, 64]), ("output_norm.weight".into(), vec![64])];
+    for layer in 0..2 {
+        for (name, shape) in [
+            ("attn_norm", vec![64]),
+            ("attn_q", vec![64, 64]),
+            ("attn_k", vec![32, 64]),
+            ("attn_v", vec![32, 64]),
+            ("attn_output", vec![64, 64]),
+            ("ffn_norm", vec![64]),
+            ("ffn_gate", vec![128, 64]),
+            ("ffn_up", vec![128, 64]),
+            ("ffn_down", vec![64, 128]),
+        ] {
+            shapes.push((format!("blk.{layer}.{name}.weight"), shape));
+        }
+    }
+    let mut state = 1u64;
+    let mut number = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.5
+    };
+    let tensors: Vec<(TensorSpec, Vec<u8>)> = shapes
+        .into_iter()
+        .map(|(name, shape)| {
+            let is_norm = shape.len() == 1;
+            let elements: u64 = shape.iter().product();
+            let bytes =
+                (0..elements).flat_map(|_| if is_norm { 1.0 } else { number() }.to_le_bytes()).collect();
+            (TensorSpec { name, dtype: DType::F32, shape }, bytes)
+        })
+        .collect();
+    let tensors: Vec<(TensorSpec, &[u8])> =
+        tensors.iter().map(|(spec, bytes)| (spec.clone(), bytes.as_slice())).collect();
+    let mut metadata = tiny_metadata();
+    metadata.set("llama.attention.layer_norm_rms_epsilon", 1e-5f32);
+    let path = folder.join("random.gguf");
+    puna_gguf::write(&path, &metadata, &tensors).unwrap();
+    path
+}
+
+fn tiny_metadata() -> Metadata {
     let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
     tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
     tokens.extend(["\u{2581}", "h", "i", "hi", "\u{2581}hi"].map(str::to_owned));
@@ -76,10 +126,7 @@ pub fn tiny_model(folder: &Path) -> PathBuf {
     ] {
         metadata.set(key, value);
     }
-    let path = folder.join("tiny.gguf");
-    let spec = TensorSpec { name: "token_embd.weight".into(), dtype: DType::F32, shape: vec![264, 64] };
-    puna_gguf::write(&path, &metadata, &[(spec, &[0; 264 * 64 * 4])]).unwrap();
-    path
+    metadata
 }
 
 /// Something in the material that may lie beside the project.

@@ -1,0 +1,450 @@
+//! Saved sequences in files, so that they outlive the program.
+//!
+//! A file is written beside its place under another name, brought to the disk and then renamed, so that under a file's
+//! own name there is a whole one or none, whenever the program ends. What is read is checked as a whole before
+//! anything of it is used; a damaged file is deleted and was never there.
+//!
+//! Layout, all numbers little-endian: magic (8 bytes), version (u32), number of tokens (u32), the model's identity
+//! (u64), bytes of the saved sequence (u64), checksum of the 32 bytes before and of the tokens (u64), checksum of the
+//! saved sequence (u64); tokens (u32 each); the saved sequence.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use puna_runtime::Checksum;
+
+use crate::EngineError;
+use crate::store::SHORTEST;
+use crate::worker::common_prefix;
+
+const MAGIC: &[u8; 8] = b"PUNACACH";
+const VERSION: u32 = 1;
+const HEADER: usize = 48;
+/// End of the names of files, and of those that are being written.
+const SUFFIX: &str = ".sequence";
+const UNFINISHED: &str = ".unfinished";
+/// Files of this age that are still being written belong to nobody.
+const ABANDONED: Duration = Duration::from_secs(60);
+/// Writes that may wait; what comes then is not kept.
+const WAITING: usize = 4;
+
+/// A file that can be read.
+struct Entry {
+    path: PathBuf,
+    /// Identity of its model.
+    model: u64,
+    tokens: Vec<u32>,
+    /// Bytes of the whole file.
+    size: u64,
+    /// Counts uses, to find the one not used for longest.
+    used: u64,
+    /// Its saved sequence, as long as it waits to be written.
+    waiting: Weak<Vec<u8>>,
+}
+
+enum Task {
+    Write(PathBuf, Vec<u32>, u64, Arc<Vec<u8>>),
+    Use(PathBuf),
+    Remove(PathBuf),
+}
+
+/// A folder of saved sequences, of any models, that is never larger than its limit; those not used for longest go
+/// first. Files are written on a thread of their own.
+pub struct DiskCache {
+    folder: PathBuf,
+    limit: u64,
+    model: u64,
+    entries: Vec<Entry>,
+    clock: u64,
+    tasks: Option<SyncSender<Task>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl DiskCache {
+    /// The folder, which is made if it does not exist, with what is in it and sound. Files that are not will be
+    /// deleted. `limit` is in bytes.
+    pub fn open(folder: &Path, limit: u64) -> Result<Self, EngineError> {
+        let fault = |source| EngineError::DiskCache { folder: folder.to_owned(), source };
+        fs::create_dir_all(folder).map_err(fault)?;
+        let mut found: Vec<(SystemTime, Entry)> = Vec::new();
+        for entry in fs::read_dir(folder).map_err(fault)? {
+            let Ok(entry) = entry else { continue };
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            let Ok(data) = entry.metadata() else { continue };
+            let changed = data.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            if name.ends_with(UNFINISHED) {
+                if changed.elapsed().is_ok_and(|age| age > ABANDONED) {
+                    let _ = fs::remove_file(&path);
+                }
+            } else if name.ends_with(SUFFIX) && data.is_file() {
+                match read_header(&path) {
+                    Ok(header) => found.push((changed, header.entry(path))),
+                    // It may be unreadable to this user only; then it stays.
+                    Err(_) => drop(fs::remove_file(&path)),
+                }
+            }
+        }
+        found.sort_by_key(|(changed, _)| *changed);
+        let mut entries: Vec<Entry> = found.into_iter().map(|(_, entry)| entry).collect();
+        (1..).zip(&mut entries).for_each(|(used, entry)| entry.used = used);
+        let (tasks, received) = sync_channel(WAITING);
+        let thread = std::thread::Builder::new().name("cache".into());
+        let thread = thread.spawn(move || serve(&received)).map_err(EngineError::Thread)?;
+        let clock = entries.len() as u64;
+        let mut cache = Self {
+            folder: folder.to_owned(),
+            limit,
+            model: 0,
+            entries,
+            clock,
+            tasks: Some(tasks),
+            thread: Some(thread),
+        };
+        cache.shrink(limit);
+        Ok(cache)
+    }
+
+    /// From now on sequences are those of this model.
+    pub(crate) fn serve_model(&mut self, identity: u64) {
+        self.model = identity;
+    }
+
+    /// Whether a sequence with these tokens is worth a file: it is long enough, and no file begins with it.
+    pub(crate) fn wants(&self, tokens: &[u32]) -> bool {
+        tokens.len() >= SHORTEST && !self.own().any(|entry| entry.tokens.starts_with(tokens))
+    }
+
+    fn own(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| entry.model == self.model)
+    }
+
+    /// Writes a sequence, in place of those that it begins with. If the disk is too slow it is not kept, unless
+    /// `patient`.
+    pub(crate) fn put(&mut self, tokens: &[u32], bytes: Arc<Vec<u8>>, patient: bool) {
+        let size = HEADER as u64 + 4 * tokens.len() as u64 + bytes.len() as u64;
+        let Some(room) = self.limit.checked_sub(size) else { return };
+        let mut name = Checksum::default();
+        tokens.iter().for_each(|token| name.add(&token.to_le_bytes()));
+        let path = self.folder.join(format!("{:016x}-{:016x}{SUFFIX}", self.model, name.value()));
+        let waiting = Arc::downgrade(&bytes);
+        let task = Task::Write(path.clone(), tokens.to_vec(), self.model, bytes);
+        let Some(tasks) = &self.tasks else { return };
+        let sent = if patient {
+            tasks.send(task).is_ok()
+        } else {
+            !matches!(tasks.try_send(task), Err(TrySendError::Full(_) | TrySendError::Disconnected(_)))
+        };
+        if !sent {
+            return;
+        }
+        self.entries.retain(|entry| entry.path != path);
+        let covered: Vec<PathBuf> = self
+            .own()
+            .filter(|entry| tokens.starts_with(&entry.tokens))
+            .map(|entry| entry.path.clone())
+            .collect();
+        covered.iter().for_each(|path| self.forget(path));
+        self.shrink(room);
+        self.clock += 1;
+        let (model, used) = (self.model, self.clock);
+        self.entries.push(Entry { path, model, tokens: tokens.to_vec(), size, used, waiting });
+    }
+
+    /// Deletes files, those not used for longest first, until the others take no more than this.
+    fn shrink(&mut self, room: u64) {
+        while self.entries.iter().map(|entry| entry.size).sum::<u64>() > room {
+            let oldest = self.entries.iter().min_by_key(|entry| entry.used);
+            let Some(path) = oldest.map(|entry| entry.path.clone()) else { return };
+            self.forget(&path);
+        }
+    }
+
+    fn forget(&mut self, path: &Path) {
+        self.entries.retain(|entry| entry.path != path);
+        if let Some(tasks) = &self.tasks {
+            // After the writes that wait, so that a file is not deleted before it exists.
+            let _ = tasks.send(Task::Remove(path.to_owned()));
+        }
+    }
+
+    /// The sequence that shares the longest beginning with the prompt, if that is longer than `least`: the number of its
+    /// tokens and its bytes.
+    pub(crate) fn find(&mut self, prompt: &[u32], least: usize) -> Option<(usize, Arc<Vec<u8>>)> {
+        loop {
+            let common = |entry: &&Entry| common_prefix(&entry.tokens, prompt);
+            let best = self.own().max_by_key(common)?;
+            if common(&best) <= least.max(SHORTEST - 1) {
+                return None;
+            }
+            let (path, tokens) = (best.path.clone(), best.tokens.len());
+            let bytes = match best.waiting.upgrade() {
+                Some(bytes) => Ok(bytes),
+                None => read(&path, best).map(Arc::new),
+            };
+            match bytes {
+                Ok(bytes) => {
+                    self.clock += 1;
+                    let clock = self.clock;
+                    let used = self.entries.iter_mut().find(|entry| entry.path == path);
+                    used.into_iter().for_each(|entry| entry.used = clock);
+                    if let Some(sender) = &self.tasks {
+                        let _ = sender.try_send(Task::Use(path));
+                    }
+                    return Some((tokens, bytes));
+                }
+                Err(_) => self.forget(&path),
+            }
+        }
+    }
+}
+
+impl Drop for DiskCache {
+    fn drop(&mut self) {
+        drop(self.tasks.take());
+        if let Some(thread) = self.thread.take() {
+            // What waits is written first. It does not panic; there is nothing to hand on.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(tasks: &Receiver<Task>) {
+    while let Ok(task) = tasks.recv() {
+        // A cache may lose things: a full disk is no reason to stop.
+        let _ = match task {
+            Task::Write(path, tokens, model, bytes) => write(&path, &tokens, model, &bytes),
+            Task::Use(path) => {
+                File::options().append(true).open(path).and_then(|file| file.set_modified(SystemTime::now()))
+            }
+            Task::Remove(path) => fs::remove_file(path),
+        };
+    }
+}
+
+/// What the first bytes of a file say, checked.
+struct Header {
+    tokens: Vec<u32>,
+    model: u64,
+    size: u64,
+    /// Checksum of the saved sequence, and its bytes.
+    checksum: u64,
+    length: u64,
+}
+
+impl Header {
+    fn entry(self, path: PathBuf) -> Entry {
+        Entry { path, model: self.model, tokens: self.tokens, size: self.size, used: 0, waiting: Weak::new() }
+    }
+}
+
+fn damaged(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+/// Reads the beginning of a file, up to the saved sequence. Memory for tokens is made only if the file has as many.
+fn header(file: &mut File) -> io::Result<Header> {
+    let size = file.metadata()?.len();
+    let mut head = [0; HEADER];
+    file.read_exact(&mut head)?;
+    let u32_at =
+        |place: usize| u32::from_le_bytes([head[place], head[place + 1], head[place + 2], head[place + 3]]);
+    let u64_at = |place: usize| u64::from(u32_at(place)) | u64::from(u32_at(place + 4)) << 32;
+    if &head[..8] != MAGIC || u32_at(8) != VERSION {
+        return Err(damaged("it is no saved sequence of this version"));
+    }
+    let (count, model, length) = (u32_at(12), u64_at(16), u64_at(24));
+    let expected = (HEADER as u64 + 4 * u64::from(count)).checked_add(length);
+    if expected != Some(size) {
+        return Err(damaged("its length is not what it says"));
+    }
+    let mut bytes = vec![0; 4 * count as usize];
+    file.read_exact(&mut bytes)?;
+    let mut checksum = Checksum::default();
+    checksum.add(&head[..32]);
+    checksum.add(&bytes);
+    if checksum.value() != u64_at(32) {
+        return Err(damaged("its checksum is wrong"));
+    }
+    let (words, _) = bytes.as_chunks::<4>();
+    let tokens = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    Ok(Header { tokens, model, size, checksum: u64_at(40), length })
+}
+
+fn read_header(path: &Path) -> io::Result<Header> {
+    header(&mut File::open(path)?)
+}
+
+/// The saved sequence of a file that is still the one that is known.
+fn read(path: &Path, known: &Entry) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let header = header(&mut file)?;
+    if header.model != known.model || header.tokens != known.tokens {
+        return Err(damaged("it is another one"));
+    }
+    // As many as the file was found to have.
+    let mut bytes =
+        Vec::with_capacity(usize::try_from(header.length).map_err(|_| damaged("it is too long"))?);
+    file.take(header.length).read_to_end(&mut bytes)?;
+    if Checksum::of(&bytes) != header.checksum {
+        return Err(damaged("its checksum is wrong"));
+    }
+    Ok(bytes)
+}
+
+/// Writes beside the file, brings it to the disk and renames it.
+fn write(path: &Path, tokens: &[u32], model: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut head = Vec::with_capacity(HEADER + 4 * tokens.len());
+    head.extend(MAGIC);
+    head.extend(VERSION.to_le_bytes());
+    head.extend(u32::try_from(tokens.len()).map_err(|_| damaged("too many tokens"))?.to_le_bytes());
+    head.extend(model.to_le_bytes());
+    head.extend((bytes.len() as u64).to_le_bytes());
+    let mut checksum = Checksum::default();
+    checksum.add(&head);
+    tokens.iter().for_each(|token| checksum.add(&token.to_le_bytes()));
+    head.extend(checksum.value().to_le_bytes());
+    head.extend(Checksum::of(bytes).to_le_bytes());
+    tokens.iter().for_each(|token| head.extend(token.to_le_bytes()));
+    // Programs that share the folder do not write the same file.
+    let beside = path.with_extension(format!("{}{UNFINISHED}", std::process::id()));
+    let written = File::create(&beside).and_then(|mut file| {
+        file.write_all(&head)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    let result = written.and_then(|()| fs::rename(&beside, path));
+    if result.is_err() {
+        // What is left of a failed attempt is of no use; there may be nothing.
+        let _ = fs::remove_file(&beside);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(start: u32, count: u32) -> Vec<u32> {
+        (start..start + count).collect()
+    }
+
+    fn open(folder: &Path, limit: u64) -> DiskCache {
+        let mut cache = DiskCache::open(folder, limit).unwrap();
+        cache.serve_model(7);
+        cache
+    }
+
+    fn put(cache: &mut DiskCache, tokens: &[u32], bytes: Vec<u8>) {
+        cache.put(tokens, Arc::new(bytes), true);
+    }
+
+    fn found(cache: &mut DiskCache, prompt: &[u32]) -> Option<(usize, Vec<u8>)> {
+        cache.find(prompt, 0).map(|(tokens, bytes)| (tokens, bytes.to_vec()))
+    }
+
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    #[test]
+    fn what_was_put_is_there_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cache = open(folder.path(), 10_000);
+        assert!(cache.wants(&tokens(0, 20)) && !cache.wants(&tokens(0, 15)));
+        put(&mut cache, &tokens(0, 20), vec![1; 100]);
+        put(&mut cache, &tokens(100, 20), vec![2; 100]);
+        drop(cache);
+        let mut cache = open(folder.path(), 10_000);
+        assert!(!cache.wants(&tokens(0, 18)), "there already");
+        assert_eq!(found(&mut cache, &tokens(0, 30)), Some((20, vec![1; 100])));
+        assert_eq!(found(&mut cache, &tokens(100, 18)), Some((20, vec![2; 100])));
+        assert_eq!(found(&mut cache, &tokens(50, 18)), None);
+        assert!(cache.find(&tokens(0, 30), 20).is_none(), "the slot holds as much");
+        // Longer ones replace their beginnings; other models see nothing and disturb nothing.
+        put(&mut cache, &tokens(0, 25), vec![3; 100]);
+        drop(cache);
+        assert_eq!(files(folder.path()).len(), 2);
+        let mut other = open(folder.path(), 10_000);
+        other.serve_model(8);
+        assert_eq!(found(&mut other, &tokens(0, 30)), None);
+        drop(other);
+        assert_eq!(found(&mut open(folder.path(), 10_000), &tokens(0, 30)), Some((25, vec![3; 100])));
+    }
+
+    #[test]
+    fn the_folder_is_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        // Each takes 48 + 80 + 72 = 200 bytes.
+        let mut cache = open(folder.path(), 650);
+        for start in 0..3 {
+            put(&mut cache, &tokens(start * 100, 20), vec![start as u8; 72]);
+        }
+        drop(cache);
+        let mut cache = open(folder.path(), 650);
+        assert!(found(&mut cache, &tokens(0, 20)).is_some());
+        put(&mut cache, &tokens(300, 20), vec![3; 72]);
+        put(&mut cache, &tokens(400, 20), vec![4; 1000]);
+        drop(cache);
+        let size: u64 = files(folder.path()).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+        assert_eq!((files(folder.path()).len(), size), (3, 600));
+        let mut cache = open(folder.path(), 650);
+        assert!(found(&mut cache, &tokens(0, 20)).is_some() && found(&mut cache, &tokens(100, 20)).is_none());
+        drop(cache);
+        drop(open(folder.path(), 450));
+        assert_eq!(files(folder.path()).len(), 2, "a smaller limit holds at once");
+    }
+
+    #[test]
+    fn damaged_files_are_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        put(&mut open(folder.path(), 10_000), &tokens(0, 20), vec![5; 100]);
+        let path = files(folder.path()).remove(0);
+        let good = fs::read(&path).unwrap();
+        let mut changed: Vec<Vec<u8>> = (0..good.len()).map(|length| good[..length].to_vec()).collect();
+        changed.extend((0..good.len()).map(|place| {
+            let mut bytes = good.clone();
+            bytes[place] ^= 1 << (place % 8);
+            bytes
+        }));
+        changed.push([&good[..], &[0]].concat());
+        changed.push(b"PUNACACH".repeat(100));
+        for (number, bytes) in changed.iter().enumerate() {
+            // Damaged before the program starts, and while it runs.
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(found(&mut open(folder.path(), 10_000), &tokens(0, 20)), None, "{number}");
+            assert!(!path.exists(), "{number}");
+            fs::write(&path, &good).unwrap();
+            let mut cache = open(folder.path(), 10_000);
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(found(&mut cache, &tokens(0, 20)), None, "{number}");
+            drop(cache);
+            assert!(!path.exists(), "{number}");
+        }
+        fs::write(&path, &good).unwrap();
+        assert_eq!(found(&mut open(folder.path(), 10_000), &tokens(0, 20)), Some((20, vec![5; 100])));
+    }
+
+    #[test]
+    fn what_others_left_is_left_or_cleared() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["notes.txt", "new.1.unfinished", "old.1.unfinished"] {
+            fs::write(at(name), "x").unwrap();
+        }
+        fs::create_dir(at("folder.sequence")).unwrap();
+        let past = SystemTime::now() - 2 * ABANDONED;
+        File::options().append(true).open(at("old.1.unfinished")).unwrap().set_modified(past).unwrap();
+        drop(open(folder.path(), 1000));
+        assert!(
+            at("notes.txt").exists() && at("new.1.unfinished").exists() && at("folder.sequence").exists()
+        );
+        assert!(!at("old.1.unfinished").exists());
+        let error = DiskCache::open(&at("notes.txt"), 1000).err().unwrap().to_string();
+        assert!(error.contains("notes.txt"), "{error}");
+    }
+}

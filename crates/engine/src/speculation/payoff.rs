@@ -1,0 +1,167 @@
+//! Whether guesses pay: what rows of a step cost, and how often guesses are right.
+
+/// How fast old steps are forgotten.
+const MEMORY: f64 = 0.98;
+/// How fast old guesses are forgotten.
+const TRUST_MEMORY: f64 = 0.9;
+/// A text begins with the belief that so many tokens were right, and so many wrong.
+const BELIEF: (f64, f64) = (4.0, 1.0);
+/// Guesses that are not made after one that did not pay; doubled each time it still does not.
+const REST: (u32, u32) = (16, 1024);
+/// Tokens of a guess that is made to see whether it would pay again.
+const TRIAL: usize = 2;
+
+/// How the time of a step depends on its rows: a straight line through the last steps, by least squares in which old
+/// steps weigh less. Its slope is what a row costs.
+#[derive(Default)]
+pub(super) struct StepTimes {
+    weight: f64,
+    rows: f64,
+    time: f64,
+    rows_rows: f64,
+    rows_time: f64,
+    /// Seconds that a token of a guess costs before it is checked.
+    guessing: f64,
+}
+
+impl StepTimes {
+    /// A step of so many rows took so many seconds.
+    pub(super) fn note(&mut self, rows: usize, seconds: f64) {
+        let rows = rows as f64;
+        let sums =
+            [&mut self.weight, &mut self.rows, &mut self.time, &mut self.rows_rows, &mut self.rows_time];
+        let new = [1.0, rows, seconds, rows * rows, rows * seconds];
+        for (sum, new) in sums.into_iter().zip(new) {
+            *sum = *sum * MEMORY + new;
+        }
+    }
+
+    /// A guess of so many tokens took so many seconds.
+    pub(super) fn note_guess(&mut self, tokens: usize, seconds: f64) {
+        if tokens > 0 {
+            let each = seconds / tokens as f64;
+            self.guessing = if self.guessing > 0.0 { 0.9 * self.guessing + 0.1 * each } else { each };
+        }
+    }
+
+    /// Of a step of so many rows, the share of its time that one more row costs, times the rows: the probability that a
+    /// guessed token must have of being right to pay. 0 while nothing is known. `computed` guesses cost time themselves.
+    pub(super) fn price(&self, rows: usize, computed: bool) -> f64 {
+        if self.weight < 2.0 {
+            return 0.0;
+        }
+        let (rows_mean, time_mean) = (self.rows / self.weight, self.time / self.weight);
+        let variance = self.rows_rows / self.weight - rows_mean * rows_mean;
+        let covariance = self.rows_time / self.weight - rows_mean * time_mean;
+        // Steps that hardly differ say nothing about what a row costs.
+        if variance < 1e-2 {
+            return 0.0;
+        }
+        let slope = (covariance / variance).clamp(0.0, time_mean / rows_mean);
+        let step = time_mean + slope * (rows as f64 - rows_mean);
+        let row = slope + if computed { self.guessing } else { 0.0 };
+        if step > 0.0 { row * rows as f64 / step } else { 0.0 }
+    }
+}
+
+/// How far the guesses about one text can be trusted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trust {
+    right: f64,
+    wrong: f64,
+    /// Guesses that are not made before the next trial, and how many it will be then.
+    resting: u32,
+    rest: u32,
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Self { right: BELIEF.0, wrong: BELIEF.1, resting: 0, rest: REST.0 }
+    }
+}
+
+impl Trust {
+    /// So many tokens of a guess were right, and whether one was wrong.
+    pub(super) fn judge(&mut self, right: usize, wrong: bool) {
+        self.right = self.right * TRUST_MEMORY + right as f64;
+        self.wrong = self.wrong * TRUST_MEMORY + f64::from(u8::from(wrong));
+    }
+
+    /// Tokens whose guess pays at a price: the last of them is right often enough, together with all before it. Where
+    /// nothing pays, a short guess now and then shows whether that has changed.
+    pub(super) fn worth(&mut self, price: f64, most: usize) -> usize {
+        let probability = self.right / (self.right + self.wrong);
+        let length = if price <= 0.0 || probability >= 1.0 {
+            most
+        } else if price >= 1.0 || probability <= 0.0 {
+            0
+        } else {
+            ((price.ln() / probability.ln()).floor() as usize).min(most)
+        };
+        if length > 0 {
+            self.rest = REST.0;
+            self.resting = 0;
+            return length;
+        }
+        if self.resting > 0 {
+            self.resting -= 1;
+            return 0;
+        }
+        self.resting = self.rest;
+        self.rest = (self.rest * 2).min(REST.1);
+        if price < 1.0 { TRIAL.min(most) } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(base: f64, row: f64) -> StepTimes {
+        let mut times = StepTimes::default();
+        for step in 0..100 {
+            let rows = if step % 3 == 0 { 9 } else { 1 };
+            times.note(rows, base + row * rows as f64);
+        }
+        times
+    }
+
+    #[test]
+    fn prices_are_shares_of_a_step() {
+        // 8 ms for a step, 2 ms for a row: one more row costs a fifth of a step with one, and half of what four give.
+        let mut times = times(0.008, 0.002);
+        assert!((times.price(1, false) - 0.2).abs() < 1e-6);
+        assert!((times.price(4, false) - 0.5).abs() < 1e-6);
+        // 3 ms more for each guessed token.
+        times.note_guess(4, 0.012);
+        assert!((times.price(1, true) - 0.5).abs() < 1e-6);
+        assert!((times.price(1, false) - 0.2).abs() < 1e-6);
+        assert!((self::times(0.0, 0.002).price(3, false) - 1.0).abs() < 1e-6, "rows are all that costs");
+        assert!(self::times(0.01, 0.0).price(3, false) < 1e-6, "rows cost nothing");
+        assert!(self::times(0.01, -0.001).price(3, false) < 1e-6, "noise");
+    }
+
+    #[test]
+    fn what_is_not_known_costs_nothing() {
+        let mut times = StepTimes::default();
+        for _ in 0..50 {
+            assert!(times.price(1, true) <= 0.0);
+            times.note(1, 0.01);
+        }
+    }
+
+    #[test]
+    fn right_guesses_grow_and_wrong_ones_end() {
+        let mut trust = Trust::default();
+        let first = trust.worth(0.3, 48);
+        assert!((3..48).contains(&first), "{first}");
+        (0..20).for_each(|_| trust.judge(8, false));
+        assert_eq!(trust.worth(0.3, 48), 48);
+        (0..60).for_each(|_| trust.judge(0, true));
+        let made: Vec<usize> = (0..200).map(|_| trust.worth(0.3, 48)).filter(|length| *length > 0).collect();
+        assert!(made.len() <= 4 && made.iter().all(|length| *length == TRIAL), "{made:?}");
+        (0..20).for_each(|_| trust.judge(2, false));
+        assert!(trust.worth(0.3, 48) > 8, "it pays again");
+        assert_eq!(trust.worth(1.0, 48), 0, "nothing pays where only rows cost");
+    }
+}

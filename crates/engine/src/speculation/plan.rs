@@ -1,0 +1,95 @@
+//! Which guesses the next step checks.
+
+use std::time::{Duration, Instant};
+
+use super::payoff::{StepTimes, Trust};
+use super::{Proposer, Text};
+use crate::worker::guarded;
+
+/// A text that a guess may be made about.
+pub(crate) struct Wish<'a> {
+    pub(crate) sequence: usize,
+    pub(crate) tokens: &'a [u32],
+    /// Tokens that the request and its sequence have room for.
+    pub(crate) most: usize,
+}
+
+/// The proposers of an engine, and what is known of their worth.
+pub(crate) struct Speculation {
+    proposers: Vec<Box<dyn Proposer>>,
+    times: StepTimes,
+    trust: Vec<Trust>,
+}
+
+impl Speculation {
+    pub(crate) fn new(proposers: Vec<Box<dyn Proposer>>, sequences: usize) -> Self {
+        Self { proposers, times: StepTimes::default(), trust: vec![Trust::default(); sequences] }
+    }
+
+    /// Whether there is anything to ask.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.proposers.is_empty()
+    }
+
+    /// Another request begins in a sequence.
+    pub(crate) fn begin(&mut self, sequence: usize) {
+        self.trust[sequence] = Trust::default();
+    }
+
+    /// A step with so many rows took so long.
+    pub(crate) fn note(&mut self, rows: usize, time: Duration) {
+        self.times.note(rows, time.as_secs_f64());
+    }
+
+    /// Of a guess so many tokens were right, and whether one was wrong.
+    pub(crate) fn judge(&mut self, sequence: usize, right: usize, wrong: bool) {
+        self.trust[sequence].judge(right, wrong);
+    }
+
+    /// Guesses for texts, as long as they pay beside `rows` rows that the step has anyway: pairs of a sequence and its
+    /// guess. Only tokens below `vocabulary` are guessed.
+    pub(crate) fn guess(
+        &mut self,
+        wishes: &[Wish<'_>],
+        rows: usize,
+        vocabulary: u32,
+    ) -> Vec<(usize, Vec<u32>)> {
+        let computes = self.proposers.iter().any(|proposer| proposer.computes());
+        let price = self.times.price(rows, computes);
+        let trust = &mut self.trust;
+        let mut texts: Vec<Text<'_>> = wishes
+            .iter()
+            .map(|wish| {
+                let most = trust[wish.sequence].worth(price, wish.most);
+                Text { sequence: wish.sequence, tokens: wish.tokens, most }
+            })
+            .filter(|text| text.most > 0)
+            .collect();
+        let mut guesses = Vec::new();
+        for proposer in &mut self.proposers {
+            if texts.is_empty() {
+                break;
+            }
+            let start = Instant::now();
+            // Without a guess everything goes on as it would.
+            let found = guarded(|| Ok::<_, crate::EngineError>(proposer.propose(&texts))).unwrap_or_default();
+            if proposer.computes() {
+                let tokens = found.iter().map(Vec::len).sum();
+                self.times.note_guess(tokens, start.elapsed().as_secs_f64());
+            }
+            let mut found = found.into_iter();
+            texts.retain(|text| {
+                let mut guess = found.next().unwrap_or_default();
+                guess.truncate(text.most);
+                let known = guess.iter().take_while(|token| **token < vocabulary).count();
+                guess.truncate(known);
+                let none = guess.is_empty();
+                if !none {
+                    guesses.push((text.sequence, guess));
+                }
+                none
+            });
+        }
+        guesses
+    }
+}
