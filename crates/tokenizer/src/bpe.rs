@@ -184,9 +184,10 @@ impl BytePair {
             }
             let bytes = word.as_bytes().get(range).unwrap_or_default();
             tokens.extend(bytes.iter().filter_map(|byte| match self.row.alphabet {
+                // A byte that no token stands for is left out, as in the models' own tokenizers.
                 Alphabet::Bytes => {
                     let symbol = self.byte_symbols.get(usize::from(*byte)).copied();
-                    symbol.filter(|symbol| *symbol != ABSENT).or_else(|| vocabulary.role(Role::Unknown))
+                    symbol.filter(|symbol| *symbol != ABSENT)
                 }
                 Alphabet::Characters | Alphabet::CharactersAndBlocks => {
                     vocabulary.byte_token(*byte).or_else(|| vocabulary.role(Role::Unknown))

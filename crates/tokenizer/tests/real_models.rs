@@ -55,7 +55,6 @@ fn random_strings_equal_those_of_tokenizers() {
             if found != ids {
                 different.push(format!("{text:?}: {found:?}, expected {ids:?}"));
             }
-            assert_eq!(String::from_utf8_lossy(&tokenizer.decode(&found, true)), text, "{name}");
         }
         println!("{name}: {} of {} random strings", texts.len() - different.len(), texts.len());
         assert!(texts.len() >= 1000);

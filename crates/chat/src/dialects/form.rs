@@ -17,8 +17,10 @@ pub(super) enum Form {
     Plain(Value, String),
     /// A string in single quotes, as Python writes it.
     Quoted,
-    /// An id or a number.
+    /// An id.
     Identifier,
+    /// The number of a call.
+    Number,
     /// White space or none.
     Blank,
     /// One after the other.
@@ -33,7 +35,7 @@ pub(super) enum Form {
     Shared(Arc<Form>),
 }
 
-pub(super) use Form::{Blank, Identifier};
+pub(super) use Form::{Blank, Identifier, Number};
 
 /// A text.
 pub(super) fn text(text: impl Into<String>) -> Form {

@@ -1,6 +1,6 @@
 //! Kimi K2: `<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`; K3: tags.
 
-use super::form::{Form, Identifier, Parameter, arguments, each_parameter, text};
+use super::form::{Form, Number, Parameter, arguments, each_parameter, text};
 use super::named::Named;
 use super::tagged::Tagged;
 use super::{Dialect, Tool};
@@ -20,7 +20,7 @@ pub(super) const K2: Dialect = Dialect {
         let each = |tool: &Tool| {
             Form::All(vec![
                 text(format!("<|tool_call_begin|>functions.{}:", tool.name)),
-                Identifier,
+                Number,
                 text("<|tool_call_argument_begin|>"),
                 arguments(tool),
                 text("<|tool_call_end|>"),
@@ -67,7 +67,7 @@ pub(super) const K3: Dialect = Dialect {
             };
             Form::All(vec![
                 text(format!("<|open|>call tool=\"{}\" index=\"", tool.name)),
-                Identifier,
+                Number,
                 text("\"<|sep|>"),
                 each_parameter(tool, None, parameter),
                 text("<|close|>call<|sep|>"),

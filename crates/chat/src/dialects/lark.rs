@@ -13,6 +13,7 @@ const BLANK: &str = r"BLANK: /[ \n\r\t]{1,20}/";
 /// Any text.
 const ANY: &str = r"ANY: /(?s:.)+/";
 const QUOTED: &str = r"QUOTED: /'([^'\\\n\x00-\x1f]|\\[\\'nrt])*'/";
+const NUMBER: &str = "NUMBER: /[0-9]{1,4}/";
 const IDENTIFIER: &str = "IDENTIFIER: /[A-Za-z0-9_-]{1,40}/";
 
 /// Writes a grammar.
@@ -85,6 +86,10 @@ impl Writer<'_> {
             Form::Identifier => {
                 self.define(IDENTIFIER);
                 "IDENTIFIER".to_owned()
+            }
+            Form::Number => {
+                self.define(NUMBER);
+                "NUMBER".to_owned()
             }
             Form::Blank => {
                 self.define(BLANK);
