@@ -1,5 +1,6 @@
 //! Byte-pair encoding: text is cut into words, and within each the pair with the lowest merge rank merges first.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use puna_gguf::Metadata;
@@ -154,11 +155,16 @@ impl BytePair {
             return;
         }
         merger.clear();
+        let mut bytes = Cow::Borrowed(word.as_bytes());
         match self.row.alphabet {
             Alphabet::Bytes => {
-                for byte in word.bytes() {
-                    merger.push(1, self.byte_symbols.get(usize::from(byte)).copied().unwrap_or(ABSENT));
+                let symbol = |byte: u8| self.byte_symbols.get(usize::from(byte)).copied().unwrap_or(ABSENT);
+                if bytes.iter().any(|byte| symbol(*byte) == ABSENT) {
+                    // As in the models' own tokenizers, a byte that no token stands for is left out, and its neighbours
+                    // merge.
+                    bytes.to_mut().retain(|byte| symbol(*byte) != ABSENT);
                 }
+                bytes.iter().for_each(|byte| merger.push(1, symbol(*byte)));
             }
             Alphabet::Characters | Alphabet::CharactersAndBlocks => {
                 for character in word.chars() {
@@ -171,8 +177,7 @@ impl BytePair {
             Merges::Ranked(ranks) => merger.merge(|left, right, _| ranks.get(&(left, right)).copied()),
             Merges::ByToken => merger.merge(|_, _, range| {
                 // A byte is at most two bytes of token text.
-                let text =
-                    word.as_bytes().get(range).filter(|text| text.len() <= vocabulary.longest_text())?;
+                let text = bytes.get(range).filter(|text| text.len() <= vocabulary.longest_text())?;
                 let text: String = text.iter().copied().map(byte_level::character).collect();
                 vocabulary.find(&text).map(|token| (token, token))
             }),
@@ -182,13 +187,9 @@ impl BytePair {
                 tokens.push(symbol);
                 continue;
             }
-            let bytes = word.as_bytes().get(range).unwrap_or_default();
+            let bytes = bytes.get(range).unwrap_or_default();
             tokens.extend(bytes.iter().filter_map(|byte| match self.row.alphabet {
-                // A byte that no token stands for is left out, as in the models' own tokenizers.
-                Alphabet::Bytes => {
-                    let symbol = self.byte_symbols.get(usize::from(*byte)).copied();
-                    symbol.filter(|symbol| *symbol != ABSENT)
-                }
+                Alphabet::Bytes => self.byte_symbols.get(usize::from(*byte)).copied(),
                 Alphabet::Characters | Alphabet::CharactersAndBlocks => {
                     vocabulary.byte_token(*byte).or_else(|| vocabulary.role(Role::Unknown))
                 }

@@ -158,7 +158,7 @@ mod tests {
     fn merged(ids: &[u32], few: bool) -> Vec<(u32, usize)> {
         let mut merger = Merger::new();
         ids.iter().for_each(|id| merger.push(1, *id));
-        let mut pair = |a: u32, b: u32, _| ((a ^ b) % 3 == 0).then_some(((a + b) / 2, a + b));
+        let mut pair = |a: u32, b: u32, _| (a ^ b).is_multiple_of(3).then_some(((a + b) / 2, a + b));
         match few {
             true => merger.merge_few(&mut pair),
             false => merger.merge_many(&mut pair),
