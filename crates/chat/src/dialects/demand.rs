@@ -64,7 +64,7 @@ pub fn reasoning_of(template: &str, prompt: &str) -> Option<(&'static str, &'sta
 
 /// Lets the model reason first, if it does that.
 fn after_reasoning(template: &str, prompt: &str, dialect: &Dialect, rest: Form) -> Form {
-    let lead = dialect.between.map_or(Blank, |between| optional(text(between)));
+    let lead = dialect.between.map_or(Form::All(Vec::new()), |between| optional(text(between)));
     let Some((begin, end, open)) = reasoning_of(template, prompt) else {
         return Form::All(vec![lead, rest]);
     };
