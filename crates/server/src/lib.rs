@@ -40,6 +40,7 @@ mod stream;
 mod tls;
 mod tool_choice;
 
+pub use clock::text as time_text;
 pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};
 pub use grammar::grammar_tokens;
 pub use many::{Entry, OWN_ROUTES, Offer, StartChild};
