@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use puna_backend::{BackendError, Bounds};
-use puna_graph::{Operand, WeightId};
+use puna_graph::ops::MaskRule;
+use puna_graph::{Op, Operand, WeightId};
 
 use crate::backend::cache_element;
 use crate::compiled_cache::{Entry, manifest};
@@ -49,7 +50,9 @@ impl OpenVinoPartition {
             let prompts = shares_caches && settings.has_prompt_model(&plugin, ffi::has_tiles());
             return self.compile_translation(base, prompts);
         }
-        let chunk = settings.chunk().min(bounds.tokens).max(1);
+        // Where rows see later ones, a text cannot be cut.
+        let whole = self.sees_later_rows();
+        let chunk = if whole { bounds.tokens } else { settings.chunk().min(bounds.tokens) }.max(1);
         let mut programs = Vec::new();
         for tokens in [chunk, 1] {
             if programs.is_empty() || chunk > 1 {
@@ -63,6 +66,14 @@ impl OpenVinoPartition {
             }
         }
         Ok(programs)
+    }
+
+    fn sees_later_rows(&self) -> bool {
+        let nodes = &self.segment.graph.nodes[self.segment.nodes.clone()];
+        nodes.iter().any(|node| match &node.op {
+            Op::Attention(op) => matches!(op.mask, MaskRule::Bidirectional | MaskRule::SymmetricWindow(_)),
+            _ => false,
+        })
     }
 
     /// Compiles one translation, with `prompts` a second time for prompts.
