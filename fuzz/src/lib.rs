@@ -200,7 +200,7 @@ pub fn schema(data: &[u8]) {
     let Ok(grammar) = Grammar::json_schema(&schema, &Tokens::bytes()) else { return };
     // What is accepted is JSON.
     if let Ok(None) = check(&grammar, text) {
-        serde_json::from_slice::<serde_json::de::IgnoredAny>(text).expect("accepted text is JSON");
+        serde_json::from_slice::<serde::de::IgnoredAny>(text).expect("accepted text is JSON");
     }
 }
 

@@ -26,7 +26,8 @@ impl Random {
 /// An input: pieces one after the other, sometimes repeated, sometimes with bytes changed.
 fn input(pieces: &[&str], random: &mut Random) -> Vec<u8> {
     let mut data = vec![random.below(256) as u8];
-    let parts = 1 + random.below(if random.below(8) == 0 { 200 } else { 24 });
+    let most = if random.below(8) == 0 { 200 } else { 24 };
+    let parts = 1 + random.below(most);
     for _ in 0..parts {
         let piece = pieces[random.below(pieces.len())];
         let times = if random.below(40) == 0 { 1 + random.below(300) } else { 1 };

@@ -107,7 +107,7 @@ pub fn grammar(app: &App, fields: &Fields, choice: &Choice, prompt: &str) -> Api
     let made = match made {
         Err(error) if forced => return Err(ApiError::invalid(format!("field 'tools': {error}"))),
         Err(error) => {
-            app.options.warnings.say(&format!("calls are not held to their schemas: {error}"));
+            app.front.options.warnings.say(&format!("calls are not held to their schemas: {error}"));
             return Ok(None);
         }
         Ok(grammar) => grammar,

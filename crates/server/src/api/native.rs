@@ -24,7 +24,7 @@ pub async fn completion(app: Arc<App>, call: Call) -> ApiResult<Response> {
             let (name, value) = fields.get(&["prompt"]).ok_or_else(|| missing("prompt"))?;
             let prompts = prompt::prompts(name, value, &app.served.tokenizer)?;
             if let Some(warning) = prompt::doubled(&app.served.tokenizer, &prompts) {
-                app.options.warnings.say(&warning);
+                app.front.options.warnings.say(&warning);
             }
             let probable =
                 fields.integer(&["n_probs", "logprobs"], 0..=MOST_PROBABLE)?.filter(|count| *count > 0);

@@ -23,7 +23,7 @@ pub async fn completions(app: Arc<App>, call: Call) -> ApiResult<Response> {
             let (name, value) = fields.get(&["prompt"]).ok_or_else(|| missing("prompt"))?;
             let prompts = prompt::prompts(name, value, &app.served.tokenizer)?;
             if let Some(warning) = prompt::doubled(&app.served.tokenizer, &prompts) {
-                app.options.warnings.say(&warning);
+                app.front.options.warnings.say(&warning);
             }
             if fields.boolean(&["echo"])?.unwrap_or(false) {
                 return Err(ApiError::invalid("field 'echo' is not supported yet"));
