@@ -11,8 +11,11 @@ use puna_grammar::{Grammar, Tokens, check};
 use puna_tokenizer::{Decoder, Tokenizer};
 use serde_json::{Map, json};
 
-/// All targets: their names, what they do, and pieces from which a driver without coverage makes inputs.
-pub const TARGETS: &[(&str, fn(&[u8]), &[&str])] = &[
+/// A target: its name, what it does, and pieces from which a driver without coverage makes inputs.
+pub type Target = (&'static str, fn(&[u8]), &'static [&'static str]);
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
     (
         "gbnf",
         gbnf,
