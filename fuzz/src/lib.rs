@@ -1,5 +1,6 @@
 //! What the fuzz targets do with their input. Each function panics if something is wrong; too much time or memory is for
 //! the driver to see.
+#![forbid(unsafe_code)]
 
 use std::path::Path;
 use std::sync::OnceLock;

@@ -165,7 +165,7 @@ fn c24_the_flags_choose_the_template_and_the_log_says_which() {
         (&["--chat-template-file", own], format!("chat template: that of {own}")),
     ] {
         let arguments: Vec<&str> = [&common[..], flags].concat();
-        let found = run(llama(&arguments));
+        let found = run(&mut llama(&arguments));
         assert_eq!(found.code, 0, "{}", found.err);
         assert!(found.err.contains(&origin), "{flags:?}: {}", found.err);
     }
