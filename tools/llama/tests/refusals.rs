@@ -152,26 +152,6 @@ fn a_template_matters_only_where_one_is_needed() {
 }
 
 #[test]
-fn c24_the_flags_choose_the_template_and_the_log_says_which() {
-    let Some(model) = starter() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let own = folder.path().join("own.jinja");
-    std::fs::write(&own, "{{ messages[0].content }} is").unwrap();
-    let own = own.to_str().unwrap();
-    let common = ["cli", "-m", &model, "-st", "-p", "x", "-n", "1", "--temp", "0", "-lv", "4"];
-    for (flags, origin) in [
-        (&[][..], "chat template: that of the model's file".to_owned()),
-        (&["--chat-template", "llama3"], "chat template: llama3, built in".to_owned()),
-        (&["--chat-template-file", own], format!("chat template: that of {own}")),
-    ] {
-        let arguments: Vec<&str> = [&common[..], flags].concat();
-        let found = run(&mut llama(&arguments));
-        assert_eq!(found.code, 0, "{}", found.err);
-        assert!(found.err.contains(&origin), "{flags:?}: {}", found.err);
-    }
-}
-
-#[test]
 fn the_environment_is_not_silently_ignored() {
     let found = run(llama(&["cli"]).env("LLAMA_ARG_JINJA", "0"));
     assert_eq!(found.code, 2);

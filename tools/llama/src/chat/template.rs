@@ -35,21 +35,12 @@ impl Renderer {
         chat: &Chat,
         console: &Console,
     ) -> Result<Self, Failure> {
-        let (given, origin) = match (&chat.template_file, &chat.template) {
-            (Some(path), _) => {
-                let text = crate::files::read_text(path, crate::files::SMALL)?;
-                (Some(text), format!("that of {}", path.display()))
-            }
-            (None, Some(text)) if text.contains("{{") || text.contains("{%") => {
-                (Some(text.clone()), "the text of --chat-template".to_owned())
-            }
-            (None, Some(name)) => {
-                let text = builtin::find(name).map_err(failed)?.to_string();
-                (Some(text), format!("{name}, built in, as --chat-template says"))
-            }
-            (None, None) => (None, "that of the model's file".to_owned()),
+        let given = match (&chat.template_file, &chat.template) {
+            (Some(path), _) => Some(crate::files::read_text(path, crate::files::SMALL)?),
+            (None, Some(text)) if text.contains("{{") || text.contains("{%") => Some(text.clone()),
+            (None, Some(name)) => Some(builtin::find(name).map_err(failed)?.to_string()),
+            (None, None) => None,
         };
-        console.info(&format!("chat template: {origin}"));
         let template = match (given, of_file) {
             (Some(source), _) => parse(&source, vocabulary)?,
             (None, Err(error)) => return Err(Failure::Failed(format!("{error}; {REMEDY}"))),
