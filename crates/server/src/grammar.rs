@@ -43,9 +43,16 @@ pub struct Grammars {
 enum Source {
     Text(String),
     Schema(Value),
+    /// A grammar made for calls.
+    Calls(String),
 }
 
 impl Grammars {
+    /// The grammar of a Lark text for calls.
+    pub fn calls(&self, tokenizer: &Tokenizer, text: String) -> Result<Grammar, GrammarError> {
+        self.get(tokenizer, Source::Calls(text))
+    }
+
     fn get(&self, tokenizer: &Tokenizer, source: Source) -> Result<Grammar, GrammarError> {
         let locked = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         {
@@ -62,6 +69,7 @@ impl Grammars {
         let grammar = match &source {
             Source::Text(text) => Grammar::new(text, tokens)?,
             Source::Schema(schema) => Grammar::json_schema(schema, tokens)?,
+            Source::Calls(text) => Grammar::lark(text, tokens)?,
         };
         let mut compiled = locked();
         if compiled.len() >= REMEMBERED {
@@ -86,6 +94,7 @@ pub fn grammar(app: &App, fields: &Fields) -> ApiResult<(Option<Grammar>, Map<St
     match &source {
         Source::Text(text) => shown.insert("grammar".into(), json!(text)),
         Source::Schema(schema) => shown.insert("json_schema".into(), schema.clone()),
+        Source::Calls(_) => None,
     };
     let refused = |name: &str, error: GrammarError| ApiError::invalid(format!("field '{name}': {error}"));
     let grammar = app.grammars.get(&app.served.tokenizer, source).map_err(|error| refused(&name, error))?;
@@ -98,6 +107,14 @@ pub fn grammar(app: &App, fields: &Fields) -> ApiResult<(Option<Grammar>, Map<St
     shown.insert("grammar_triggers".into(), given.unwrap_or_default());
     let grammar = grammar.lazy(&triggers).map_err(|error| refused("grammar_triggers", error))?;
     Ok((Some(grammar), shown))
+}
+
+/// The schema of `response_format` or `json_schema`, if the request has one and no grammar.
+pub fn schema(fields: &Fields) -> ApiResult<Option<Value>> {
+    Ok(source(fields)?.and_then(|(_, source)| match source {
+        Source::Schema(schema) => Some(schema),
+        Source::Text(_) | Source::Calls(_) => None,
+    }))
 }
 
 /// The field that says it, and what it says.

@@ -38,6 +38,7 @@ mod server;
 mod speech;
 mod stream;
 mod tls;
+mod tool_choice;
 
 pub use clock::text as time_text;
 pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};

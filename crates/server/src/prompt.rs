@@ -29,6 +29,16 @@ pub fn prompts(name: &str, value: &Value, tokenizer: &Tokenizer) -> ApiResult<Ve
     }
 }
 
+/// What to say of a prompt that has the beginning token twice: its text holds it, and the tokenizer adds it. It stays so, as
+/// the client may want it.
+pub fn doubled(tokenizer: &Tokenizer, prompts: &[Vec<u32>]) -> Option<String> {
+    let vocabulary = tokenizer.vocabulary();
+    let bos = vocabulary.bos().filter(|_| vocabulary.add_bos())?;
+    let twice = prompts.iter().any(|prompt| prompt.starts_with(&[bos, bos]));
+    let text = vocabulary.text(bos).unwrap_or("");
+    twice.then(|| format!("a prompt begins with {text} although the tokenizer adds it: it is there twice"))
+}
+
 /// A list of texts or of lists; a list with a number in it is one prompt.
 fn is_list_of_prompts(items: &[Value]) -> bool {
     !items.is_empty() && items.iter().all(|item| !item.is_number())

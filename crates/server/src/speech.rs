@@ -1,11 +1,12 @@
 //! How the served model writes reasoning and tool calls, found out once from its template.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use puna_chat::dialects::{self, Dialect, OutputParser, Tools};
+use puna_chat::dialects::{self, Demand, Dialect, OutputParser, Start, Tools};
 use puna_chat::{Conversation, Template};
-use puna_tokenizer::Tokenizer;
+use puna_grammar::Passage;
+use puna_tokenizer::{Kind, Tokenizer};
 use serde_json::{Map, Value, json};
 
 /// A function that no template knows by itself.
@@ -17,6 +18,15 @@ pub struct Speech {
     dialect: &'static Dialect,
     /// Whether the template tells the model of tools; else the prompt does.
     pub template_has_tools: bool,
+    /// Names and ids of control tokens, once they were asked for.
+    control: OnceLock<Vec<(String, u32)>>,
+}
+
+/// Names and ids of the tokens that no text can be made of.
+fn control_tokens(tokenizer: &Tokenizer) -> Vec<(String, u32)> {
+    let tokens =
+        tokenizer.vocabulary().iter().filter(|(_, text, kind)| *kind == Kind::Control && !text.is_empty());
+    tokens.map(|(id, text, _)| (text.to_owned(), id)).collect()
 }
 
 impl Speech {
@@ -39,7 +49,19 @@ impl Speech {
         let source = template.source().to_owned();
         let known = dialects::detect(&source).filter(|_| template_has_tools);
         let dialect = known.unwrap_or_else(dialects::generic);
-        Self { template: source, dialect, template_has_tools }
+        Self { template: source, dialect, template_has_tools, control: OnceLock::new() }
+    }
+
+    /// The grammar of calls in answers to this prompt, and what calls begin with.
+    pub fn demand(&self, prompt: &str, asked: &Demand<'_>, tokenizer: &Tokenizer) -> (String, Vec<Start>) {
+        let control = self.control.get_or_init(|| control_tokens(tokenizer));
+        dialects::demand(&self.template, prompt, self.dialect, asked, control)
+    }
+
+    /// The part of an answer to this prompt in which the model reasons.
+    pub fn passage(&self, prompt: &str) -> Option<Passage> {
+        let (begin, end, open) = dialects::reasoning_of(&self.template, prompt)?;
+        Some(Passage { begin: begin.to_owned(), end: end.to_owned(), open })
     }
 
     /// A parser for one answer to this prompt.

@@ -185,6 +185,8 @@ fn s05_s11_settings_take_effect() {
         json!({"dry_multiplier": 30, "dry_allowed_length": 1}),
         json!({"mirostat": 2, "mirostat_tau": 30, "temperature": 100.0, "seed": 4}),
         json!({"mirostat": 1, "mirostat_tau": 30, "temperature": 100.0, "seed": 4}),
+        // Alone: after top-p one candidate is left, and there is no entropy to follow.
+        json!({"samplers": ["temperature"], "temperature": 0.2, "dynatemp_range": 500, "dynatemp_exponent": 0.1, "seed": 4}),
         json!({"samplers": ["adaptive_p"], "temperature": 1, "adaptive_target": 0.0, "seed": 4}),
     ] {
         assert_ne!(run(change.clone()).ok()["content"], "aaaaaa", "{change}");

@@ -4,6 +4,11 @@ use crate::Error;
 
 const KEY: &str = "tokenizer.ggml.precompiled_charsmap";
 
+/// Bytes that a rule's text and its replacement may have; the longest of Unicode's own have 33. A file may
+/// state a trie with a cycle, whose rules have no end, and a replacement as long as itself: without a limit
+/// a short text would take quadratic time or become gigabytes.
+const MAX_RULE: usize = 256;
+
 /// The rules.
 #[derive(Debug)]
 pub(crate) struct CharsMap {
@@ -62,6 +67,11 @@ impl CharsMap {
         let (cells, _) = trie.as_chunks::<4>();
         let units = cells.iter().map(|cell| Unit(u32::from_le_bytes(*cell))).collect();
         let replacements = rest.get(size..).unwrap_or_default().to_vec();
+        // A value may point anywhere, so that a replacement is a piece between zero bytes or the end of one.
+        let longest = replacements.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(0);
+        if longest > MAX_RULE {
+            return Err(damaged(format!("a replacement has {longest} bytes, expected at most {MAX_RULE}")));
+        }
         let mut map = CharsMap { units, replacements, ascii: Vec::new() };
         map.ascii = (0..128).map(|byte| map.start(byte)).collect();
         Ok(map)
@@ -88,11 +98,11 @@ impl CharsMap {
         start.is_some_and(|start| !start.alone && next < 128 && start.before >> next & 1 == 0)
     }
 
-    /// Length and replacement of the longest rule that begins `text`.
+    /// Length and replacement of the longest rule of at most [`MAX_RULE`] bytes that begins `text`.
     fn longest(&self, text: &[u8]) -> Option<(usize, &[u8])> {
         let mut node = self.units.first()?.offset();
         let mut longest = None;
-        for (position, byte) in text.iter().enumerate() {
+        for (position, byte) in text.iter().take(MAX_RULE).enumerate() {
             let Some((next, has_value)) = self.step(node, *byte) else { break };
             node = next;
             if has_value && let Some(value) = self.units.get(node) {
@@ -137,7 +147,7 @@ impl CharsMap {
 
 #[cfg(test)]
 mod tests {
-    use super::CharsMap;
+    use super::{CharsMap, MAX_RULE};
 
     /// A trie with the one rule `A` → `bc`, laid out by hand: the root's children start at 1 << 8, `A` lies at
     /// 256 ^ 0x41, its value at the cell that its offset names.
@@ -176,6 +186,36 @@ mod tests {
                 damaged[place] = (state >> 24) as u8;
             }
             CharsMap::new(&damaged).unwrap().apply("zAé\0A The quick brown fox");
+        }
+    }
+
+    /// A trie whose node after any number of `A`s is the root again: `A`, `AA`, … have no end.
+    #[test]
+    fn rules_of_a_cyclic_trie_are_bounded() {
+        let mut bytes = table();
+        let place = 256 ^ 0x41;
+        // The child's cells are the root's, 256, which holds the value.
+        for (cell, unit) in [(place, (0x41 << 10) | (1 << 8) | 0x41), (256, (1u32 << 31) | 2)] {
+            bytes[4 + cell * 4..8 + cell * 4].copy_from_slice(&unit.to_le_bytes());
+        }
+        let charsmap = CharsMap::new(&bytes).unwrap();
+        let text = "A".repeat(1000);
+        assert_eq!(charsmap.longest(text.as_bytes()).map(|(length, _)| length), Some(MAX_RULE));
+        assert_eq!(charsmap.apply(&text), "bc".repeat(4));
+    }
+
+    #[test]
+    fn replacements_are_bounded() {
+        for (length, fits) in [(MAX_RULE, true), (MAX_RULE + 1, false), (100_000, false)] {
+            for end in ["\0", ""] {
+                let mut bytes = table();
+                bytes.extend("y".repeat(length).bytes().chain(end.bytes()));
+                let found = CharsMap::new(&bytes);
+                assert_eq!(found.is_ok(), fits, "{length}");
+                if let Err(error) = found {
+                    assert!(error.to_string().contains("expected at most 256"), "{error}");
+                }
+            }
         }
     }
 }

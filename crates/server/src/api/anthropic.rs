@@ -76,7 +76,15 @@ pub fn to_chat(fields: &Fields) -> ApiResult<Fields> {
     }
     if let Some(choice) = fields.object(&["tool_choice"])? {
         let kind = choice.get("type").cloned().unwrap_or(Value::Null);
+        let kind = match kind.as_str() {
+            Some("any") => json!("required"),
+            Some("tool") => json!({ "type": "function", "function": { "name": choice.get("name") } }),
+            _ => kind,
+        };
         members.insert("tool_choice".into(), kind);
+        if let Some(single) = choice.get("disable_parallel_tool_use").and_then(Value::as_bool) {
+            members.insert("parallel_tool_calls".into(), json!(!single));
+        }
     }
     members.insert("messages".into(), Value::Array(messages));
     Ok(Fields(members))

@@ -23,6 +23,9 @@ pub async fn completion(app: Arc<App>, call: Call) -> ApiResult<Response> {
         .prepare(&app, |app, fields| {
             let (name, value) = fields.get(&["prompt"]).ok_or_else(|| missing("prompt"))?;
             let prompts = prompt::prompts(name, value, &app.served.tokenizer)?;
+            if let Some(warning) = prompt::doubled(&app.served.tokenizer, &prompts) {
+                app.front.options.warnings.say(&warning);
+            }
             let probable =
                 fields.integer(&["n_probs", "logprobs"], 0..=MOST_PROBABLE)?.filter(|count| *count > 0);
             let plan = Plan::new(app, fields, prompts, probable.map(|count| count as usize), &["stop"])?;

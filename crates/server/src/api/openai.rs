@@ -14,7 +14,7 @@ use crate::generate::{Ending, Output, Reason, Scored};
 use crate::parts::{Parts, Wanted};
 use crate::plan::{Plan, members};
 use crate::stream::{Frame, Protocol, answer, timings};
-use crate::{chat, edge::Call, probabilities, prompt};
+use crate::{chat, edge::Call, probabilities, prompt, tool_choice};
 
 /// `POST /v1/completions`.
 pub async fn completions(app: Arc<App>, call: Call) -> ApiResult<Response> {
@@ -22,6 +22,9 @@ pub async fn completions(app: Arc<App>, call: Call) -> ApiResult<Response> {
         .prepare(&app, |app, fields| {
             let (name, value) = fields.get(&["prompt"]).ok_or_else(|| missing("prompt"))?;
             let prompts = prompt::prompts(name, value, &app.served.tokenizer)?;
+            if let Some(warning) = prompt::doubled(&app.served.tokenizer, &prompts) {
+                app.front.options.warnings.say(&warning);
+            }
             if fields.boolean(&["echo"])?.unwrap_or(false) {
                 return Err(ApiError::invalid("field 'echo' is not supported yet"));
             }
@@ -50,15 +53,7 @@ pub async fn chat_completions(app: Arc<App>, call: Call) -> ApiResult<Response> 
 /// The plan of a request with `messages`, and what tells the parts of each answer apart.
 pub fn chat_plan(app: &App, fields: &Fields, stop_fields: &[&str]) -> ApiResult<(Plan, Vec<Parts>)> {
     let wanted = Wanted::new(fields)?;
-    match fields.get(&["tool_choice"]) {
-        None => {}
-        Some((_, Value::String(choice))) if choice == "auto" || choice == "none" => {}
-        Some((_, other)) => {
-            let message =
-                format!("field 'tool_choice': {other} is not supported yet, only auto and none are");
-            return Err(ApiError::invalid(message));
-        }
-    }
+    let choice = tool_choice::read(fields)?;
     let text = chat::render(app, fields)?;
     let asked = fields.boolean(&["logprobs"])?.unwrap_or(false);
     let top = fields.integer(&["top_logprobs", "n_probs"], 0..=20)?;
@@ -72,6 +67,9 @@ pub fn chat_plan(app: &App, fields: &Fields, stop_fields: &[&str]) -> ApiResult<
     };
     let mut plan = Plan::new(app, fields, vec![chat::tokens(app, &text)], probable, stop_fields)?;
     plan.shown = wanted.shown(app, &text);
+    if let Some(grammar) = tool_choice::grammar(app, fields, &choice, &text)? {
+        plan.requests.iter_mut().for_each(|request| request.grammar = Some(grammar.clone()));
+    }
     let parts = plan.requests.iter().map(|_| wanted.parts(app, &text)).collect();
     Ok((plan, parts))
 }

@@ -122,6 +122,7 @@ struct Responses {
     /// What the request said of tools, repeated in the answer.
     tools: Value,
     tool_choice: Value,
+    parallel: bool,
     items: Vec<Item>,
     /// Whether the last one may get more text.
     open: bool,
@@ -198,6 +199,7 @@ impl Responses {
             parts,
             tools: member("tools").unwrap_or_else(|| json!([])),
             tool_choice: member("tool_choice").unwrap_or_else(|| json!("auto")),
+            parallel: member("parallel_tool_calls").is_none_or(|parallel| parallel != json!(false)),
             items: Vec::new(),
             open: false,
             sequence: 0,
@@ -216,7 +218,7 @@ impl Responses {
         let mut all = members(json!({
             "id": self.names.id, "object": "response", "created_at": self.names.created, "status": status,
             "model": self.names.model, "output": output, "error": null, "incomplete_details": null,
-            "instructions": null, "metadata": {}, "parallel_tool_calls": true, "tool_choice": self.tool_choice,
+            "instructions": null, "metadata": {}, "parallel_tool_calls": self.parallel, "tool_choice": self.tool_choice,
             "tools": self.tools, "temperature": null, "top_p": null,
         }));
         if let Some(ending) = ending {

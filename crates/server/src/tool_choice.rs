@@ -1,0 +1,126 @@
+//! Whether and which functions an answer must call: `tool_choice` and `parallel_tool_calls`, enforced by a grammar in the
+//! model's own way of writing calls.
+
+use puna_chat::dialects::{Demand, Start, Tool, Tools};
+use puna_grammar::{Grammar, Patience, Trigger, lark_schema};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::fields::Fields;
+use crate::grammar;
+
+/// What `tool_choice` says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// The model decides.
+    Auto,
+    /// No calls.
+    None,
+    /// At least one call.
+    Required,
+    /// Calls of this function.
+    Function(String),
+}
+
+/// Reads `tool_choice` and checks that what it asks for can be called.
+pub fn read(fields: &Fields) -> ApiResult<Choice> {
+    let choice = match fields.get(&["tool_choice"]) {
+        None => Choice::Auto,
+        Some((_, Value::String(text))) => match text.as_str() {
+            "auto" => Choice::Auto,
+            "none" => Choice::None,
+            "required" => Choice::Required,
+            other => return Err(refused(&format!("'{other}', expected auto, none, required or a function"))),
+        },
+        Some((_, object @ Value::Object(_))) => {
+            match (object["type"].as_str(), object["function"]["name"].as_str()) {
+                (Some("function"), Some(name)) => Choice::Function(name.to_owned()),
+                _ => return Err(refused(&format!("{object}, expected the type function and its name"))),
+            }
+        }
+        Some((_, other)) => return Err(refused(&format!("{other}, expected a string or an object"))),
+    };
+    let tools = declared(fields)?;
+    match &choice {
+        Choice::Required if tools.is_empty() => Err(refused("required, but there are no tools")),
+        Choice::Function(name) if !tools.iter().any(|tool| tool.name == *name) => {
+            Err(refused(&format!("no tool is named '{name}'")))
+        }
+        _ => Ok(choice),
+    }
+}
+
+fn refused(problem: &str) -> ApiError {
+    ApiError::invalid(format!("field 'tool_choice': {problem}"))
+}
+
+fn declared(fields: &Fields) -> ApiResult<Vec<Tool>> {
+    Ok(Tools::from_json(fields.list(&["tools"])?.map_or(&[][..], Vec::as_slice)).0)
+}
+
+/// The grammar for answers to this prompt, if calls are to be held to one. Where the model decides, it begins with a
+/// call.
+pub fn grammar(app: &App, fields: &Fields, choice: &Choice, prompt: &str) -> ApiResult<Option<Grammar>> {
+    let parallel = fields.boolean(&["parallel_tool_calls"])?.unwrap_or(true);
+    let required = matches!(choice, Choice::Required | Choice::Function(_));
+    let mut tools = declared(fields)?;
+    if let Choice::Function(name) = choice {
+        tools.retain(|tool| tool.name == *name);
+    }
+    let own = app.served.defaults.grammar.is_some();
+    if *choice == Choice::None || tools.is_empty() || (own && !required) {
+        return Ok(None);
+    }
+    let strict = |name: &str| {
+        let listed = fields.get(&["tools"]).and_then(|(_, tools)| tools.as_array());
+        let mut functions = listed.into_iter().flatten().map(|tool| tool.get("function").unwrap_or(tool));
+        functions.any(|function| function["name"] == name && function["strict"] == true)
+    };
+    for tool in &mut tools {
+        tool.parameters = match &tool.parameters {
+            Value::Null => json!({ "type": "object" }),
+            schema => match lark_schema(schema) {
+                Ok(schema) => schema,
+                Err(error) if strict(&tool.name) => {
+                    let message = format!("field 'tools': the parameters of '{}': {error}", tool.name);
+                    return Err(ApiError::invalid(message));
+                }
+                // Any arguments are better than no answer because of one tool in thirty.
+                Err(_) => json!({ "type": "object" }),
+            },
+        };
+    }
+    let answer = grammar::schema(fields)?.filter(|_| !required);
+    let answer = match answer.as_ref().map(lark_schema) {
+        None => None,
+        Some(Ok(schema)) => Some(schema),
+        Some(Err(error)) => return Err(ApiError::invalid(format!("field 'response_format': {error}"))),
+    };
+    let asked = Demand { tools: &tools, parallel, required, answer: answer.as_ref() };
+    let (text, starts) = app.speech.demand(prompt, &asked, &app.served.tokenizer);
+    let forced = required || answer.is_some();
+    if !forced && starts.is_empty() {
+        return Ok(None);
+    }
+    let made = app.grammars.calls(&app.served.tokenizer, text);
+    let made = match made {
+        Err(error) if forced => return Err(ApiError::invalid(format!("field 'tools': {error}"))),
+        Err(error) => {
+            app.front.options.warnings.say(&format!("calls are not held to their schemas: {error}"));
+            return Ok(None);
+        }
+        Ok(grammar) => grammar,
+    };
+    if forced {
+        return Ok(Some(made));
+    }
+    let trigger = |start| match start {
+        Start::Word(text) => Trigger::Word(text),
+        Start::Pattern(text) => Trigger::Pattern(text),
+    };
+    let triggers: Vec<Trigger> = starts.into_iter().map(trigger).collect();
+    let patience = Patience { passage: app.speech.passage(prompt), lenient: true };
+    let lazy = made.lazy_with(&triggers, patience);
+    lazy.map(Some).map_err(|error| ApiError::invalid(format!("field 'tools': {error}")))
+}
