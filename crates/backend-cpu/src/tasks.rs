@@ -11,6 +11,7 @@ use crate::pool::{Scratch, Stage};
 use crate::recurrent_tasks::{BlockAttentionTask, RecurrentTask};
 use crate::row_ops::{Prepared, RowOp};
 use puna_backend::arena::SlotId;
+use puna_quant::DType;
 
 /// One stage of a program.
 #[derive(Debug)]
@@ -278,6 +279,9 @@ impl MatMulTask {
 impl AttentionTask {
     fn run(&self, bound: &Bound<'_>, chunk: usize, scratch: &mut Scratch<'_>, merge: bool) {
         let frame = bound.frame;
+        let cache = frame.caches.cache(self.state);
+        // Who asks for a cache of f32 wants what its numbers say, not what BF16 leaves of them.
+        let exact_cache = cache.keys().format().dtype() == DType::F32;
         let attention = Attention {
             heads: self.heads,
             scale: self.scale,
@@ -286,7 +290,7 @@ impl AttentionTask {
             sinks: self.sinks.map(|sinks| frame.weights.vector(sinks)),
             alibi: self.alibi.as_deref(),
             relative: self.relative.as_deref(),
-            matrix_unit: frame.weights.may_round(),
+            matrix_unit: frame.weights.may_round() && !exact_cache,
         };
         let plan = &bound.plans[self.plan];
         let output = frame.rows_mut(self.out);
@@ -294,7 +298,6 @@ impl AttentionTask {
             attention.merge(frame.features, plan, &output, bound.partials, chunk, scratch.floats());
             return;
         }
-        let cache = frame.caches.cache(self.state);
         let inputs = Inputs {
             queries: frame.rows(self.queries),
             keys: cache.keys(),
