@@ -343,7 +343,7 @@ macro_rules! fixed {
     };
 }
 
-const ONE_DEVICE: &str = "there is no device but the CPU yet";
+const ONE_DEVICE: &str = "a model runs as a whole on the device of --device";
 
 static GENERAL: &[Flag<Bench>] = &[
     Flag::action("-h --help", "Print this help", Action::Help),

@@ -480,6 +480,8 @@ pub struct Chat {
     pub template_values: Option<String>,
     /// Reasoning of models that can switch it.
     pub reasoning: Toggle,
+    /// A server tells reasoning apart from content.
+    pub separate_reasoning: bool,
 }
 
 impl Default for Chat {
@@ -502,6 +504,7 @@ impl Default for Chat {
             template_file: None,
             template_values: None,
             reasoning: Toggle::Auto,
+            separate_reasoning: true,
         }
     }
 }

@@ -90,6 +90,8 @@ pub struct Defaults {
     pub move_parts: usize,
     /// More variables of the chat template.
     pub template_values: Map<String, Value>,
+    /// Tell reasoning in chats apart from content where a request has no `reasoning_format`.
+    pub reasoning: bool,
     /// Continue a conversation's last message if it is the assistant's.
     pub prefill: bool,
     /// Tokens of the text around a gap that are read: three quarters before it, a quarter after it.
@@ -111,6 +113,7 @@ impl Default for Defaults {
             reuse: true,
             move_parts: 0,
             template_values: Map::new(),
+            reasoning: true,
             prefill: true,
             infill: 2048,
             suffix_first: false,

@@ -26,10 +26,12 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// As a request says: reasoning unless `reasoning_format` is `none`, calls if there are tools.
-    pub fn new(fields: &Fields) -> ApiResult<Self> {
+    /// As a request says: reasoning unless `reasoning_format` is `none` (without the field `reasoning` decides), calls
+    /// if there are tools.
+    pub fn new(fields: &Fields, reasoning: bool) -> ApiResult<Self> {
         let reasoning = match fields.text(&["reasoning_format"])? {
-            None | Some("auto" | "deepseek") => true,
+            None => reasoning,
+            Some("auto" | "deepseek") => true,
             Some("none") => false,
             Some(other) => {
                 let message = format!("field 'reasoning_format': '{other}', expected none, auto or deepseek");

@@ -320,6 +320,25 @@ fn tokens_and_templates() {
 }
 
 #[test]
+fn reasoning_goes_where_the_flag_or_the_request_says() {
+    let template = format!("{TEMPLATE}{{# <think></think> #}}");
+    let model = Scripted::new(2000, 2).script("call", bytes("<think>hm</think>\nI look."));
+    let mut served = served(model, 16, tokenizer(), &template);
+    served.defaults.reasoning = false;
+    let client = Client::new(puna_server::Server::start(served, options()).unwrap());
+    let mut body = json!({"messages": [{"role": "user", "content": "@call:"}]});
+    let message = |body: &Value| {
+        client.post("/v1/chat/completions", body.clone()).ok()["choices"][0]["message"].clone()
+    };
+    let whole = message(&body);
+    assert_eq!(whole["content"], "<think>hm</think>\nI look.");
+    assert!(whole.get("reasoning_content").is_none());
+    body["reasoning_format"] = json!("deepseek");
+    let apart = message(&body);
+    assert_eq!((&apart["reasoning_content"], &apart["content"]), (&json!("hm"), &json!("I look.")));
+}
+
+#[test]
 fn c16_reasoning_and_calls_in_chats() {
     let answer =
         "<think>hm</think>\nI look.\n<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":1}}</tool_call>";

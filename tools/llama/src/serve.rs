@@ -183,6 +183,7 @@ fn served(
         reuse: config.server.cache_prompt,
         move_parts: config.server.cache_reuse as usize,
         template_values: renderer.values,
+        reasoning: config.chat.separate_reasoning,
         prefill: config.server.prefill,
         infill: config.context.batch as usize,
         suffix_first: config.server.suffix_first,

@@ -123,10 +123,13 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::value(
         "--reasoning-format",
         "FORMAT",
-        "Only none and auto so far: reasoning is printed as it comes",
-        |_, v| match choice(v, &["none", "auto", "deepseek", "deepseek-legacy"])? {
-            "none" | "auto" => Ok(()),
-            other => Err(format!("{other} is not supported yet")),
+        "Where a server puts reasoning: none (in the content), auto or deepseek (in reasoning_content); elsewhere it is printed as it comes",
+        |c: &mut Config, v| match choice(v, &["none", "auto", "deepseek", "deepseek-legacy"])? {
+            "deepseek-legacy" => Err("deepseek-legacy is not supported yet".into()),
+            format => {
+                c.chat.separate_reasoning = format != "none";
+                Ok(())
+            }
         },
     )
     .env("LLAMA_ARG_THINK")

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::flag::{Flag, ToolSet};
 use crate::values::{TOGGLE_WORDS, boolean, choice, integer, integers, number};
 
-const ONE_DEVICE: &str = "there is no device but the CPU yet";
+const ONE_DEVICE: &str = "a model runs as a whole on the device of --device";
 
 /// A number, -1 and `auto`, or `all`.
 fn gpu_layers(value: &str) -> Result<(), String> {

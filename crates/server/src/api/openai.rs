@@ -52,7 +52,7 @@ pub async fn chat_completions(app: Arc<App>, call: Call) -> ApiResult<Response> 
 
 /// The plan of a request with `messages`, and what tells the parts of each answer apart.
 pub fn chat_plan(app: &App, fields: &Fields, stop_fields: &[&str]) -> ApiResult<(Plan, Vec<Parts>)> {
-    let wanted = Wanted::new(fields)?;
+    let wanted = Wanted::new(fields, app.served.defaults.reasoning)?;
     let choice = tool_choice::read(fields)?;
     let text = chat::render(app, fields)?;
     let asked = fields.boolean(&["logprobs"])?.unwrap_or(false);
