@@ -7,7 +7,7 @@ use arithmetic::*;
 use common::*;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use puna_engine::{Aids, DiskCache, Engine, EngineOptions, Request};
 
@@ -165,13 +165,23 @@ fn killing_the_program_leaves_nothing_wrong() {
     let mut served = 0;
     for round in 0..8 {
         let program = std::env::current_exe().unwrap();
+        let started = SystemTime::now();
         let mut child = Command::new(program)
             .args(["--exact", "is_killed_by_another_test", "--test-threads=1"])
             .env("PUNA_TEST_FOLDER", folder.path())
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(60 + 17 * round));
+        // Killed some time after it wrote its first file: a machine may be slow to start a program.
+        let written = || {
+            let entries = std::fs::read_dir(folder.path()).unwrap().flatten();
+            let times = entries.filter_map(|entry| entry.metadata().ok()?.modified().ok());
+            times.max().is_some_and(|time| time > started)
+        };
+        while !written() && started.elapsed().is_ok_and(|waited| waited < Duration::from_secs(20)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(17 * round));
         // On Unix this is signal 9.
         child.kill().unwrap();
         child.wait().unwrap();

@@ -3,12 +3,15 @@
 use super::{OpDef, are_by_token, expect_inputs, shape_error};
 use crate::{Array, Dim, Element, GraphError, Symbol, Type, evaluate::Context};
 
+/// The widest row of [`Features`], far above any model's.
+const MOST_FEATURES: u32 = 1 << 20;
+
 /// Input: tokens `[Tokens]`, of which only the number matters. Result: `[Tokens, width]`, the numbers that
 /// [`crate::Step::features`] brings, and zeros for rows without any. What a draft head reads of the model that it drafts for
 /// (Li et al., arXiv 2503.01840).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
-    /// Numbers in a row.
+    /// Numbers in a row, 1 to 2²⁰.
     pub width: u32,
 }
 
@@ -17,6 +20,10 @@ impl OpDef for Features {
         expect_inputs("Features", inputs, 1..=1, "tokens")?;
         if inputs[0].shape[..] != [Dim::Of(Symbol::Tokens)] {
             return Err(shape_error("Features", inputs, "it needs one integer for each token"));
+        }
+        // No weight stands behind the width, so nothing else bounds what a step allocates.
+        if self.width == 0 || self.width > MOST_FEATURES {
+            return Err(shape_error("Features", inputs, "it makes rows of 1 to 1048576 numbers"));
         }
         Ok(Type::f32(vec![Dim::Of(Symbol::Tokens), Dim::Fixed(self.width)]))
     }
