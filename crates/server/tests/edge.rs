@@ -341,8 +341,8 @@ fn heads_have_limits_in_size_and_time() {
     }
     // One that sends a byte now and then, and ones that send nothing, are left; others are served meanwhile.
     let begin = Instant::now();
-    let mut slow = TcpStream::connect(client.address()).unwrap();
     let idle: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(client.address()).unwrap()).collect();
+    let mut slow = TcpStream::connect(client.address()).unwrap();
     let mut sent = 0;
     while slow.write_all(b"G").is_ok() && begin.elapsed() < Duration::from_secs(5) {
         std::thread::sleep(Duration::from_millis(50));

@@ -337,6 +337,9 @@ fn keys_limits_and_the_log_are_the_routers() {
     ask("s1", "one").ok();
     ask("s1", "two").ok();
     eventually("the router hears of the tokens", 5 * SECOND, || ask("s1", "one").status == 429);
+    eventually("the models' processes write their lines", 5 * SECOND, || {
+        std::fs::read_to_string(&log).unwrap().matches("\"status\":200").count() == 3
+    });
     drop(client);
     let text = std::fs::read_to_string(&log).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -215,9 +215,10 @@ fn clients_that_do_not_read_are_left_and_delay_nobody() {
         move || read_slowly(&mut stream, bytes, pause, 5 * SECOND)
     };
     let (never, trickle) = (pace(0, SECOND / 10), pace(10, SECOND / 10));
-    let megabyte = pace(20_000, SECOND / 50);
+    // Slow, but the system tells the server of room more often than once a second.
+    let steady = pace(200_000, SECOND / 50);
     std::thread::scope(|scope| {
-        let readers = [scope.spawn(never), scope.spawn(trickle), scope.spawn(megabyte)];
+        let readers = [scope.spawn(never), scope.spawn(trickle), scope.spawn(steady)];
         let (until, mut longest) = (Instant::now() + 5 * SECOND, Duration::ZERO);
         while Instant::now() < until {
             let start = Instant::now();
