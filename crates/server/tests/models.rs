@@ -77,9 +77,7 @@ fn recorded_on(backend: Arc<dyn Backend>) {
 #[test]
 fn recorded_continuations() {
     recorded_on(Arc::new(Reference));
-    recorded_on(Arc::new(
-        Cpu::new(CpuOptions { threads: 2, deterministic: true, ..CpuOptions::default() }).unwrap(),
-    ));
+    recorded_on(Arc::new(Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap()));
 }
 
 /// With `deterministic` 32 equal requests at once get equal answers: cold, from the cache, and with guesses.
@@ -153,8 +151,8 @@ fn a_real_model_answers_eight_clients() {
     let file = Arc::new(File::open(&path, &OpenOptions::default()).unwrap());
     let tokenizer = Tokenizer::from_metadata(&file.metadata).unwrap().unwrap();
     let source = file.metadata.optional_str("tokenizer.chat_template").unwrap().unwrap().to_owned();
-    let backends: [Arc<dyn Backend>; 1] =
-        [Arc::new(Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap())];
+    let options = CpuOptions { threads: 2, deterministic: true, ..CpuOptions::default() };
+    let backends: [Arc<dyn Backend>; 1] = [Arc::new(Cpu::new(options).unwrap())];
     let options = ModelOptions { context: 4096, sequences: 4, outputs: 4, ..ModelOptions::default() };
     let model = Model::load(file, &backends, &Placement::default(), &options, &mut |_| true).unwrap();
     // A row's result does not depend on what shares its step; small steps mix requests more.
