@@ -62,7 +62,7 @@ def main(folder, llama):
             for name, found in (("together", together), ("alone", alone)):
                 cosines = (found * want).sum(1) / np.linalg.norm(found, axis=1); worst = min(worst, cosines.min())
                 print(kind, name, " ".join(f"{c:.7f}" for c in cosines))
-    print(f"smallest cosine {worst:.7f}"); return worst < 0.9999
+    print(f"smallest cosine {worst:.7f}"); return int(worst < 0.9999)
 
 
 if __name__ == "__main__":
