@@ -235,7 +235,8 @@ fn content<H>(route: &Route<H>, kind: &str) -> Value {
     if streams && route.method == "POST" {
         let stream =
             if route.paths[0].starts_with("/api/") { "application/x-ndjson" } else { "text/event-stream" };
-        kinds.insert(stream.into(), json!({ "schema": { "type": "string" } }));
+        // No schema: readers of descriptions differ on whether it is of an event, a line or the whole.
+        kinds.insert(stream.into(), json!({}));
     }
     Value::Object(kinds)
 }
