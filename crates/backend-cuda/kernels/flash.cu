@@ -470,6 +470,18 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
             factors[w] = most == -INFINITY ? 0.0f : exp2f(most - best);
             total += factors[w] * stats[(w * 16 + h) * 2 + 1];
         }
+        if (parts == 1) {
+            // There is nothing to join.
+            float sink = sinks ? sinks[first_head + h] * 1.4426950408889634f : -INFINITY, top = fmaxf(best, sink);
+            float rest = best == -INFINITY ? 0.0f : exp2f(best - top);
+            float inverse = best == -INFINITY ? 0.0f : rest / (total * rest + (sinks ? exp2f(sink - top) : 0.0f));
+            for (int d = threadIdx.x; d < D; d += FLASH_THREADS) {
+                float sum = 0.0f;
+                for (int w = 0; w < 4; w++) sum += factors[w] * results[(w * 16 + h) * D + d];
+                out[((long long)row * heads + first_head + h) * D + d] = sum * inverse;
+            }
+            continue;
+        }
         long long number = ((long long)row * heads + first_head + h) * splits + blockIdx.z;
         for (int d = threadIdx.x; d < D; d += FLASH_THREADS) {
             float sum = 0.0f;
@@ -478,11 +490,12 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
         }
         if (threadIdx.x == 0) *(float2*)(part_stats + number * 2) = make_float2(best, total);
     }
+    if (parts == 1) return;
     __shared__ int is_last;
     __threadfence();
     __syncthreads();
     int counter = row * gridDim.y + blockIdx.y;
-    if (threadIdx.x == 0) is_last = parts == 1 || atomicAdd(counters + counter, 1) == parts - 1;
+    if (threadIdx.x == 0) is_last = atomicAdd(counters + counter, 1) == parts - 1;
     __syncthreads();
     if (!is_last) return;
     __threadfence();

@@ -64,6 +64,7 @@ template <int CODE, int SCALE, int OFFSET> struct Format {
     // Signed codes; others are unsigned, and SHIFT is subtracted from them.
     static constexpr bool SIGNED = CODE == CODE8 || CODE == TABLE4;
     static constexpr int SHIFT = OFFSET;
+    static constexpr bool SUPER_AFFINE_SCALES = SCALE == SUPER_AFFINE, SUPER_HALVES_SCALES = SCALE == SUPER_HALVES;
 
     // Bytes of a block; where planes begin in it; pieces of 16 bytes that a lane has of a row's codes.
     static constexpr int BLOCK = 16 * (CODE_BYTES + HIGH_BYTES + 8 * SCALE_BYTES + SUPER_BYTES);

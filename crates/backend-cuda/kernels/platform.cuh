@@ -200,12 +200,6 @@ template <class A> struct std_is_same<A, A> {
 template <int A, int B> struct most_of {
     static constexpr int value = A > B ? A : B;
 };
-template <bool FIRST, class A, class B> struct either {
-    typedef A type;
-};
-template <class A, class B> struct either<false, A, B> {
-    typedef B type;
-};
 template <class T> struct pointed_by;
 template <class T> struct pointed_by<T*> {
     typedef T type;

@@ -1,6 +1,6 @@
 // Products of a matrix with one row of activations on Hopper: weights come through rings in shared memory, one for each warp,
-// by copies that run on their own. A block takes less than half of a processor, so that the next launch fills its rings while
-// this one drains. Warps share a block's tiles evenly, to the group of 256 columns; what several of them have of a tile is
+// by copies that run on their own. A block takes less than half of the shared memory, so that the next launch fills its rings
+// while this one drains. Warps share a block's tiles evenly, to the group of 256 columns; what several of them have of a tile is
 // joined in their order.
 #include "bytes.cuh"
 #include "functions.cuh"
@@ -10,14 +10,94 @@
 // Copies that are under way for a warp, at most.
 #define STREAM_MOST 8
 
-// Adds the products of a block in shared memory.
-template <class L, class F, class G> DEVICE void add_block(float sums[2], const unsigned char* block, const Constants& constants, const Activations& x, int group) {
-    Group<F, G, 1> raw;
+// Sums of a block for rows g and 8 + g, as `add_group` has them, in fewer instructions where scales belong to groups; to be
+// multiplied by `unit_of`.
+template <class L> DEVICE float unit_of() { return L::SUPER_AFFINE_SCALES ? 1.0f / 256.0f : 1.0f; }
+template <class L, class F, class G>
+DEVICE void multiply_block(float sums[2], const Group<F, G, 1>& raw, const Constants& constants, const Activations& x, int group) {
+    int lane = threadIdx.x % 32, t = lane % 4;
+    int first[4] = {0, 0, 0, 0}, second[4] = {0, 0, 0, 0};
+    uint2 b = x.quads[group * 32 + lane];
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        uint32_t low[2], high[2];
+        L::quads(low, raw.codes[0][c / 4], raw.high[0][c / 4], c % 4, c / 4, constants);
+        L::quads(high, raw.codes[1][c / 4], raw.high[1][c / 4], c % 4, c / 4, constants);
+        uint32_t a[4] = {low[0], high[0], low[1], high[1]};
+        int d[4] = {0, 0, 0, 0}, e[4] = {0, 0, 0, 0};
+        if (L::HALVES) {
+            mma_bytes_half(d, a[0], a[1], b.x);
+            mma_bytes_half(e, a[2], a[3], b.y);
+        } else {
+            mma_bytes(d, a, b.x, b.y);
+        }
+        bool mine = t == c / 2;
+        first[c % 2] = mine ? d[c % 2] : first[c % 2];
+        first[2 + c % 2] = mine ? d[2 + c % 2] : first[2 + c % 2];
+        if (L::HALVES) {
+            second[c % 2] = mine ? e[c % 2] : second[c % 2];
+            second[2 + c % 2] = mine ? e[2 + c % 2] : second[2 + c % 2];
+        }
+    }
+    float4 meta[2] = {x.meta[group * 8 + 2 * t], x.meta[group * 8 + 2 * t + 1]};
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if (L::SUPER_AFFINE_SCALES) {
+            // The word has scale and minimum of both chunks, in bytes; the group's numbers are taken 256 times.
+            uint32_t super = scale_halves(raw.super[r], L::TIMES_256, 0);
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t both = scale_halves(subtract_halves(bytes_as_halves(raw.scale[r][0], i), 0x64006400u), super, 0);
+                float scale = half_to_float((uint16_t)both) * (float)first[2 * r + i];
+                sum += meta[i].x * scale - half_to_float((uint16_t)(both >> 16)) * meta[i].w;
+            }
+            sums[r] = sum;
+        } else if (L::SUPER_HALVES_SCALES) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t pair = raw.scale[r][0] >> (16 * i);
+                sum += (float)(int8_t)pair * (meta[i].x * (float)first[2 * r + i] - L::SHIFT * meta[i].y);
+                sum += (float)(int8_t)(pair >> 8) * (meta[i].x * (float)second[2 * r + i] - L::SHIFT * meta[i].z);
+            }
+            sums[r] = sum * (half_to_float((uint16_t)raw.super[r]) * constants.factor);
+        } else {
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                Scales s = L::scales(L::scale_of(raw.scale[r], i), raw.super[r], constants);
+                float product = s.scale[0] * (float)first[2 * r + i];
+                if (L::HALVES) product += s.scale[1] * (float)second[2 * r + i];
+                sum += meta[i].x * product;
+                if (L::SHIFT != 0) {
+                    s.minimum[0] -= L::SHIFT * s.scale[0];
+                    s.minimum[1] -= L::SHIFT * s.scale[1];
+                }
+                if (L::MINIMUM || L::SHIFT != 0)
+                    sum += L::HALVES ? s.minimum[0] * meta[i].y + s.minimum[1] * meta[i].z : s.minimum[0] * meta[i].w;
+            }
+            sums[r] = sum;
+        }
+    }
+}
+
+// The products of one block or of two at once, which hide each other's waits. `release` is called when they were read.
+template <class L, class F, class G, class R>
+DEVICE void multiply_blocks(float one[2], float other[2], const unsigned char* block, const unsigned char* next, bool two, const Constants& constants,
+                            const Activations& x, int group, int next_group, R release) {
+    Group<F, G, 1> raw, more;
     raw.template load<L, FromShared>(block);
-    float all[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    add_group<L, F, G, 1>(all, raw, constants, x, group);
-    sums[0] += all[0];
-    sums[1] += all[1];
+    if (two) {
+        more.template load<L, FromShared>(next);
+        release();
+        multiply_block<L, F, G>(one, raw, constants, x, group);
+        multiply_block<L, F, G>(other, more, constants, x, next_group);
+    } else {
+        release();
+        multiply_block<L, F, G>(one, raw, constants, x, group);
+        other[0] = other[1] = 0.0f;
+    }
 }
 
 // Parameters as of matvec.cu, without those of experts; `stages` says how many copies of `stage_bytes` a warp has room for.
@@ -76,7 +156,8 @@ DEVICE void stream(const unsigned char* w0, const unsigned char* w1, const unsig
         SharedPlace barrier = full + 8 * ahead_stage;
         barrier_expect(barrier, bytes);
         copy_bulk(shared_place(ring + ahead_stage * stage_bytes), from, bytes, barrier);
-        ahead++;
+        // The next launch begins to fetch when this one has asked for all it needs.
+        if (++ahead == end) let_next_start();
         if (++ahead_stage == stages) ahead_stage = 0;
         if (++ahead_unit == per_item) {
             ahead_unit = 0;
@@ -95,7 +176,6 @@ DEVICE void stream(const unsigned char* w0, const unsigned char* w1, const unsig
 #pragma unroll 1
         for (int i = 0; i < stages && ahead < end; i++) copy();
     }
-    let_next_start();
     quantise_rows<STREAM_WARPS>(a, x, 1, 1, chunks, norm, epsilon, []() { wait_for_previous(); });
 
     auto write = [&](int matrix, int row, float sum, float value, const float* early) {
@@ -127,27 +207,39 @@ DEVICE void stream(const unsigned char* w0, const unsigned char* w1, const unsig
     bool whole = unit == 0;
     int row, matrix = matrix_of(item, row);
 #pragma unroll 1
-    for (int now = begin; now < end; now++) {
+    for (int now = begin; now < end;) {
+        // Two units at once, of a gated unit those of gate and value.
+        bool two = now + 1 < end && unit + 1 < per_item && (!glu || unit % 2 == 0);
+        int next = stage + 1 == stages ? 0 : stage + 1;
         barrier_wait(full + 8 * stage, round);
-        const unsigned char* block = ring + stage * stage_bytes;
-        int group = glu ? unit / 2 : unit;
-        float found_here[2] = {0.0f, 0.0f};
-        if (std_is_same<F, G>::value || matrix < split) add_block<F, F, G>(found_here, block, constants, a, group);
-        else add_block<G, F, G>(found_here, block, constants, a, group);
-        bool second = glu && unit % 2;
+        if (two) barrier_wait(full + 8 * next, next == 0 ? round ^ 1 : round);
+        int group = glu ? unit / 2 : unit, next_group = glu ? group : group + 1;
+        float one[2], more[2];
+        bool is_first = std_is_same<F, G>::value || matrix < split;
+        auto release = [&]() {
+            __syncwarp();
+            if (lane != 0) return;
+            if (ahead < end) copy();
+            if (two && ahead < end) copy();
+        };
+        if (is_first) multiply_blocks<F, F, G>(one, more, ring + stage * stage_bytes, ring + next * stage_bytes, two, constants, a, group, next_group, release);
+        else multiply_blocks<G, F, G>(one, more, ring + stage * stage_bytes, ring + next * stage_bytes, two, constants, a, group, next_group, release);
+        bool value_only = glu && unit % 2;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            sums[r] += second ? 0.0f : found_here[r];
-            values[r] += second ? found_here[r] : 0.0f;
+            sums[r] += value_only ? 0.0f : glu ? one[r] : one[r] + more[r];
+            values[r] += value_only ? one[r] : glu ? more[r] : 0.0f;
         }
-        __syncwarp();
-        if (lane == 0 && ahead < end) copy();
-        if (++stage == stages) {
-            stage = 0;
+        int taken = two ? 2 : 1;
+        now += taken;
+        unit += taken;
+        stage += taken;
+        if (stage >= stages) {
+            stage -= stages;
             round ^= 1;
         }
-        bool done = ++unit == per_item;
-        if (done || now + 1 == end) {
+        bool done = unit == per_item;
+        if (done || now == end) {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 sums[r] += shuffle_xor(sums[r], 1);
@@ -159,7 +251,8 @@ DEVICE void stream(const unsigned char* w0, const unsigned char* w1, const unsig
             }
             if (lane % 4 < 2) {
                 int side = lane % 4;
-                float sum = side ? sums[1] : sums[0], value = side ? values[1] : values[0];
+                float unit_here = is_first ? unit_of<F>() : unit_of<G>();
+                float sum = (side ? sums[1] : sums[0]) * unit_here, value = (side ? values[1] : values[0]) * unit_here;
                 if (done && whole) {
                     write(matrix, row + lane / 4 + 8 * side, sum, value, nullptr);
                 } else {
@@ -190,7 +283,7 @@ DEVICE void stream(const unsigned char* w0, const unsigned char* w1, const unsig
 }
 
 #define STREAM(name, F, G)                                                                                                    \
-    KERNEL BOUNDED(STREAM_THREADS, 2) stream_##name(                                                                          \
+    KERNEL BOUNDED(STREAM_THREADS, 1) stream_##name(                                                                          \
         const unsigned char* w0, const unsigned char* w1, const unsigned char* w2, int n0, int n1, int n2, int split,         \
         int row_bytes, int other_row_bytes, int chunks, const float* x, const float* norm, float epsilon, float* out0,        \
         float* out1, float* out2, const float* bias0, const float* bias1, const float* bias2, const float* residual, int glu, \

@@ -93,20 +93,9 @@ DEVICE float gate(int function, float x) {
     return __fdividef(x, 1.0f + fast_exp(-inner));
 }
 
-// Room of a warp for blocks of weights, and the barriers that say which are there.
-struct Ring {
-    unsigned char* bytes;
-    SharedPlace barriers;
-    int stages, stage_bytes;
-};
-#define RING_MOST 4
-
 // What a lane has of 128 columns of two rows. `decode` makes fragments of both steps of a chunk: those of columns `4 t` to
 // `4 t + 3` of its 16 columns. What was decoded is loaded again for what comes later.
-template <class F> struct RingRows;
 template <class F> struct QuantisedRows {
-    typedef RingRows<F> Few;
-    static constexpr bool RING = false;
     const unsigned char* from;
     static constexpr int DEPTH = 2;
     struct Half {
@@ -117,8 +106,7 @@ template <class F> struct QuantisedRows {
         from = F::block_of(matrix, min(row, rows - 1), row_bytes, half / 2);
     }
     // Halves of groups are loaded one after the other.
-    DEVICE_MEMBER void fill(const unsigned char*, int, int, int, int, int, const Ring&) {}
-    DEVICE_MEMBER void load(Half& to, int half, int, int) {
+    DEVICE_MEMBER void load(Half& to, int half, int) {
         int lane = threadIdx.x % 32;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -145,56 +133,7 @@ template <class F> struct QuantisedRows {
         }
     }
 };
-// The same by way of a ring in shared memory for each warp, filled by copies that run on their own, which leaves registers for
-// more warps.
-template <class F> struct RingRows : QuantisedRows<F> {
-    typedef typename QuantisedRows<F>::Half Half;
-    static constexpr int DEPTH = 1;
-    static constexpr bool RING = true;
-    const unsigned char* ahead;
-    unsigned char* ring;
-    SharedPlace full;
-    int stages, stage_bytes, stage, round, next, last;
-    // Blocks of the ring begin to be copied: those of the halves from `half` to `end`.
-    DEVICE_MEMBER void fill(const unsigned char* matrix, int row, int rows, int row_bytes, int half, int end, const Ring& from) {
-        ring = from.bytes;
-        full = from.barriers;
-        stages = from.stages;
-        stage_bytes = from.stage_bytes;
-        stage = round = 0;
-        next = half / 2;
-        last = (end + 1) / 2;
-        ahead = F::block_of(matrix, min(row, rows - 1), row_bytes, next);
-        if (threadIdx.x % 32 == 0)
-            for (int i = 0; i < stages && next < last; i++) copy(i);
-    }
-    DEVICE_MEMBER void copy(int to) {
-        barrier_expect(full + 8 * to, F::BLOCK);
-        copy_bulk(shared_place(ring + to * stage_bytes), ahead, F::BLOCK, full + 8 * to);
-        ahead += F::BLOCK;
-        next++;
-    }
-    DEVICE_MEMBER void load(Half& to, int half, int, int end) {
-        int lane = threadIdx.x % 32;
-        barrier_wait(full + 8 * stage, round);
-        const unsigned char* block = ring + stage * stage_bytes;
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            F::template load_half<FromShared>(to.codes[r], to.high[r], block, lane, r, half % 2);
-            F::template load_scales<4, FromShared>(to.scale[r], to.super[r], block, lane / 4 + 8 * r, half % 2 * 4);
-        }
-        if (half % 2 == 0 && half + 1 < end) return;
-        __syncwarp();
-        if (lane == 0 && next < last) copy(stage);
-        if (++stage == stages) {
-            stage = 0;
-            round ^= 1;
-        }
-    }
-};
 template <class F> struct PlainRows {
-    typedef PlainRows Few;
-    static constexpr bool RING = false;
     const unsigned char* from[2];
     static constexpr int DEPTH = 1;
     struct Half {
@@ -205,8 +144,7 @@ template <class F> struct PlainRows {
         for (int r = 0; r < 2; r++)
             from[r] = matrix + (long long)min(row + (int)threadIdx.x % 32 / 4 + 8 * r, rows - 1) * row_bytes + threadIdx.x % 4 * 8;
     }
-    DEVICE_MEMBER void fill(const unsigned char*, int, int, int, int, int, const Ring&) {}
-    DEVICE_MEMBER void load(Half& to, int half, int chunks, int) {
+    DEVICE_MEMBER void load(Half& to, int half, int chunks) {
 #pragma unroll
         for (int chunk = 0; chunk < 4; chunk++) load_chunk(to, half, chunk, chunks);
     }
@@ -238,9 +176,9 @@ template <class F, class G, int UNITS, int MATRICES, int TOKENS, int STAGES>
 DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigned char* w2, int n0, int n1, int n2, int split,
                  int row_bytes, int other_row_bytes, int chunks, const unsigned char* x, int apart, const float* scales, int tokens,
                  float* out0, float* out1, float* out2, const float* bias0, const float* bias1, const float* bias2,
-                 const float* residual, int glu, float* partial, int* counters, int ring_stages, int ring_bytes, Constants constants) {
+                 const float* residual, int glu, float* partial, int* counters, Constants constants) {
     SHARED_BYTES(shared);
-    __shared__ uint64_t full[STAGES], empty[STAGES], weights_full[4 * UNITS * RING_MOST];
+    __shared__ uint64_t full[STAGES], empty[STAGES];
     constexpr int STAGE = TOKENS * 128, ROWS = 64 * MATRICES, WIDE_THREADS = 128 * UNITS;
     unsigned char* tiles = aligned_shared(shared);
     SharedPlace tile_place = shared_place(tiles), full_place = shared_place(full), empty_place = shared_place(empty);
@@ -287,12 +225,6 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
         }
         barrier_fence();
     }
-    int own = threadIdx.x / 32;
-    Ring ring = {tiles + STAGES * STAGE + own * ring_stages * ring_bytes, shared_place(weights_full + own * RING_MOST), ring_stages, ring_bytes};
-    if (lane == 0) {
-        for (int i = 0; i < ring_stages; i++) barrier_start(ring.barriers + 8 * i, 1);
-        barrier_fence();
-    }
     __syncthreads();
     auto copy = [&](int block) {
         int stage = block % STAGES;
@@ -307,11 +239,9 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
 #pragma unroll
         for (int m = 0; m < MATRICES; m++) {
             sources[m].start(from[m], starts[m] + warp * 16, rows, bytes, begin);
-            sources[m].fill(from[m], starts[m] + warp * 16, rows, bytes, begin, end, ring);
-            if (L::RING) continue;
 #pragma unroll
             for (int i = 0; i < DEPTH; i++)
-                if (begin + i < end) sources[m].load(raw[i][m], begin + i, chunks, end);
+                if (begin + i < end) sources[m].load(raw[i][m], begin + i, chunks);
         }
         wait_for_previous();
         if (threadIdx.x == 0)
@@ -322,7 +252,6 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
 #pragma unroll
             for (int i = 0; i < DEPTH; i++) {
                 if (half + i >= end) break;
-                if (L::RING) sources[0].load(raw[i][0], half + i, chunks, end);
 #pragma unroll
                 for (int pair = 0; pair < 2; pair++) {
                     // Fragments of 64 columns are made while other units' products run; registers of products under way must
@@ -339,8 +268,7 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
                             for (int k = 0; k < 8; k++) a[c * 2 + k / 4][m][k % 4] = steps[k / 4][k % 4];
                             if (!L::WHOLE && half + i + DEPTH < end) sources[m].load_chunk(raw[i][m], half + i + DEPTH, pair * 2 + c, chunks);
                         }
-                        if (!L::RING && L::WHOLE && pair == 1 && half + i + DEPTH < end)
-                            sources[m].load(raw[i][m], half + i + DEPTH, chunks, end);
+                        if (L::WHOLE && pair == 1 && half + i + DEPTH < end) sources[m].load(raw[i][m], half + i + DEPTH, chunks);
                     }
                     if (block > 0 && lane == 0) barrier_arrive(empty_place + 8 * (stage > 0 ? stage - 1 : STAGES - 1));
                     if (threadIdx.x == 0 && block > 1 && block - 2 + STAGES < blocks) {
@@ -366,10 +294,8 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
         }
         group_wait<0>();
     };
-    typedef typename either<MATRICES == 1, typename F::Few, F>::type First;
-    typedef typename either<MATRICES == 1, typename G::Few, G>::type Second;
-    if (std_is_same<F, G>::value || matrix < split) run((First*)nullptr);
-    else run((Second*)nullptr);
+    if (std_is_same<F, G>::value || matrix < split) run((F*)nullptr);
+    else run((G*)nullptr);
 
     int last_token = min(TOKENS, tokens - first_token);
     if (gridDim.z > 1) {
@@ -452,20 +378,20 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
         const unsigned char* w0, const unsigned char* w1, const unsigned char* w2, int n0, int n1, int n2, int split,            \
         int row_bytes, int other_row_bytes, int chunks, const unsigned char* x, int apart, const float* scales, int tokens,      \
         float* out0, float* out1, float* out2, const float* bias0, const float* bias1, const float* bias2,                       \
-        const float* residual, int glu, float* partial, int* counters, int ring_stages, int ring_bytes, int t0, int t1, int t2, int t3, float factor) {           \
+        const float* residual, int glu, float* partial, int* counters, int t0, int t1, int t2, int t3, float factor) {           \
         GROUP_BODY((wide<F, G, UNITS, MATRICES, TOKENS, STAGES>(                                                           \
             w0, w1, w2, n0, n1, n2, split, row_bytes, other_row_bytes, chunks, x, apart, scales, tokens, out0, out1, out2,       \
-            bias0, bias1, bias2, residual, glu, partial, counters, ring_stages, ring_bytes,                                                               \
+            bias0, bias1, bias2, residual, glu, partial, counters,                                                               \
             Constants{{(uint32_t)t0, (uint32_t)t1, (uint32_t)t2, (uint32_t)t3}, factor})))                                       \
     }                                                                                                                            \
     REGISTER(wide_##name##_##UNITS##_##TOKENS)
-// For few tokens: up to three blocks of two units share a processor, or one block of four has it, which reads activations less
+// For few tokens: two blocks of two units share a processor, or one block of four has it, which reads activations less
 // often. Then how far ahead activations are fetched, which the host knows, too.
 #define WIDES(name, F, G)               \
-    WIDE(name, F, G, 2, 1, 32, 4, 3)    \
-    WIDE(name, F, G, 4, 1, 32, 6, 1)    \
-    WIDE(name, F, G, 2, 1, 64, 4, 3)    \
-    WIDE(name, F, G, 4, 1, 64, 6, 1)    \
+    WIDE(name, F, G, 2, 1, 32, 8, 2)    \
+    WIDE(name, F, G, 4, 1, 32, 8, 1)    \
+    WIDE(name, F, G, 2, 1, 64, 8, 2)    \
+    WIDE(name, F, G, 4, 1, 64, 8, 1)    \
     WIDE(name, F, G, 2, 2, 128, 8, 1)
 #define QUANTISED_WIDES(name, code, scale, offset) WIDES(name, QuantisedRows<F_##name>, QuantisedRows<F_##name>)
 QUANTISED_FORMATS(QUANTISED_WIDES)

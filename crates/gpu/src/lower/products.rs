@@ -5,7 +5,7 @@ use puna_backend::arena::SlotId;
 use puna_graph::{Node, Op, Operand, Symbol, ValueId, WeightId};
 
 use super::{Arg, Lowering, NULL, ONE, args, extent, fixed_elements, symbol_of};
-use crate::layout::Layout;
+use crate::layout::{self, Layout};
 use crate::weights::Matrix;
 use crate::{Argument, Extent, MatrixUnits, codes};
 
@@ -389,7 +389,8 @@ impl Lowering<'_, '_> {
             return None;
         }
         let groups = first.columns.div_ceil(GROUP_COLUMNS);
-        let stage_bytes = super::wide::block_bytes(parts);
+        let stage_bytes =
+            parts.iter().map(|part| layout::TILE as u32 * part.matrix.row_bytes / groups).max()?;
         let activations = groups * GROUP_COLUMNS / 32 * ACTIVATION_BYTES;
         let stages =
             |room: u32| room.saturating_sub(activations + STREAM_OTHER) / (STREAM_WARPS * stage_bytes);

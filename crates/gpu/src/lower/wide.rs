@@ -7,8 +7,6 @@ use puna_graph::Symbol;
 
 use super::products::{MOST_PARTIAL, Part, Source};
 use super::{Arg, Lowering, NULL, args};
-use crate::layout::TILE;
-use crate::weights::Matrix;
 use crate::{Argument, Extent};
 
 /// Rows of a matrix that a unit, four warps, takes at once.
@@ -20,10 +18,8 @@ const MANY_ROWS: u32 = 16384;
 /// Rows of activations in a tile, when there are many, and else at most.
 const MANY_TOKENS: u32 = 128;
 const FEW_TOKENS: u32 = 64;
-/// Blocks of weights that a warp of small tiles fetches ahead, at least and at most.
-const RING: [u32; 2] = [2, 4];
-/// Shared memory that a block needs besides, with what the system takes.
-const OTHER_BYTES: u32 = 4 << 10;
+/// Blocks of columns that kernels fetch ahead.
+const STAGES: u32 = 8;
 /// Columns that rows of activations are filled up to.
 const COLUMNS: u32 = 256;
 /// Columns of a step of the kernel, and bytes of these in a row of activations.
@@ -95,21 +91,12 @@ impl Lowering<'_, '_> {
             65.. if large => MANY_TOKENS,
             _ => FEW_TOKENS,
         };
-        // Units of a block, rows that one takes, blocks of activations fetched ahead, and blocks that may share a processor.
-        let (units, taken, stages, most_together) = match tokens {
-            MANY_TOKENS => (2, 2 * UNIT, 8, 1),
-            _ if gated > 0 || rows >= MANY_ROWS => (4, UNIT, 6, 1),
-            _ => (2, UNIT, 4, 3),
+        // Units of a block, rows that one takes, and blocks that share a processor.
+        let (units, taken, together) = match tokens {
+            MANY_TOKENS => (2, 2 * UNIT, 1),
+            _ if gated > 0 || rows >= MANY_ROWS => (4, UNIT, 1),
+            _ => (2, UNIT, 2),
         };
-        let ring_bytes = block_bytes(parts);
-        let room = |together: u32| {
-            let free = (self.device.shared_bytes() / together)
-                .saturating_sub(OTHER_BYTES + stages * tokens * STEP_BYTES);
-            (free / (4 * units * ring_bytes.max(1))).min(RING[1])
-        };
-        // Where many blocks leave too little room for weights, there are fewer.
-        let together = (1..=most_together).rev().find(|together| room(*together) >= RING[0]).unwrap_or(1);
-        let ring = if tokens == MANY_TOKENS || ring_bytes == 0 { 0 } else { room(together) };
         let tile = units * taken;
         let tiles = tiles_of(tile);
         let blocks = tiles * all_tokens.div_ceil(tokens);
@@ -124,7 +111,7 @@ impl Lowering<'_, '_> {
         let Activations { halves, scales, apart } = activations;
         arguments.extend(args![halves, apart, scales, Arg::Known(Argument::Rows(symbol, times))]);
         arguments.extend(places);
-        arguments.extend(args![residual, gated, partial, self.around.counters, ring, ring_bytes]);
+        arguments.extend(args![residual, gated, partial, self.around.counters]);
         arguments.extend(self.format_arguments(&first.layout));
         let grid = [
             Extent::Rows { symbol, per: tokens, times, most: i32::MAX as u32 },
@@ -132,16 +119,7 @@ impl Lowering<'_, '_> {
             Extent::Fixed(splits),
         ];
         // With room to begin where the units' layouts may.
-        let shared = stages * tokens * STEP_BYTES + ring * 4 * units * ring_bytes + 1024;
+        let shared = STAGES * tokens * STEP_BYTES + 1024;
         self.launch(format!("wide_{kernel}_{units}_{tokens}"), grid, units * UNIT_THREADS, shared, arguments);
     }
-}
-
-/// Bytes of the largest block of 16 rows and 256 columns, 0 if the matrices are of plain numbers.
-pub(super) fn block_bytes(parts: &[&Part]) -> u32 {
-    let bytes = |part: &&Part| {
-        let Matrix { layout, columns, row_bytes, .. } = part.matrix;
-        if layout.is_quantised() { TILE as u32 * row_bytes / columns.div_ceil(COLUMNS) } else { 0 }
-    };
-    parts.iter().map(bytes).max().unwrap_or(0)
 }
