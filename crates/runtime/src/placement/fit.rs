@@ -151,12 +151,10 @@ impl Search<'_> {
         let least = self.least_context(fit);
         let mut largest = None;
         for cut in self.smaller(&asked) {
-            let trial = self.trial(&cut, least)?;
-            if self.fits(&trial, true) {
-                if let Some(trial) = self.with_context(fit, &cut, true)? {
-                    return Ok(trial);
-                }
+            if let Some(trial) = self.with_context(fit, &cut, true)? {
+                return Ok(trial);
             }
+            let trial = self.trial(&cut, least)?;
             let on_devices = (0..trial.needs.len()).filter(|device| *device != HOST);
             let only_host = on_devices.map(|device| self.missing(&trial, device, true)).sum::<u64>() == 0;
             if only_host && largest.is_none() {
