@@ -9,8 +9,8 @@ use puna_backend::reference::Reference;
 use puna_backend::{Backend, DeviceId};
 use puna_backend_cpu::{Cpu, CpuOptions};
 use puna_conformance::zoo::{self, ZooModel};
-use puna_graph::Op;
 use puna_graph::ops::OpDef;
+use puna_graph::{Op, Operand};
 use puna_quant::DType;
 use puna_runtime::{Fit, Model, ModelOptions, OutputRows, Place, Placement, RuntimeError};
 use support::*;
@@ -132,14 +132,17 @@ fn logits(model: &mut Model, tokens: &[u32]) -> Vec<f32> {
 #[test]
 fn a_cut_model_computes_what_the_whole_one_does() {
     let mut cut = 0;
-    for zoo in zoo::models() {
+    for (index, zoo) in zoo::models().into_iter().enumerate() {
         let tokens = &zoo.tokens[..zoo.tokens.len().min(9)];
         let Ok(mut whole) = try_load(&zoo, &three(), &Placement::default()) else { continue };
         if whole.has_encoder() {
             whole.encode(0, tokens).expect("reads");
         }
         let expected = logits(&mut whole, tokens);
-        for (way, placement) in ways(&whole) {
+        // Each in half, and in one of the other ways in turn.
+        let mut ways = ways(&whole);
+        let other = ways.remove(1 + index % (ways.len() - 1));
+        for (way, placement) in [ways.remove(0), other] {
             let mut model = load(&zoo, &three(), &placement);
             if model.has_encoder() {
                 model.encode(0, tokens).expect("reads");
@@ -149,7 +152,7 @@ fn a_cut_model_computes_what_the_whole_one_does() {
             cut += usize::from(model.plan().devices.len() > 1);
         }
     }
-    assert!(cut > 500, "{cut}");
+    assert!(cut > 200, "{cut}");
 }
 
 #[test]
@@ -186,9 +189,13 @@ fn experts_stay_on_the_host_with_what_is_between_them() {
     let mut moved = 0;
     for (node, place) in graph.nodes.iter().zip(&model.plan().nodes) {
         let is_expert = matches!(node.op, Op::MatMulExperts(_) | Op::Glu(_) | Op::SumExperts(_));
-        let expected = if is_expert && node.layer == Some(0) { HOST } else { FIRST };
-        assert_eq!(*place, expected, "{} of layer {:?}", node.name, node.layer);
-        moved += usize::from(*place == HOST);
+        let has_weights = node.inputs.iter().any(|operand| matches!(operand, Operand::Weight(_)));
+        if is_expert && node.layer == Some(0) {
+            assert_eq!(*place, HOST, "{}", node.name);
+            moved += 1;
+        } else if has_weights || node.layer != Some(0) {
+            assert_eq!(*place, FIRST, "{} of layer {:?}", node.name, node.layer);
+        }
     }
     assert!(moved >= 4, "{moved}");
     // One run of nodes goes out to the host and comes back.
