@@ -188,7 +188,11 @@ fn experts_stay_on_the_host_with_what_is_between_them() {
     let graph = model.graph();
     let mut moved = 0;
     for (node, place) in graph.nodes.iter().zip(&model.plan().nodes) {
-        let is_expert = matches!(node.op, Op::MatMulExperts(_) | Op::Glu(_) | Op::SumExperts(_));
+        let reads_experts = node.inputs.iter().any(|operand| match operand {
+            Operand::Value(value) => matches!(graph.nodes[value.index()].op, Op::MatMulExperts(_)),
+            _ => false,
+        });
+        let is_expert = reads_experts || matches!(node.op, Op::MatMulExperts(_));
         let has_weights = node.inputs.iter().any(|operand| matches!(operand, Operand::Weight(_)));
         if is_expert && node.layer == Some(0) {
             assert_eq!(*place, HOST, "{}", node.name);
