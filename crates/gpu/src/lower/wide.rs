@@ -56,8 +56,8 @@ impl Lowering<'_, '_> {
         let arguments = args![x, up, norm, halves, scales, columns, whole, apart, function, epsilon];
         let threads = super::rowwise::block_threads(columns);
         let kept = match whole.div_ceil(4 * threads) {
-            ..=2 => 2,
-            ..=8 => 8,
+            0..=2 => 2,
+            3..=8 => 8,
             _ => 0,
         };
         self.launch(format!("prepare_tiles_{kept}"), self.groups(symbol, times), threads, 0, arguments);
