@@ -84,11 +84,25 @@ pub struct Log {
     pub file: Option<PathBuf>,
     /// Colours of messages.
     pub colors: Toggle,
+    /// A line of JSON for each message.
+    pub json: bool,
+    /// A letter for the level before each message.
+    pub prefix: bool,
+    /// The time before each message.
+    pub times: bool,
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Self { verbosity: None, disable: false, file: None, colors: Toggle::Auto }
+        Self {
+            verbosity: None,
+            disable: false,
+            file: None,
+            colors: Toggle::Auto,
+            json: false,
+            prefix: false,
+            times: false,
+        }
     }
 }
 

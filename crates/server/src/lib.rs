@@ -39,6 +39,7 @@ mod speech;
 mod stream;
 mod tls;
 
+pub use clock::text as time_text;
 pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};
 pub use grammar::grammar_tokens;
 pub use many::{Entry, OWN_ROUTES, Offer, StartChild};

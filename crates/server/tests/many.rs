@@ -208,7 +208,7 @@ fn a_bad_file_or_a_crash_is_nobody_elses() {
         let list = heard.clone();
         (heard, Warnings::to(move |message| list.lock().unwrap().push(message.to_owned())))
     };
-    let offer = offer(&["ann", "bad", "crashing"], 3);
+    let offer = offer(&["ann", "bad", "slowly"], 3);
     let client = Client::new(Server::start_many(offer, Options { warnings, ..options() }).unwrap());
     client.post("/completion", hello("ann")).ok();
     let start = Instant::now();
@@ -225,11 +225,11 @@ fn a_bad_file_or_a_crash_is_nobody_elses() {
             client.post("/completion", json!({"model": "ann", "prompt": "abc", "n_predict": 2000})).ok()
         });
         // The process ends in the middle of an answer, as memory that is used up would end it.
-        let abort = json!({"model": "crashing", "prompt": "@abort:", "n_predict": 5});
+        let abort = json!({"model": "slowly", "prompt": "@abort:", "n_predict": 5});
         let message = client.post("/completion", abort).error(500, "server_error");
-        assert!(message.contains("'crashing'"), "{message}");
+        assert!(message.contains("'slowly'"), "{message}");
         let messages = json!([{"role": "user", "content": "abc@late:"}]);
-        let late = json!({"model": "crashing", "messages": messages, "stream": true, "max_tokens": 500});
+        let late = json!({"model": "slowly", "messages": messages, "stream": true, "max_tokens": 500});
         let events = client.post("/v1/chat/completions", late.clone()).events();
         let last = events.last().unwrap();
         assert!(events.len() > 1 && last["error"]["type"] == "server_error", "{last}");
@@ -237,7 +237,7 @@ fn a_bad_file_or_a_crash_is_nobody_elses() {
         assert!(named.contains("event: error\ndata: {\"error\":"), "{named}");
         let lines = client.post("/api/chat", late).text;
         assert!(lines.lines().last().unwrap().starts_with("{\"error\":\""), "{lines}");
-        assert_eq!(client.post("/completion", hello("crashing")).ok()["content"], "Hi from crashing");
+        assert_eq!(client.post("/completion", hello("slowly")).ok()["content"], "Hi from slowly");
         assert_eq!(long.join().unwrap()["tokens_predicted"], 2000);
     });
 }

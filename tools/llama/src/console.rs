@@ -9,7 +9,8 @@ use puna_flags::{Log, Toggle};
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 
 /// Levels of messages.
 pub const WARNINGS: u32 = 2;
@@ -19,10 +20,18 @@ pub const INFORMATION: u32 = 3;
 /// Characters of a message that are shown.
 const LONGEST: usize = 2000;
 
-/// Where messages go and which of them.
+/// The last line, which says why the program ends, is JSON as the others.
+static JSON: AtomicBool = AtomicBool::new(false);
+
+/// Where messages go, which of them, and how they are written.
 pub struct Console {
     level: u32,
     colour: bool,
+    json: bool,
+    prefix: bool,
+    times: bool,
+    /// The model that they are about, where there are several.
+    model: Option<String>,
     file: Option<Mutex<File>>,
 }
 
@@ -34,46 +43,80 @@ impl Console {
                 .map(Mutex::new)
                 .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
         };
+        JSON.store(log.json, Ordering::Relaxed);
         Ok(Self {
             level: if log.disable { 0 } else { log.verbosity.unwrap_or(level) },
-            colour: colour(log.colors, io::stderr().is_terminal()),
+            colour: colour(log.colors, io::stderr().is_terminal()) && !log.json,
+            json: log.json,
+            prefix: log.prefix,
+            times: log.times,
+            model: None,
             file: log.file.as_ref().map(open).transpose()?,
         })
     }
 
+    /// The same for messages about this model.
+    pub fn about(self, model: Option<String>) -> Self {
+        Self { model, ..self }
+    }
+
     /// Something that may be wrong.
     pub fn warn(&self, message: &str) {
-        let (prefix, message) = ("warning: ", printable(message, LONGEST));
-        let shown = if self.colour {
-            format!("\x1b[33m{prefix}\x1b[0m{message}")
-        } else {
-            format!("{prefix}{message}")
-        };
-        self.message(WARNINGS, &shown, &format!("{prefix}{message}"));
+        self.message(WARNINGS, message, false);
     }
 
     /// What is going on.
     pub fn info(&self, message: &str) {
-        let message = printable(message, LONGEST);
-        self.message(INFORMATION, &message, &message);
+        self.message(INFORMATION, message, false);
     }
 
     /// The same, dimmed if `colour`.
     pub fn aside(&self, message: &str, colour: bool) {
-        let message = printable(message, LONGEST);
-        let shown = if colour { format!("\x1b[2m{message}\x1b[0m") } else { message.clone() };
-        self.message(INFORMATION, &shown, &message);
+        self.message(INFORMATION, message, colour);
     }
 
     /// Shows a line and writes its plain form to the log file.
-    fn message(&self, level: u32, shown: &str, logged: &str) {
+    fn message(&self, level: u32, message: &str, dim: bool) {
         if level > self.level {
             return;
         }
-        plain(shown);
+        let message = printable(message, LONGEST);
+        let logged = &self.line(level, &message, SystemTime::now(), ["", ""]);
+        match (level, self.colour) {
+            (WARNINGS, true) => {
+                plain(&self.line(level, &message, SystemTime::now(), ["\x1b[33m", "\x1b[0m"]))
+            }
+            _ if dim && !self.json => plain(&format!("\x1b[2m{logged}\x1b[0m")),
+            _ => plain(logged),
+        }
         if let Some(Ok(mut file)) = self.file.as_ref().map(Mutex::lock) {
             let _ = writeln!(file, "{logged}");
         }
+    }
+
+    /// A message as it is written; what marks its level stands between `marks`.
+    fn line(&self, level: u32, message: &str, time: SystemTime, marks: [&str; 2]) -> String {
+        let time = || puna_server::time_text(time);
+        if self.json {
+            let mut line = serde_json::Map::new();
+            line.insert("time".into(), time().into());
+            line.insert("level".into(), if level == WARNINGS { "warning" } else { "info" }.into());
+            line.extend(self.model.as_ref().map(|model| ("model".to_owned(), model.as_str().into())));
+            line.insert("message".into(), message.into());
+            return serde_json::Value::Object(line).to_string();
+        }
+        let mut line = if self.times { format!("{} ", time()) } else { String::new() };
+        if let Some(model) = &self.model {
+            line.push_str(&format!("[{}] ", printable(model, LONGEST)));
+        }
+        let mark = match (level, self.prefix) {
+            (WARNINGS, true) => "W ",
+            (_, true) => "I ",
+            (WARNINGS, false) => "warning: ",
+            (_, false) => "",
+        };
+        line.push_str(&format!("{}{mark}{}{message}", marks[0], marks[1]));
+        line
     }
 
     /// A bar for so many bytes; invisible on pipes and when information is hidden.
@@ -112,6 +155,10 @@ pub fn colour(flag: Toggle, terminal: bool) -> bool {
 /// The line that says why the program ends.
 pub fn error(message: &str) {
     let message = printable(&message.replace('\n', " "), LONGEST);
+    if JSON.load(Ordering::Relaxed) {
+        let time = puna_server::time_text(SystemTime::now());
+        return plain(&serde_json::json!({ "time": time, "level": "error", "message": message }).to_string());
+    }
     match colour(Toggle::Auto, io::stderr().is_terminal()) {
         true => plain(&format!("\x1b[31merror:\x1b[0m {message}")),
         false => plain(&format!("error: {message}")),
@@ -168,6 +215,28 @@ mod tests {
         assert_eq!(printable("plain 'text' \"é漢🦀\"", 100), "plain 'text' \"é漢🦀\"");
         assert_eq!(printable("abcdef", 4), "abcd... (2 more characters)");
         assert_eq!(printable("abcdef", 6), "abcdef");
+    }
+
+    #[test]
+    fn lines_in_every_form() {
+        let log = |json, prefix, times| Log { json, prefix, times, ..Log::default() };
+        let line = |log: Log, level| {
+            let console = Console::new(&log, INFORMATION).unwrap().about(Some("tiny".into()));
+            console.line(level, "a \"b\"", SystemTime::UNIX_EPOCH, ["<", ">"])
+        };
+        assert_eq!(line(log(false, false, false), WARNINGS), "[tiny] <warning: >a \"b\"");
+        assert_eq!(line(log(false, true, false), INFORMATION), "[tiny] <I >a \"b\"");
+        let timed = line(log(false, true, true), WARNINGS);
+        assert!(
+            timed.starts_with("1970-01-01T00:00:00") && timed.ends_with("Z [tiny] <W >a \"b\""),
+            "{timed}"
+        );
+        let json: serde_json::Value = serde_json::from_str(&line(log(true, true, true), WARNINGS)).unwrap();
+        assert_eq!(
+            (&json["level"], &json["model"], &json["message"]),
+            (&"warning".into(), &"tiny".into(), &"a \"b\"".into())
+        );
+        JSON.store(false, Ordering::Relaxed);
     }
 
     #[test]

@@ -65,7 +65,8 @@ fn serve(
     console: Console,
     routed: Option<Reports>,
 ) -> Result<(), Failure> {
-    let console = Arc::new(console);
+    let about = config.server.alias.clone().filter(|_| routed.is_some());
+    let console = Arc::new(console.about(about));
     let mut options = options(invocation, config)?;
     let hearing = console.clone();
     options.warnings = Warnings::to(move |message| hearing.warn(message));

@@ -4,7 +4,6 @@ use crate::config::Config;
 use crate::flag::{Action, Flag, ToolSet};
 use crate::values::{TOGGLE_WORDS, at_least, path, toggle};
 
-const NO_LOG_LINES: &str = "messages are plain lines";
 const HUB: ToolSet = ToolSet::MODEL.or(ToolSet::LIST);
 
 pub(super) static FLAGS: &[Flag<Config>] = &[
@@ -41,16 +40,28 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         },
     )
     .env("LLAMA_ARG_LOG_VERBOSITY"),
-    Flag::switch("--log-prefix", "Prefix of messages", |_, _| ())
-        .negative("--no-log-prefix")
-        .env("LLAMA_ARG_LOG_PREFIX")
-        .inert(NO_LOG_LINES),
-    Flag::switch("--log-timestamps", "Time of messages", |_, _| ())
-        .negative("--no-log-timestamps")
-        .env("LLAMA_ARG_LOG_TIMESTAMPS")
-        .inert(NO_LOG_LINES),
-    Flag::not_yet("--log-jsonl", "", "Messages as JSON, one object a line"),
-    Flag::switch("--no-log-jsonl", "Messages as text", |_, _| ()).inert(NO_LOG_LINES),
+    Flag::switch(
+        "--log-prefix",
+        "A letter for the level before each message: W or I",
+        |c: &mut Config, on| c.log.prefix = on,
+    )
+    .negative("--no-log-prefix")
+    .env("LLAMA_ARG_LOG_PREFIX")
+    .default("off"),
+    Flag::switch("--log-timestamps", "The time (UTC) before each message", |c: &mut Config, on| {
+        c.log.times = on;
+    })
+    .negative("--no-log-timestamps")
+    .env("LLAMA_ARG_LOG_TIMESTAMPS")
+    .default("off"),
+    Flag::switch(
+        "--log-jsonl",
+        "Messages as JSON, one object a line: time, level, message",
+        |c: &mut Config, on| c.log.json = on,
+    )
+    .negative("--no-log-jsonl")
+    .env("LLAMA_ARG_LOG_JSONL")
+    .default("off"),
     Flag::not_yet("--log-prompts-dir", "DIR", "Write prompts to this folder").tools(ToolSet::CLI),
     Flag::switch("--offline", "Never use the network", |c: &mut Config, on| c.model.offline = on)
         .env("LLAMA_ARG_OFFLINE")

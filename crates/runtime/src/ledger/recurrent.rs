@@ -165,7 +165,9 @@ mod tests {
         place(&mut ledger, 0, 60);
         ledger.mark(0);
         place(&mut ledger, 0, 4);
-        (0..20).for_each(|_| drop(place(&mut ledger, 0, 1)));
+        for _ in 0..20 {
+            place(&mut ledger, 0, 1);
+        }
         assert_eq!([84, 83, 82, 63].map(|length| ledger.longest_truncation(0, length)), [84, 83, 64, 60]);
         // Of three the oldest goes.
         for _ in 0..2 {
@@ -177,7 +179,9 @@ mod tests {
         // A cell that is used again is no anchor any more.
         ledger.clear(0);
         assert_eq!(ledger.free(), 4);
-        (0..9).for_each(|_| drop(place(&mut ledger, 0, 1)));
+        for _ in 0..9 {
+            place(&mut ledger, 0, 1);
+        }
         assert_eq!(ledger.anchors.len(), 0);
     }
 
