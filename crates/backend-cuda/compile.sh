@@ -15,7 +15,7 @@ for number in 75 80 90; do targets="$targets -gencode arch=compute_$number,code=
 for name in "$@"; do
     wanted=$(digest "$name")
     if [ "$(cat "compiled/$name.digest" 2>/dev/null)" = "$wanted" ] && [ -f "compiled/$name.fatbin" ]; then continue; fi
-    "$nvcc" -std=c++17 -O3 --fatbin -Xfatbin --compress-all -Xfatbin --compress-mode=size -t 4 $targets "$name.cu" -o "compiled/$name.fatbin"
+    "$nvcc" -std=c++17 -O3 --fatbin -Xfatbin --compress-all -Xfatbin --compress-mode=size -t 4 --split-compile 0 $targets "$name.cu" -o "compiled/$name.fatbin"
     echo "$wanted" >"compiled/$name.digest"
     echo "$name: $(stat -c %s "compiled/$name.fatbin") bytes"
 done

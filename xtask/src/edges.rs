@@ -32,7 +32,12 @@ pub const EDGES: &[Edges] = &[
         // The vocabularies that masks are tested and measured with.
         tests: &["puna-gguf", "puna-tokenizer"],
     },
-    row("puna-chat", &[]),
+    Edges {
+        from: "puna-chat",
+        to: &[],
+        // What calls have to look like is written for these grammars.
+        tests: &["puna-grammar"],
+    },
     row("puna-hub", &[]),
     row("puna-flags", &["puna-gguf"]),
     // What is computed. Models and back ends meet here.

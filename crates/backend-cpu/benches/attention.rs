@@ -61,6 +61,7 @@ fn measure(heads: Heads, format: DType, tokens: usize, cells: usize, features: F
         sinks: None,
         alibi: None,
         relative: None,
+        matrix_unit: true,
     };
     let mut plan = Plan::new(heads);
     plan.build(&spans, tokens, cells).expect("a sound step");

@@ -189,6 +189,7 @@ fn attention(limits: &Limits) {
                 sinks: None,
                 alibi: None,
                 relative: None,
+                matrix_unit: true,
             };
             let mut plan = Plan::new(heads);
             plan.build(&spans, tokens, cells).expect("a sound step");

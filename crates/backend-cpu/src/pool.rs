@@ -293,15 +293,16 @@ impl Shared {
     fn work(&self, worker: usize) {
         let mut seen = 0;
         let mut pace = Pace::new();
-        pace.begin();
         while !self.shutdown.load(Ordering::SeqCst) {
             let (epoch, chunks) = unpack(self.wait(worker, seen));
-            self.take_part(worker, epoch, chunks);
-            seen = epoch;
-            if let Some(time) = pace.pause() {
+            if let Some(time) = pace.begin() {
                 self.rest(time);
-                pace.begin();
+                pace.rested();
+                continue;
             }
+            self.take_part(worker, epoch, chunks);
+            pace.end();
+            seen = epoch;
         }
     }
 

@@ -286,6 +286,7 @@ impl AttentionTask {
             sinks: self.sinks.map(|sinks| frame.weights.vector(sinks)),
             alibi: self.alibi.as_deref(),
             relative: self.relative.as_deref(),
+            matrix_unit: frame.weights.may_round(),
         };
         let plan = &bound.plans[self.plan];
         let output = frame.rows_mut(self.out);

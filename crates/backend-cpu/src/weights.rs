@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use puna_backend::{BackendError, WeightSource};
 use puna_graph::{Graph, Op, Operand, WeightId};
+use puna_quant::DType;
 
 use crate::backend::CpuOptions;
 use crate::isa::Features;
@@ -44,6 +45,8 @@ pub struct Weights {
     loaded: Vec<Option<Weight>>,
     features: Features,
     deterministic: bool,
+    /// Whether most numbers of matrices are quantised and multiplied by activations in BF16 where there are many rows.
+    rounds: bool,
 }
 
 impl Weights {
@@ -76,7 +79,20 @@ impl Weights {
                 return Err(device_error("loading was stopped"));
             }
         }
-        Ok(Self { graph, source, loaded, features: options.features, deterministic: options.deterministic })
+        let CpuOptions { features, deterministic, .. } = options;
+        let (mut all, mut rounded) = (0, 0);
+        for weight in loaded.iter().flatten() {
+            let Weight::Matrices(matrices) = weight else { continue };
+            for matrix in matrices {
+                let count = matrix.rows() * matrix.columns();
+                all += count;
+                let form = matrix.activation(features, usize::MAX);
+                if form == ActivationFormat::Bf16 && matrix.dtype() != DType::BF16 {
+                    rounded += count;
+                }
+            }
+        }
+        Ok(Self { graph, source, loaded, features, deterministic, rounds: 2 * rounded > all })
     }
 
     /// The graph whose weights these are.
@@ -106,6 +122,12 @@ impl Weights {
     pub fn activation(&self, weight: WeightId, rows: usize) -> ActivationFormat {
         // Asked as for one row, a matrix never takes a form that only many rows are worth.
         self.matrices(weight)[0].activation(self.features, if self.deterministic { 1 } else { rows })
+    }
+
+    /// Whether attention of many rows may round to BF16: that loses far less than the weights have lost, and a row's result
+    /// may depend on how many rows share its step.
+    pub fn may_round(&self) -> bool {
+        self.rounds && !self.deterministic
     }
 
     /// A decoded tensor.

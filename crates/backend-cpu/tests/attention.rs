@@ -222,6 +222,21 @@ impl Case {
         output
     }
 
+    /// Compares the tokens that see none of the cells `hidden` with f64.
+    fn check_seen(&self, attention: &Attention<'_>, features: Features, hidden: &Range<u32>) {
+        let (want, got) = (self.exact(attention), self.run(attention, features, &Pool::new(1).unwrap()));
+        let width = self.heads.heads * self.heads.value_dim;
+        for (token, (want, got)) in want.chunks(width).zip(got.chunks(width)).enumerate() {
+            let position = |cell: u32| self.cell_positions[cell as usize];
+            if hidden.clone().any(|cell| attention.mask.sees(self.token_positions[token], position(cell))) {
+                continue;
+            }
+            let error: f64 = got.iter().zip(want).map(|(&got, want)| (f64::from(got) - want).powi(2)).sum();
+            let power: f64 = want.iter().map(|x| x * x).sum();
+            assert!(error / power <= 2.0 * MATRIX_UNIT, "token {token}: {:e}", error / power);
+        }
+    }
+
     /// Runs all levels on 1 to 3 threads; all threads must agree to the bit, and with f64 to `bound` (normalised
     /// mean squared error).
     fn check(&self, attention: &Attention<'_>, bound: f64) {
@@ -250,6 +265,7 @@ fn plain(heads: Heads) -> Attention<'static> {
         sinks: None,
         alibi: None,
         relative: None,
+        matrix_unit: false,
     }
 }
 
@@ -300,6 +316,53 @@ fn masks_and_attributes() {
         };
         case.check(&all, 1e-12);
     }
+}
+
+/// Normalised mean squared error of the matrix unit: every number is rounded to BF16, 1e-3 of itself on average.
+const MATRIX_UNIT: f64 = 2e-5;
+
+#[test]
+fn the_matrix_unit_is_as_exact_as_its_numbers() {
+    let sinks = random(21, 4);
+    let slopes = [0.5, 0.25, 0.125, 0.0625];
+    for (key_dim, value_dim) in [(64, 64), (33, 80), (128, 96)] {
+        let heads = Heads { heads: 4, kv_heads: 2, key_dim, value_dim };
+        let matrix = Attention { matrix_unit: true, ..plain(heads) };
+        for (tokens, cells) in [(40, 40), (17, 1100), (150, 1200)] {
+            let case = Case::new(heads, F32, cells, &[(tokens, vec![0..cells as u32])]);
+            for mask in
+                [MaskRule::Causal, MaskRule::Window(100), MaskRule::Chunked(128), MaskRule::Bidirectional]
+            {
+                case.check(&Attention { mask, ..matrix }, MATRIX_UNIT);
+                case.check(
+                    &Attention { mask, alibi: Some(&slopes), softcap: Some(2.0), ..matrix },
+                    MATRIX_UNIT,
+                );
+            }
+            case.check(&Attention { sinks: Some(&sinks), ..matrix }, MATRIX_UNIT);
+            case.check(&Attention { softcap: Some(0.5), ..matrix }, MATRIX_UNIT);
+            // Sharp weights, whose reference moves often.
+            case.check(&Attention { scale: 2.0, ..matrix }, 50.0 * MATRIX_UNIT);
+            let (features, pool) = (Features::detect(), Pool::new(1).unwrap());
+            let used = case.run(&matrix, features, &pool) != case.run(&plain(heads), features, &pool);
+            let here = Features::detect().levels().iter().any(|(name, _)| *name == "amx");
+            assert_eq!(used, here, "the matrix unit computes {tokens} tokens where there is one");
+        }
+    }
+}
+
+#[test]
+fn the_matrix_unit_reads_every_format_and_several_sequences() {
+    let heads = Heads { heads: 6, kv_heads: 2, key_dim: 64, value_dim: 64 };
+    let matrix = Attention { matrix_unit: true, ..plain(heads) };
+    let sequences =
+        [(1, vec![3..4, 10..700, 900..901]), (20, vec![800..850, 0..3]), (1, vec![]), (70, vec![2000..2070])];
+    for format in formats() {
+        Case::new(heads, (format, format), 2100, &sequences).check(&matrix, MATRIX_UNIT);
+    }
+    let heads = Heads { heads: 71, kv_heads: 1, ..heads };
+    Case::new(heads, F32, 600, &[(20, vec![0..600])])
+        .check(&Attention { matrix_unit: true, ..plain(heads) }, MATRIX_UNIT);
 }
 
 #[test]
@@ -511,6 +574,9 @@ fn hidden_cells_may_hold_anything() {
                     }
                 }
                 let after = case.run(&attention, features, &pool);
+                if tokens == 100 {
+                    case.check_seen(&Attention { matrix_unit: true, ..attention }, features, &hidden);
+                }
                 let width = heads.heads * heads.value_dim;
                 let mut same = 0;
                 for (token, (before, after)) in before.chunks(width).zip(after.chunks(width)).enumerate() {

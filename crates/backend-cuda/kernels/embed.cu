@@ -6,10 +6,10 @@ DEVICE void embed(const unsigned char* table, const int* indexes, float* out, in
     int index = indexes[blockIdx.x];
     if (index < 0 || index >= table_rows) index = table_rows - 1;
     for (int chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
-        Raw raw = F::load(table + (long long)index * row_bytes, chunks, chunk);
+        typename F::Chunk loaded = F::load_chunk(table + (long long)index * row_bytes, chunks, chunk);
         uint32_t q[8];
-        F::codes(raw, constants, q);
-        Scales s = F::scales(raw, constants);
+        F::chunk_codes(loaded, constants, q);
+        Scales s = F::scales(loaded.scale, loaded.super, constants);
         float* to = out + ((long long)blockIdx.x * chunks + chunk) * 32;
 #pragma unroll
         for (int i = 0; i < 32; i++)

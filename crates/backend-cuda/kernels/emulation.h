@@ -282,6 +282,7 @@ static inline uint32_t pack_half(float low, float high) {
     return float_to_half(low) | (uint32_t)float_to_half(high) << 16;
 }
 static inline uint32_t bytes_as_halves(uint32_t word, int side) { return __byte_perm(word, 0x64646464u, side ? 0x4342 : 0x4140); }
+static inline uint32_t pair_of(uint32_t pair, int side) { return __byte_perm(pair, 0, side ? 0x3232 : 0x1010); }
 static inline uint32_t same_halves(float x) { return pack_half(x, x); }
 static inline float half_of(uint32_t pair, int side) { return half_to_float((uint16_t)(pair >> (16 * side))); }
 static inline uint32_t subtract_halves(uint32_t a, uint32_t b) {
@@ -291,6 +292,7 @@ static inline uint32_t scale_halves(uint32_t a, uint32_t b, uint32_t c) {
     return pack_half(half_of(a, 0) * half_of(b, 0) + half_of(c, 0), half_of(a, 1) * half_of(b, 1) + half_of(c, 1));
 }
 static inline float fast_exp(float x) { return expf(x); }
+static inline float fast_exp2(float x) { return exp2f(x); }
 static inline void sincospif(float x, float* s, float* c) { *s = (float)sin(M_PI * x); *c = (float)cos(M_PI * x); }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline float __fdividef(float a, float b) { return a / b; }
@@ -341,5 +343,74 @@ static inline void load_matrices_transposed(uint32_t r[4], const void* row) {
 static inline void copy_async(void* to, const void* from, bool valid) {
     if (valid) memcpy(to, from, 16); else memset(to, 0, 16);
 }
+static inline void copy_async_word(int* to, const int* from) { *to = *from; }
 static inline void copy_commit() {}
 template <int PENDING> static inline void copy_wait() {}
+
+static inline void multiply_bytes(int c[4], const uint32_t* a, const uint32_t* b, int halves) {
+    uint32_t words[6] = {a[0], a[1], halves == 2 ? a[2] : 0, halves == 2 ? a[3] : 0, b[0], halves == 2 ? b[1] : 0};
+    auto rows = emulation::exchange(words, 6);
+    int lane = emulation::lane();
+    for (int i = 0; i < 4; i++)
+        for (int half = 0; half < halves; half++)
+            for (int t = 0; t < 4; t++)
+                c[i] = __dp4a((int)rows[lane / 4 * 4 + t][2 * half + i / 2], (int)rows[(lane % 4 * 2 + i % 2) * 4 + t][4 + half], c[i]);
+}
+static inline void mma_bytes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    uint32_t b[2] = {b0, b1};
+    multiply_bytes(c, a, b, 2);
+}
+static inline void mma_bytes_half(int c[4], uint32_t a0, uint32_t a1, uint32_t b) {
+    uint32_t a[2] = {a0, a1};
+    multiply_bytes(c, a, &b, 1);
+}
+
+// Barriers of 64 bits: phase, arrivals that are wanted, arrivals that are missing.
+static inline unsigned char* aligned_shared(unsigned char* p) { return p + (-(uintptr_t)p & 1023u); }
+typedef unsigned char* SharedPlace;
+static inline SharedPlace shared_place(void* p) { return (unsigned char*)p; }
+static inline uint64_t& barrier_at(SharedPlace barrier) { return *(uint64_t*)barrier; }
+static inline void barrier_start(SharedPlace barrier, int count) { barrier_at(barrier) = (uint64_t)count << 16 | (uint64_t)count; }
+static inline void barrier_fence() {}
+static inline void barrier_arrive(SharedPlace barrier) {
+    uint64_t& state = barrier_at(barrier);
+    state -= 1;
+    if ((state & 0xffff) == 0) state = (state ^ (uint64_t)1 << 32) | (state >> 16 & 0xffff);
+}
+static inline void barrier_expect(SharedPlace, int) {}
+static inline void copy_bulk(SharedPlace to, const void* from, int bytes, SharedPlace barrier) {
+    memcpy(to, from, bytes);
+    barrier_arrive(barrier);
+}
+static inline void barrier_wait(SharedPlace barrier, int parity) {
+    for (int i = 0; (int)(barrier_at(barrier) >> 32 & 1) == parity; i++) {
+        if (i > 1000000) abort();
+        emulation::leave(emulation::READY);
+    }
+}
+static inline void group_fence() {}
+static inline void group_keep(uint32_t*, int) {}
+static inline void group_commit() {}
+template <int PENDING> static inline void group_wait() {}
+template <int COLUMNS> static inline void group_multiply(float* c, const uint32_t a[4], SharedPlace tile, int k) {
+    auto rows = emulation::exchange(a, 4);
+    int lane = emulation::lane(), t = lane % 4;
+    float left[2][16];
+    for (int r = 0; r < 2; r++)
+        for (int i = 0; i < 16; i++)
+            left[r][i] = half_of(rows[lane / 4 * 4 + i % 8 / 2][r + i / 8 * 2], i % 2);
+    for (int column = 0; column < COLUMNS; column++) {
+        if (column % 8 / 2 != t) continue;
+        float right[16];
+        for (int i = 0; i < 16; i++) {
+            uint16_t bits;
+            memcpy(&bits, tile + column * 128 + (((k * 2 + i / 8) ^ (column & 7)) * 16) + i % 8 * 2, 2);
+            right[i] = half_to_float(bits);
+        }
+        for (int r = 0; r < 2; r++) {
+            float sum = 0.0f;
+            for (int i = 0; i < 16; i++) sum += left[r][i] * right[i];
+            c[column / 8 * 4 + 2 * r + column % 2] += sum;
+        }
+    }
+}

@@ -37,21 +37,37 @@ template <int D> struct Flash {
     }
 
     static DEVICE_MEMBER void copy(uint16_t* to, const unsigned char* cache, const Cells& cells, int base, int end, int kv_heads, int kv_head) {
-        int unit = threadIdx.x % UNITS;
+        constexpr int ROWS = FLASH_THREADS / UNITS;
+        int unit = threadIdx.x % UNITS, first = threadIdx.x / UNITS, bytes = kv_heads * (D * 2);
         const unsigned char* from = cache + kv_head * (D * 2) + unit * 16;
-#pragma unroll 4
-        for (int row = threadIdx.x / UNITS; row < FLASH_TILE; row += FLASH_THREADS / UNITS) {
+        if (cells.count == 1) {
+            // The usual case: neighbours.
+            from += (long long)(cells.first + base + first) * bytes;
+#pragma unroll
+            for (int i = 0; i < FLASH_TILE / ROWS; i++) {
+                bool valid = base + first + i * ROWS < end;
+                copy_async(to + place(first + i * ROWS, unit), valid ? from : cache, valid);
+                from += ROWS * bytes;
+            }
+            return;
+        }
+#pragma unroll 1
+        for (int row = first; row < FLASH_TILE; row += ROWS) {
             bool valid = base + row < end;
             long long cell = valid ? cells.at(base + row) : 0;
-            copy_async(to + place(row, unit), from + cell * (kv_heads * (D * 2)), valid);
+            copy_async(to + place(row, unit), from + cell * bytes, valid);
         }
+    }
+    // Positions of a tile's cells; of those past the end nothing is known.
+    static DEVICE_MEMBER void copy_positions(int* to, const int* cell_positions, const Cells& cells, int base, int end) {
+        if (threadIdx.x < FLASH_TILE && base + (int)threadIdx.x < end) copy_async_word(to + threadIdx.x, cell_positions + cells.at(base + threadIdx.x));
     }
 
     // Attends to COUNT cells of a tile from `first`. `tile_positions` are those of the tile's cells; `sights`
-    // what rows g and g + 8 see. Scores are in units of ln 2 unless they are capped or biased.
+    // what rows g and g + 8 see, unless they see `all`. Scores are in units of ln 2 unless they are capped or biased.
     template <int COUNT>
     DEVICE_MEMBER void attend(const uint16_t* keys, const uint16_t* values, const int* tile_positions, int first, int limit,
-                              const Sight sights[2], float soft_cap) {
+                              const Sight sights[2], float soft_cap, bool all) {
         int lane = threadIdx.x % 32, t = lane % 4;
         float scores[COUNT / 8][4];
 #pragma unroll
@@ -68,22 +84,30 @@ template <int D> struct Flash {
                 mma_half(scores[2 * j + 1], query[k], pair + 2);
             }
         float best[2] = {most[0], most[1]};
+        if (soft_cap > 0.0f) {
 #pragma unroll
-        for (int j = 0; j < COUNT / 8; j++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int at = first + j * 8 + t * 2 + i % 2;
-                float score = scores[j][i];
-                if (soft_cap > 0.0f) score = soft_cap * 1.4426950408889634f * tanhf(score * 0.6931471805599453f / soft_cap);
-                bool visible = at < limit && sights[i / 2].sees(tile_positions[at]);
-                scores[j][i] = visible ? score : -INFINITY;
-                best[i / 2] = fmaxf(best[i / 2], scores[j][i]);
+            for (int i = 0; i < COUNT / 2; i++) {
+                float score = scores[i / 4][i % 4];
+                scores[i / 4][i % 4] = soft_cap * 1.4426950408889634f * tanhf(score * 0.6931471805599453f / soft_cap);
             }
+        }
+        if (!all) {
+#pragma unroll
+            for (int j = 0; j < COUNT / 8; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    int at = first + j * 8 + t * 2 + i % 2;
+                    bool visible = at < limit && sights[i / 2].sees(tile_positions[at]);
+                    scores[j][i] = visible ? scores[j][i] : -INFINITY;
+                }
+        }
+#pragma unroll
+        for (int i = 0; i < COUNT / 2; i++) best[i % 4 / 2] = fmaxf(best[i % 4 / 2], scores[i / 4][i % 4]);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             best[r] = fmaxf(best[r], shuffle_xor(best[r], 1));
             best[r] = fmaxf(best[r], shuffle_xor(best[r], 2));
-            float factor = most[r] == -INFINITY ? 0.0f : exp2f(most[r] - best[r]);
+            float factor = most[r] == -INFINITY ? 0.0f : fast_exp2(most[r] - best[r]);
             most[r] = best[r];
             total[r] *= factor;
 #pragma unroll
@@ -97,7 +121,7 @@ template <int D> struct Flash {
         for (int j = 0; j < COUNT / 8; j++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                scores[j][i] = exp2f(scores[j][i] - base[i / 2]);
+                scores[j][i] = fast_exp2(scores[j][i] - base[i / 2]);
                 total[i / 2] += scores[j][i];
             }
 #pragma unroll
@@ -187,18 +211,22 @@ DEVICE void flash_prompt(const float* queries, const unsigned char* keys, const 
         int stage = base / FLASH_TILE % 2;
         F::copy(tiles + stage * 2 * F::TILE, keys, cells, base, end, kv_heads, kv_head);
         F::copy(tiles + (stage * 2 + 1) * F::TILE, values, cells, base, end, kv_heads, kv_head);
+        F::copy_positions(tile_positions + stage * FLASH_TILE, cell_positions, cells, base, end);
         copy_commit();
-        if (threadIdx.x < FLASH_TILE)
-            tile_positions[stage * FLASH_TILE + threadIdx.x] = base + (int)threadIdx.x < end ? cell_positions[cells.at(base + threadIdx.x)] : 0;
     };
+    // What all rows of the block see, if cells are in order.
+    bool sorted = span[5] == 1;
+    int most_low = sight(rule, number, positions[last - 1]).low, least_high = sight(rule, number, positions[token]).high;
     if (begin < end) load(begin);
     for (int base = begin; base < end; base += FLASH_TILE) {
         int stage = base / FLASH_TILE % 2;
         copy_wait<0>();
         __syncthreads();
         if (base + FLASH_TILE < end) load(base + FLASH_TILE);
-        flash.template attend<FLASH_TILE>(tiles + stage * 2 * F::TILE, tiles + (stage * 2 + 1) * F::TILE,
-                                          tile_positions + stage * FLASH_TILE, 0, end - base, sights, soft_cap);
+        const int* here = tile_positions + stage * FLASH_TILE;
+        bool all = sorted && base + FLASH_TILE <= end && here[0] >= most_low && here[FLASH_TILE - 1] <= least_high;
+        flash.template attend<FLASH_TILE>(tiles + stage * 2 * F::TILE, tiles + (stage * 2 + 1) * F::TILE, here, 0, end - base,
+                                          sights, soft_cap, all);
     }
     flash.finish_totals();
 #pragma unroll
@@ -238,7 +266,10 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
     Sight row_sight = sight(rule, number, positions[row]), sights[2] = {row_sight, row_sight};
     Cells cells = cells_of(spans + max(span, 0) * SPAN, ranges);
     int all = span < 0 ? 0 : cells.total;
-    int part = ((all + splits - 1) / splits + 15) / 16 * 16;
+    // No more parts than there are tiles; the other blocks have nothing to do.
+    int part = ((all + splits - 1) / splits + FLASH_TILE - 1) / FLASH_TILE * FLASH_TILE;
+    int parts = max(1, (all + max(part, 1) - 1) / max(part, 1));
+    if ((int)blockIdx.z >= parts) return;
     int begin = min(all, (int)blockIdx.z * part), end = min(all, begin + part);
     const float* from = queries + ((long long)row * heads + first_head) * D;
     F flash;
@@ -248,8 +279,7 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
         if (base < end) {
             F::copy(tiles + stage * 2 * F::TILE, keys, cells, base, end, kv_heads, kv_head);
             F::copy(tiles + (stage * 2 + 1) * F::TILE, values, cells, base, end, kv_heads, kv_head);
-            if (threadIdx.x < FLASH_TILE)
-                tile_positions[stage * FLASH_TILE + threadIdx.x] = base + (int)threadIdx.x < end ? cell_positions[cells.at(base + threadIdx.x)] : 0;
+            F::copy_positions(tile_positions + stage * FLASH_TILE, cell_positions, cells, base, end);
         }
         copy_commit();
     };
@@ -261,12 +291,13 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
         load(index + STAGES - 1);
         if (base + warp * 16 < end)
             flash.template attend<16>(tiles + stage * 2 * F::TILE, tiles + (stage * 2 + 1) * F::TILE,
-                                      tile_positions + stage * FLASH_TILE, warp * 16, end - base, sights, soft_cap);
+                                      tile_positions + stage * FLASH_TILE, warp * 16, end - base, sights, soft_cap, false);
     }
     flash.finish_totals();
     copy_wait<0>();
     __syncthreads();
     // The warps' results in shared memory, then each thread joins its elements.
+    float* part_stats = partial + (long long)gridDim.x * heads * splits * D;
     float* results = (float*)shared;
     float* stats = results + 4 * 16 * D;
 #pragma unroll
@@ -290,22 +321,19 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
             factors[w] = most == -INFINITY ? 0.0f : exp2f(most - best);
             total += factors[w] * stats[(w * 16 + h) * 2 + 1];
         }
-        float* to = partial + (((long long)row * heads + first_head + h) * splits + blockIdx.z) * (D + 2);
+        long long number = ((long long)row * heads + first_head + h) * splits + blockIdx.z;
         for (int d = threadIdx.x; d < D; d += FLASH_THREADS) {
             float sum = 0.0f;
             for (int w = 0; w < 4; w++) sum += factors[w] * results[(w * 16 + h) * D + d];
-            to[d] = sum;
+            partial[number * D + d] = sum;
         }
-        if (threadIdx.x == 0) {
-            to[D] = best;
-            to[D + 1] = total;
-        }
+        if (threadIdx.x == 0) *(float2*)(part_stats + number * 2) = make_float2(best, total);
     }
     __shared__ int is_last;
     __threadfence();
     __syncthreads();
     int counter = row * gridDim.y + blockIdx.y;
-    if (threadIdx.x == 0) is_last = splits == 1 || atomicAdd(counters + counter, 1) == splits - 1;
+    if (threadIdx.x == 0) is_last = parts == 1 || atomicAdd(counters + counter, 1) == parts - 1;
     __syncthreads();
     if (!is_last) return;
     __threadfence();
@@ -313,25 +341,38 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
     // A warp for each head; lanes first look at the parts, then take elements.
     float* weights = results + warp * FLASH_MOST_SPLITS;
     for (int h = warp; h < used; h += 4) {
-        const float* parts = partial + ((long long)row * heads + first_head + h) * splits * (D + 2);
+        long long number = ((long long)row * heads + first_head + h) * splits;
+        const float2* found = (const float2*)(part_stats + number * 2);
+        const float* from = partial + number * D + lane * 2;
         float best = -INFINITY, total = 0.0f;
-        for (int i = lane; i < splits; i += 32) best = fmaxf(best, parts[(long long)i * (D + 2) + D]);
+        for (int i = lane; i < parts; i += 32) best = fmaxf(best, found[i].x);
         best = warp_max(best);
         float sink = sinks ? sinks[first_head + h] * 1.4426950408889634f : -INFINITY, top = fmaxf(best, sink);
-        for (int i = lane; i < splits; i += 32) {
-            float most = parts[(long long)i * (D + 2) + D], weight = most == -INFINITY ? 0.0f : exp2f(most - top);
+        for (int i = lane; i < parts; i += 32) {
+            float2 stats = found[i];
+            float weight = stats.x == -INFINITY ? 0.0f : exp2f(stats.x - top);
             weights[i] = weight;
-            total += weight * parts[(long long)i * (D + 2) + D + 1];
+            total += weight * stats.y;
         }
         total = warp_sum(total) + (sinks ? exp2f(sink - top) : 0.0f);
         __syncwarp();
         float inverse = best == -INFINITY ? 0.0f : 1.0f / total;
-        for (int d = lane; d < D; d += 32) {
-            float sum = 0.0f;
-            for (int i = 0; i < splits; i++)
-                if (weights[i] != 0.0f) sum += weights[i] * parts[(long long)i * (D + 2) + d];
-            out[((long long)row * heads + first_head + h) * D + d] = sum * inverse;
+        float sums[D / 64][2];
+#pragma unroll
+        for (int k = 0; k < D / 64; k++) sums[k][0] = sums[k][1] = 0.0f;
+#pragma unroll 8
+        for (int i = 0; i < parts; i++) {
+            float weight = weights[i];
+#pragma unroll
+            for (int k = 0; k < D / 64; k++) {
+                float2 v = *(const float2*)(from + (long long)i * D + k * 64);
+                sums[k][0] += weight * v.x;
+                sums[k][1] += weight * v.y;
+            }
         }
+#pragma unroll
+        for (int k = 0; k < D / 64; k++)
+            *(float2*)(out + ((long long)row * heads + first_head + h) * D + k * 64 + lane * 2) = make_float2(sums[k][0] * inverse, sums[k][1] * inverse);
         __syncwarp();
     }
 }

@@ -47,13 +47,12 @@ DEVICE int place(int row, int unit) { return row * TILE_DEPTH + ((unit ^ (row & 
 
 // A chunk as 32 halves, scaled by WEIGHT_SCALE, in four units of 16 bytes.
 template <class F> struct QuantisedTile {
-    typedef Raw Loaded;
-    static constexpr int UNIT = 32;
-    static DEVICE_MEMBER Loaded load(const unsigned char* row, int chunks, int chunk) { return F::load(row, chunks, chunk); }
-    static DEVICE_MEMBER void store(const Loaded& raw, uint16_t* tile, int row, int part, const Constants& constants) {
+    typedef typename F::Chunk Loaded;
+    static DEVICE_MEMBER Loaded load(const unsigned char* row, int chunks, int chunk) { return F::load_chunk(row, chunks, chunk); }
+    static DEVICE_MEMBER void store(const Loaded& loaded, uint16_t* tile, int row, int part, const Constants& constants) {
         uint32_t q[8];
-        F::codes(raw, constants, q);
-        Scales s = F::scales(raw, constants);
+        F::chunk_codes(loaded, constants, q);
+        Scales s = F::scales(loaded.scale, loaded.super, constants);
 #pragma unroll
         for (int unit = 0; unit < 4; unit++) {
             uint32_t words[4];
@@ -67,16 +66,14 @@ template <class F> struct QuantisedTile {
         }
     }
     // Signed bytes are made unsigned first; 1024 and what codes are too large are taken off again.
-    static constexpr bool SIGNED = F::CODE_BYTES == 32 || F::TABLE;
-    static constexpr uint32_t FLIP = SIGNED ? 0x80808080u : 0;
-    static constexpr uint32_t OFFSET = 0x64006400u + (SIGNED ? 128 : F::SHIFT) * 0x00010001u;
+    static constexpr uint32_t FLIP = F::SIGNED ? 0x80808080u : 0;
+    static constexpr uint32_t OFFSET = 0x64006400u + (F::SIGNED ? 128 : F::SHIFT) * 0x00010001u;
 };
 struct Halves32 {
     uint4 v[4];
 };
 template <class F> struct PlainTile {
     typedef Halves32 Loaded;
-    static constexpr int UNIT = 32;
     static DEVICE_MEMBER Loaded load(const unsigned char* row, int, int chunk) {
         Loaded loaded;
 #pragma unroll

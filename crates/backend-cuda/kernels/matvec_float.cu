@@ -111,7 +111,7 @@ DEVICE void matvec_float(const unsigned char* w0, const unsigned char* w1, const
 #define MATVEC(name, F, N)                                                                                               \
     KERNEL BOUNDED(MATVEC_THREADS, 1) matvec_##name##_##N(                                                               \
         const unsigned char* w0, const unsigned char* w1, const unsigned char* w2, int n0, int n1, int n2, int split,    \
-        int row_bytes, int other_row_bytes, int width, const float* x, const float* norm, float epsilon, float* out0,    \
+        int row_bytes, int other_row_bytes, int width, const float* x, int, const float* norm, float epsilon, float* out0,    \
         float* out1, float* out2, const float* bias0, const float* bias1, const float* bias2, const float* residual,     \
         int glu, int experts, const int* chosen, long long expert_bytes, int spread, int t0, int t1, int t2, int t3,     \
         float factor) {                                                                                                  \

@@ -34,6 +34,8 @@ DEVICE uint32_t pack_half(float low, float high) {
 DEVICE uint32_t float_to_bits(float x) { return __float_as_uint(x); }
 // Pairs of halves: two bytes of a word as 1024 + byte each; sums and products of pairs.
 DEVICE uint32_t bytes_as_halves(uint32_t word, int side) { return __byte_perm(word, 0x64646464u, side ? 0x4342 : 0x4140); }
+// One of two halves, twice.
+DEVICE uint32_t pair_of(uint32_t pair, int side) { return __byte_perm(pair, 0, side ? 0x3232 : 0x1010); }
 DEVICE uint32_t same_halves(float x) {
     __half2 pair = __float2half2_rn(x);
     return *reinterpret_cast<uint32_t*>(&pair);
@@ -50,6 +52,11 @@ DEVICE float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }
 DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 DEVICE int shuffle_xor(int x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 DEVICE float fast_exp(float x) { return __expf(x); }
+DEVICE float fast_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 
 // Kernels of a step may start before the one they follow has ended; until this returns they touch only weights.
 DEVICE void wait_for_previous() {
@@ -71,6 +78,28 @@ DEVICE uint4 load_once(const uint4* from) {
     return v;
 }
 DEVICE void prefetch(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
+
+// c += a b for 16 x 32 and 32 x 8 signed bytes, in the fragments of `mma.m16n8k32`; and for 16 columns of these.
+DEVICE void mma_bytes_half(int c[4], uint32_t a0, uint32_t a1, uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b));
+#else
+    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(c[0]), "+r"(c[1]) : "r"(a0), "r"(b));
+    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(c[2]), "+r"(c[3]) : "r"(a1), "r"(b));
+#endif
+}
+DEVICE void mma_bytes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    mma_bytes_half(c, a[0], a[1], b0);
+    mma_bytes_half(c, a[2], a[3], b1);
+#endif
+}
 
 // c += a b for 16 x 16 and 16 x 8 elements of bfloat16, in the fragments of `mma.m16n8k16`.
 DEVICE void mma_brain(float c[4], const uint32_t a[4], const uint32_t b[2]) {
@@ -118,6 +147,15 @@ DEVICE void copy_async(void* to, const void* from, bool valid) {
     *(uint4*)to = valid ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
 #endif
 }
+// The same for one word.
+DEVICE void copy_async_word(int* to, const int* from) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from));
+#else
+    *to = *from;
+#endif
+}
 DEVICE void copy_commit() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::);
@@ -128,7 +166,23 @@ template <int PENDING> DEVICE void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING));
 #endif
 }
+#include "group.cuh"
 #endif
+
+// Small helpers of templates.
+template <class A, class B> struct std_is_same {
+    static constexpr bool value = false;
+};
+template <class A> struct std_is_same<A, A> {
+    static constexpr bool value = true;
+};
+template <int A, int B> struct most_of {
+    static constexpr int value = A > B ? A : B;
+};
+template <class T> struct pointed_by;
+template <class T> struct pointed_by<T*> {
+    typedef T type;
+};
 
 DEVICE float warp_sum(float x) {
     for (int mask = 16; mask > 0; mask >>= 1) x += shuffle_xor(x, mask);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 
 use puna_backend::BackendError;
-use puna_gpu::{Address, Argument, BufferId, Device, Extents, Launch, Recording};
+use puna_gpu::{Address, Argument, BufferId, Device, Extents, Launch, MatrixUnits, Recording};
 
 use crate::driver::{
     DeviceNumber, DevicePointer, Driver, Handle, LaunchAttribute, LaunchConfig,
@@ -30,6 +30,9 @@ pub struct Facts {
 /// Bytes of host memory that the device copies from and to by itself.
 const STAGING: usize = 8 << 20;
 
+/// From so many floats on, they are read by several threads.
+const MANY_FLOATS: usize = 1 << 20;
+
 /// See the module.
 pub struct CudaDevice {
     driver: &'static Driver,
@@ -41,6 +44,8 @@ pub struct CudaDevice {
     buffers: Vec<(DevicePointer, u64)>,
     executables: Vec<Handle>,
     staging: *mut u8,
+    /// Host memory for many floats, and for how many; taken when it is first needed.
+    large: (*mut f32, usize),
 }
 
 #[derive(Clone, Copy)]
@@ -65,6 +70,7 @@ impl CudaDevice {
             buffers: Vec::new(),
             executables: Vec::new(),
             staging: std::ptr::null_mut(),
+            large: (std::ptr::null_mut(), 0),
         };
         // SAFETY: pointers are to handles of ours; the images are complete and live as long as the program.
         unsafe {
@@ -176,6 +182,64 @@ impl CudaDevice {
     }
 }
 
+impl CudaDevice {
+    /// Logits of many rows: into memory that the device writes fast, and from there by several threads, because taking fresh
+    /// pages costs the host more than the copy.
+    fn read_many(&mut self, pointer: DevicePointer, count: usize) -> Result<Vec<f32>, BackendError> {
+        if self.large.1 < count {
+            // SAFETY: the memory is this device's, and nothing uses it now.
+            unsafe {
+                if !self.large.0.is_null() {
+                    (self.driver.free_host)(self.large.0.cast());
+                    self.large = (std::ptr::null_mut(), 0);
+                }
+                let mut large = std::ptr::null_mut();
+                self.check((self.driver.allocate_host)(&mut large, 4 * count, 0), "taking host memory")?;
+                self.large = (large.cast(), count);
+            }
+        }
+        let mut floats = Vec::<f32>::with_capacity(count);
+        // SAFETY: both ranges have room for so many; the copy from the device has ended before threads read, each its own
+        // part; every float is written before the vector's length says so. Advice about pages has no other effect.
+        unsafe {
+            let status = (self.driver.read)(self.large.0.cast(), pointer, 4 * count, self.stream);
+            self.check(status, "copying from the device")?;
+            advise_large_pages(floats.as_mut_ptr(), count);
+            self.check((self.driver.synchronize)(self.stream), "running")?;
+            let from = std::slice::from_raw_parts(self.large.0, count);
+            let to = &mut floats.spare_capacity_mut()[..count];
+            let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+            let part = count.div_ceil(threads);
+            std::thread::scope(|scope| {
+                for (to, from) in to.chunks_mut(part).zip(from.chunks(part)) {
+                    scope.spawn(move || {
+                        std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr().cast(), from.len());
+                    });
+                }
+            });
+            floats.set_len(count);
+        }
+        Ok(floats)
+    }
+}
+
+/// Tells the system that large pages suit this memory.
+///
+/// # Safety
+/// The memory must belong to the caller.
+unsafe fn advise_large_pages(floats: *mut f32, count: usize) {
+    const PAGE: usize = 4096;
+    let start = (floats as usize).next_multiple_of(PAGE);
+    let end = (floats as usize + 4 * count) / PAGE * PAGE;
+    if start < end {
+        #[cfg(target_os = "linux")]
+        // SAFETY: whole pages of the caller's memory.
+        unsafe {
+            libc::madvise(start as *mut c_void, end - start, libc::MADV_HUGEPAGE);
+        }
+    }
+}
+
 impl Device for CudaDevice {
     fn name(&self) -> &str {
         &self.facts.name
@@ -185,8 +249,13 @@ impl Device for CudaDevice {
         self.facts.processors
     }
 
-    fn has_matrix_units(&self) -> bool {
-        self.facts.capability >= 80
+    fn matrix_units(&self) -> MatrixUnits {
+        match self.facts.capability {
+            // Only machine code for 9.0 has instructions for groups.
+            90 => MatrixUnits::Group,
+            80.. => MatrixUnits::Warp,
+            _ => MatrixUnits::None,
+        }
     }
 
     fn shared_bytes(&self) -> u32 {
@@ -243,34 +312,16 @@ impl Device for CudaDevice {
     fn read_floats(&mut self, at: Address, count: usize) -> Result<Vec<f32>, BackendError> {
         self.enter()?;
         let pointer = self.pointer(at, 4 * count as u64)?;
+        if count > MANY_FLOATS {
+            return self.read_many(pointer, count);
+        }
         let mut floats = Vec::<f32>::with_capacity(count);
-        // Two halves of the staging memory: one is filled by the device while the other is emptied.
-        let part = STAGING / 8;
-        let place = |index: usize| index % 2 * (STAGING / 2);
-        let size = |index: usize| part.min(count - index * part);
-        let parts = count.div_ceil(part);
-        // SAFETY: all ranges exist; a half is read after its copy has ended and before the next one into it begins; every
-        // float of the vector is written before its length says so.
+        // SAFETY: the staging memory has room for so many; every float of the vector is written before its length says so.
         unsafe {
-            let start = |index: usize| {
-                let from = pointer + 4 * (index * part) as u64;
-                let to = self.staging.add(place(index)).cast();
-                self.check(
-                    (self.driver.read)(to, from, 4 * size(index), self.stream),
-                    "copying from the device",
-                )
-            };
-            if parts > 0 {
-                start(0)?;
-            }
-            for index in 0..parts {
-                self.check((self.driver.synchronize)(self.stream), "running")?;
-                if index + 1 < parts {
-                    start(index + 1)?;
-                }
-                let from = self.staging.add(place(index)).cast::<f32>();
-                std::ptr::copy_nonoverlapping(from, floats.as_mut_ptr().add(index * part), size(index));
-            }
+            let status = (self.driver.read)(self.staging.cast(), pointer, 4 * count, self.stream);
+            self.check(status, "copying from the device")?;
+            self.check((self.driver.synchronize)(self.stream), "running")?;
+            std::ptr::copy_nonoverlapping(self.staging.cast::<f32>(), floats.as_mut_ptr(), count);
             floats.set_len(count);
         }
         Ok(floats)
@@ -350,6 +401,9 @@ impl Drop for CudaDevice {
             }
             if !self.staging.is_null() {
                 (self.driver.free_host)(self.staging.cast());
+            }
+            if !self.large.0.is_null() {
+                (self.driver.free_host)(self.large.0.cast());
             }
             if !self.stream.is_null() {
                 (self.driver.destroy_stream)(self.stream);

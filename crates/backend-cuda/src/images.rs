@@ -9,4 +9,15 @@ macro_rules! images {
     };
 }
 
-images!("attention", "embed", "experts", "flash", "matmul", "matvec", "matvec_float", "recurrent", "rowwise");
+images!(
+    "attention",
+    "embed",
+    "experts",
+    "flash",
+    "matmul",
+    "matvec",
+    "matvec_float",
+    "recurrent",
+    "rowwise",
+    "wide"
+);

@@ -53,6 +53,14 @@ fn random_matrix(dtype: DType, state: &mut u64) -> Vec<u8> {
     bytes
 }
 
+/// Devices and numbers of rows: all on the first, on others of the emulation what goes another way there.
+fn cases(backend: &dyn Backend) -> Vec<(usize, u32)> {
+    let rows: [&[u32]; 3] = [&[1, 2, 3, 8, 20, 40, 70], &[2, 8, 20, 70], &[70]];
+    let devices = if backend.name() == "emulation" { backend.devices().len() } else { 1 };
+    let all = (0..devices).flat_map(|device| rows[device].iter().map(move |count| (device, *count)));
+    all.collect()
+}
+
 #[test]
 fn products_equal_those_of_decoded_weights() {
     let backend: Box<dyn Backend> = match Cuda::find() {
@@ -91,13 +99,13 @@ fn products_equal_those_of_decoded_weights() {
         let y = graph.push(MatMul, matrix, None, "y").expect("a product");
         graph.outputs = vec![(Output::Logits, y)];
         let graph = Arc::new(graph);
-        for tokens in [1, 2, 3, 8, 20, 40, 70] {
+        for (device, tokens) in cases(&*backend) {
             let (_, mut segment) = partition(&graph, |_| 0).remove(0);
             segment.outputs = vec![x, y];
             let caches = CacheOptions { keys: DType::F32, values: DType::F32, sequences: 1, cells: vec![] };
             let source = Arc::new(Bytes(bytes.clone(), bytes.clone()));
             let mut partition =
-                backend.load(DeviceId(0), segment, source, &caches, &mut |_| true).expect("it loads");
+                backend.load(DeviceId(device), segment, source, &caches, &mut |_| true).expect("it loads");
             let program = partition.compile(Bounds { tokens, outputs: 1 }).expect("it compiles");
             let step = Step {
                 tokens: (0..tokens).map(|token| token * 7 % ROWS as u32).collect(),
@@ -128,7 +136,7 @@ fn products_equal_those_of_decoded_weights() {
                 _ => 3e-4,
             };
             if error.is_nan() || error > tolerance {
-                wrong.push(format!("{dtype}, {tokens} rows: {error:.1e}"));
+                wrong.push(format!("{dtype}, {tokens} rows on device {device}: {error:.1e}"));
             }
         }
     }

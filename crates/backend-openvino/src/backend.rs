@@ -12,6 +12,7 @@ use puna_quant::DType;
 
 use crate::blocks::Blocks;
 use crate::caches::{Plane, Turn};
+use crate::compiled_cache::Shared;
 use crate::ffi::{self, Core, Shim};
 use crate::ir::Element;
 use crate::memory::Kept;
@@ -35,6 +36,8 @@ pub(crate) struct Device {
     pub(crate) settings: Arc<Settings>,
     pub(crate) threads: usize,
     pub(crate) shim: Option<Arc<Shim>>,
+    /// Compiled models that partitions share.
+    pub(crate) shared: Shared,
     log: Log,
 }
 
@@ -109,6 +112,7 @@ impl OpenVino {
             settings: Arc::new(settings),
             threads,
             shim: shim.map(Arc::new),
+            shared: Shared::default(),
             log,
         };
         Ok(Self { device, description })

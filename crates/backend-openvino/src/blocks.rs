@@ -13,13 +13,15 @@ pub(crate) struct Blocks {
     width: usize,
     element: Element,
     count: usize,
+    /// Of caches of f16 the blocks that hold bf16 now, because a program for prompts wrote them.
+    has_bf16: Vec<bool>,
     /// Words of four bytes keep the memory aligned.
     words: Vec<u32>,
 }
 
 impl Blocks {
     pub(crate) fn new(heads: usize, width: usize, element: Element) -> Self {
-        Self { heads, width, element, count: 0, words: Vec::new() }
+        Self { heads, width, element, count: 0, has_bf16: Vec::new(), words: Vec::new() }
     }
 
     pub(crate) fn element(&self) -> Element {
@@ -30,6 +32,7 @@ impl Blocks {
     pub(crate) fn set_element(&mut self, element: Element) {
         self.element = element;
         self.count = 0;
+        self.has_bf16.clear();
         self.words.clear();
     }
 
@@ -69,8 +72,39 @@ impl Blocks {
             purpose: "caches",
         })?;
         self.words.resize(words, 0);
+        self.has_bf16.resize(count, false);
         self.count = count;
         Ok(())
+    }
+
+    /// Sees to it that a run's blocks hold bf16, or that they hold the cache's own numbers. `past`: cells of them that
+    /// hold something.
+    pub(crate) fn express(&mut self, blocks: &[u32], past: usize, bf16: bool) {
+        for (index, block) in blocks.iter().enumerate() {
+            let block = *block as usize;
+            if self.has_bf16.get(block).is_none_or(|has| *has == bf16) {
+                continue;
+            }
+            self.has_bf16[block] = bf16;
+            if index * BLOCK < past {
+                let bytes = BLOCK * self.cell_bytes();
+                let numbers: &mut [u16] =
+                    bytemuck::cast_slice_mut(&mut self.bytes_mut()[block * bytes..][..bytes]);
+                match bf16 {
+                    true => numbers
+                        .iter_mut()
+                        .for_each(|x| *x = bf16::from_f32(f16::from_bits(*x).to_f32()).to_bits()),
+                    false => numbers
+                        .iter_mut()
+                        .for_each(|x| *x = f16::from_f32(bf16::from_bits(*x).to_f32()).to_bits()),
+                }
+            }
+        }
+    }
+
+    /// Sees to it that the block of a slot holds the cache's own numbers.
+    fn settle(&mut self, slot: Slot) {
+        self.express(&[slot.block], BLOCK, false);
     }
 
     fn row(&self, slot: Slot, head: usize) -> std::ops::Range<usize> {
@@ -80,6 +114,8 @@ impl Blocks {
 
     pub(crate) fn copy(&mut self, copies: &[(Slot, Slot)]) {
         for (from, to) in copies {
+            self.settle(*from);
+            self.settle(*to);
             for head in 0..self.heads {
                 let (from, to) = (self.row(*from, head), self.row(*to, head));
                 self.bytes_mut().copy_within(from, to.start);
@@ -89,6 +125,7 @@ impl Blocks {
 
     /// Turns pairs of a key by a change of position.
     pub(crate) fn turn(&mut self, slot: Slot, delta: i32, turn: &Turn) {
+        self.settle(slot);
         for head in 0..self.heads {
             let range = self.row(slot, head);
             let element = self.element;
@@ -100,7 +137,8 @@ impl Blocks {
     }
 
     /// Appends a cell's numbers; zeros for a cell that is nowhere.
-    pub(crate) fn save(&self, slot: Option<Slot>, bytes: &mut Vec<u8>) {
+    pub(crate) fn save(&mut self, slot: Option<Slot>, bytes: &mut Vec<u8>) {
+        slot.into_iter().for_each(|slot| self.settle(slot));
         for head in 0..self.heads {
             match slot {
                 Some(slot) => bytes.extend_from_slice(&self.bytes()[self.row(slot, head)]),
@@ -111,6 +149,7 @@ impl Blocks {
 
     /// Takes a cell's numbers, as many as [`Blocks::cell_bytes`].
     pub(crate) fn restore(&mut self, slot: Slot, bytes: &[u8]) {
+        self.settle(slot);
         for (head, bytes) in bytes.chunks_exact(self.row_bytes().max(1)).enumerate() {
             let range = self.row(slot, head);
             self.bytes_mut()[range].copy_from_slice(bytes);
@@ -167,5 +206,23 @@ mod tests {
             blocks.save(None, &mut saved);
             assert_eq!(saved.len(), 2 * blocks.cell_bytes());
         }
+    }
+
+    #[test]
+    fn blocks_hold_bf16_while_prompts_run() {
+        let mut blocks = Blocks::new(1, 2, Element::F16);
+        blocks.make_room(2).expect("there is memory");
+        let slot = Slot { block: 1, offset: 5 };
+        let mut row = vec![0; 4];
+        encode(&[1.5, -2.0], Element::F16, &mut row);
+        blocks.restore(slot, &row);
+        blocks.express(&[1], 6, true);
+        let range = blocks.row(slot, 0);
+        assert_eq!(decoded(&blocks.bytes()[range.clone()], Element::BF16), [1.5, -2.0]);
+        // What is saved is in the cache's own format.
+        let mut saved = Vec::new();
+        blocks.save(Some(slot), &mut saved);
+        assert_eq!(saved, row);
+        assert_eq!(decoded(&blocks.bytes()[range], Element::F16), [1.5, -2.0]);
     }
 }

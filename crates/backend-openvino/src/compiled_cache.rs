@@ -1,12 +1,34 @@
-//! Compiled models in a folder, found by what they were made of.
+//! Compiled models in a folder and in this process, found by what they were made of.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, Weak};
 
 use puna_backend::{Segment, WeightSource};
 use puna_graph::{Operand, WeightId};
 
+use crate::ffi::Compiled;
 use crate::translate::Choices;
+
+/// Compiled models that partitions of this process use, by what they are made of.
+#[derive(Clone, Default)]
+pub(crate) struct Shared(Arc<Mutex<HashMap<String, Weak<Compiled>>>>);
+
+impl Shared {
+    /// The compiled model, if a partition still uses it.
+    pub(crate) fn find(&self, manifest: &str) -> Option<Arc<Compiled>> {
+        self.0.lock().ok()?.get(manifest)?.upgrade()
+    }
+
+    /// Lets others find a compiled model for as long as it is used.
+    pub(crate) fn keep(&self, manifest: &str, compiled: &Arc<Compiled>) {
+        if let Ok(mut all) = self.0.lock() {
+            all.retain(|_, compiled| compiled.strong_count() > 0);
+            all.insert(manifest.to_owned(), Arc::downgrade(compiled));
+        }
+    }
+}
 
 /// A model's place in the folder.
 pub(crate) struct Entry {
@@ -20,45 +42,44 @@ pub(crate) struct Entry {
 /// Bytes of each end of a tensor that tell it from others of its shape.
 const SAMPLE: usize = 4096;
 
+/// What a segment compiled in this way by this version of the library is made of, as text.
+pub(crate) fn manifest(
+    segment: &Segment,
+    weights: &dyn WeightSource,
+    choices: &Choices,
+    compiled_for: &str,
+) -> String {
+    let mut manifest = format!("puna {}\n{compiled_for}\n{choices:?}\n", env!("CARGO_PKG_VERSION"));
+    let _ =
+        writeln!(manifest, "nodes {:?} {:016x}", segment.nodes, fnv(segment.graph.to_string().as_bytes()));
+    let mut used: Vec<WeightId> = segment.graph.nodes[segment.nodes.clone()]
+        .iter()
+        .flat_map(|node| &node.inputs)
+        .filter_map(|operand| match operand {
+            Operand::Weight(weight) => Some(*weight),
+            _ => None,
+        })
+        .collect();
+    used.sort();
+    used.dedup();
+    for weight in used {
+        let declared = &segment.graph.weights[weight.index()];
+        let bytes = weights.bytes(weight);
+        let (first, last) = (&bytes[..bytes.len().min(SAMPLE)], &bytes[bytes.len().saturating_sub(SAMPLE)..]);
+        let (name, shape, dtype) = (&declared.name, &declared.shape, declared.dtype);
+        let _ = writeln!(manifest, "{name} {shape:?} {dtype} {:016x} {:016x}", fnv(first), fnv(last));
+    }
+    manifest
+}
+
 impl Entry {
-    /// The place of a segment compiled in this way by this version of the library.
-    pub(crate) fn new(
-        folder: &Path,
-        segment: &Segment,
-        weights: &dyn WeightSource,
-        choices: &Choices,
-        compiled_for: &str,
-    ) -> Self {
-        let mut manifest = format!("puna {}\n{compiled_for}\n{choices:?}\n", env!("CARGO_PKG_VERSION"));
-        let _ = writeln!(
-            manifest,
-            "nodes {:?} {:016x}",
-            segment.nodes,
-            fnv(segment.graph.to_string().as_bytes())
-        );
-        let mut used: Vec<WeightId> = segment.graph.nodes[segment.nodes.clone()]
-            .iter()
-            .flat_map(|node| &node.inputs)
-            .filter_map(|operand| match operand {
-                Operand::Weight(weight) => Some(*weight),
-                _ => None,
-            })
-            .collect();
-        used.sort();
-        used.dedup();
-        for weight in used {
-            let declared = &segment.graph.weights[weight.index()];
-            let bytes = weights.bytes(weight);
-            let (first, last) =
-                (&bytes[..bytes.len().min(SAMPLE)], &bytes[bytes.len().saturating_sub(SAMPLE)..]);
-            let (name, shape, dtype) = (&declared.name, &declared.shape, declared.dtype);
-            let _ = writeln!(manifest, "{name} {shape:?} {dtype} {:016x} {:016x}", fnv(first), fnv(last));
-        }
+    /// The place of what is made of this.
+    pub(crate) fn new(folder: &Path, manifest: &str) -> Self {
         let name = format!("{:016x}", fnv(manifest.as_bytes()));
         Self {
             blob: folder.join(format!("{name}.blob")),
             manifest_path: folder.join(format!("{name}.manifest")),
-            manifest,
+            manifest: manifest.to_owned(),
         }
     }
 

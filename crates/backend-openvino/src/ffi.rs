@@ -6,6 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use openvino_sys as sys;
 use openvino_sys::ov_status_e::OK;
@@ -50,6 +51,21 @@ pub fn version() -> String {
         let text = CStr::from_ptr(version.buildNumber).to_string_lossy().into_owned();
         sys::ov_version_free(&mut version);
         text
+    }
+}
+
+/// Whether this processor multiplies tiles of bf16 numbers (AMX).
+pub fn has_tiles() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{__cpuid, __cpuid_count};
+        // Bits of "amx-bf16" and "amx-tile" among the structured extended features.
+        const TILES: u32 = 1 << 22 | 1 << 24;
+        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & TILES == TILES
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
     }
 }
 
@@ -170,7 +186,7 @@ impl Core {
             )
         };
         check(status)?;
-        Ok(Model(Owned { pointer, free: sys::ov_model_free }))
+        Ok(Model(Owned { pointer, free: sys::ov_model_free }, constants.1))
     }
 
     /// Compiles a model for a device.
@@ -189,20 +205,26 @@ impl Core {
             .iter()
             .map(|(key, value)| sys::ov_property_t { key: key.as_ptr(), value: value.as_ptr().cast() })
             .collect();
-        let mut pointer = ptr::null_mut();
-        // SAFETY: all strings live until the call returns.
-        let status = unsafe {
-            sys::ov_core_compile_model_props(
-                self.0.pointer,
-                model.0.pointer,
-                device.as_ptr(),
-                pairs.len(),
-                pairs.as_ptr(),
-                &mut pointer,
-            )
+        let compile = || {
+            let mut pointer = ptr::null_mut();
+            // SAFETY: all strings live until the call returns.
+            let status = unsafe {
+                sys::ov_core_compile_model_props(
+                    self.0.pointer,
+                    model.0.pointer,
+                    device.as_ptr(),
+                    pairs.len(),
+                    pairs.as_ptr(),
+                    &mut pointer,
+                )
+            };
+            check(status).map(|()| pointer)
         };
-        check(status)?;
-        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }))
+        let pointer = match &model.1 {
+            Some(spilled) => spilled.while_dropping(compile)?,
+            None => compile()?,
+        };
+        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }, model.1.clone()))
     }
 
     /// A compiled model from the bytes that [`Compiled::export`] wrote.
@@ -220,12 +242,12 @@ impl Core {
             )
         };
         check(status)?;
-        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }))
+        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }, None))
     }
 }
 
-/// A model that was read.
-pub struct Model(Owned<sys::ov_model_t>);
+/// A model that was read, and memory that its constants lie in.
+pub struct Model(Owned<sys::ov_model_t>, Option<Arc<Spilled>>);
 
 impl Model {
     /// Puts paged attention in the place of the layers that stand for it.
@@ -279,8 +301,8 @@ impl Shim {
     }
 }
 
-/// A model compiled for a device.
-pub struct Compiled(Owned<sys::ov_compiled_model_t>);
+/// A model compiled for a device, and memory that its constants lie in.
+pub struct Compiled(Owned<sys::ov_compiled_model_t>, #[expect(dead_code)] Option<Arc<Spilled>>);
 
 impl Compiled {
     /// Something to run it with; each has variables of its own.
@@ -388,7 +410,7 @@ impl Request {
         let mut pointer = ptr::null_mut();
         // SAFETY: the name ends with zero; the tensor is freed by its owner.
         check(unsafe { sys::ov_infer_request_get_tensor(self.0.pointer, name.as_ptr(), &mut pointer) })?;
-        let tensor = Tensor(Owned { pointer, free: sys::ov_tensor_free });
+        let tensor = Tensor(Owned { pointer, free: sys::ov_tensor_free }, None);
         let mut shape = sys::ov_shape_t { rank: 0, dims: ptr::null_mut() };
         let (mut data, mut length) = (ptr::null_mut(), 0);
         // SAFETY: the library fills shape, pointer and length of a tensor that lives until this function returns, and
@@ -430,8 +452,46 @@ impl Request {
     }
 }
 
+/// Memory of a file without a name, whose pages the system keeps only as long as it has room for them.
+pub struct Spilled(memmap2::MmapMut);
+
+/// Pages are dropped as often while a model is compiled.
+const DROP_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
+
+impl Spilled {
+    /// Memory that `fill` writes, in a file in this folder.
+    fn filled(folder: &Path, bytes: u64, fill: impl FnOnce(&mut [u8])) -> Result<Self, Failure> {
+        let shown = |error: std::io::Error| format!("{}: {error}", folder.display());
+        let file = tempfile::tempfile_in(folder).map_err(shown)?;
+        file.set_len(bytes.max(1)).map_err(shown)?;
+        // SAFETY: the file has no name, so nobody else changes or shortens it.
+        let mut map = unsafe { memmap2::MmapMut::map_mut(&file) }.map_err(shown)?;
+        fill(&mut map[..bytes as usize]);
+        Ok(Self(map))
+    }
+
+    /// Does work that reads the memory once, while pages are dropped again and again. They come back from the file when
+    /// they are read again.
+    fn while_dropping<R>(&self, work: impl FnOnce() -> R) -> R {
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    std::thread::sleep(DROP_INTERVAL);
+                    #[cfg(unix)]
+                    // SAFETY: this is a shared map of a file, so what was written is in the file and nothing is lost.
+                    let _ = unsafe { self.0.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+                }
+            });
+            let result = work();
+            is_done.store(true, Ordering::Relaxed);
+            result
+        })
+    }
+}
+
 /// Memory with a type and extents.
-pub struct Tensor(Owned<sys::ov_tensor_t>);
+pub struct Tensor(Owned<sys::ov_tensor_t>, Option<Arc<Spilled>>);
 
 impl Tensor {
     /// Bytes that `fill` writes, in memory that the library frees when nothing needs it any more.
@@ -442,7 +502,7 @@ impl Tensor {
         let shape = Shape::new(&[length])?;
         // SAFETY: the shape is valid; the function stores a new tensor in the pointer.
         check(unsafe { sys::ov_tensor_create(sys::ov_element_type_e::U8, shape.0, &mut pointer) })?;
-        let tensor = Self(Owned { pointer, free: sys::ov_tensor_free });
+        let tensor = Self(Owned { pointer, free: sys::ov_tensor_free }, None);
         let mut data = ptr::null_mut();
         // SAFETY: the tensor was made with so many bytes and nobody else has it yet. Its memory is made zero before it
         // is seen as bytes.
@@ -452,6 +512,17 @@ impl Tensor {
             ptr::write_bytes(data, 0, bytes as usize);
             fill(std::slice::from_raw_parts_mut(data, bytes as usize));
         }
+        Ok(tensor)
+    }
+
+    /// Bytes that `fill` writes, in a file in this folder.
+    pub fn spilled(folder: &Path, bytes: u64, fill: impl FnOnce(&mut [u8])) -> Result<Self, Failure> {
+        let length = i64::try_from(bytes.max(1)).map_err(|_| format!("{bytes} bytes are too many"))?;
+        let spilled = Spilled::filled(folder, bytes, fill)?;
+        // SAFETY: the map has so many bytes, and whatever is made of the tensor keeps it: the tensor itself, a model that
+        // is read with it, what is compiled from that. The library only reads constants.
+        let mut tensor = unsafe { Self::over(Element::U8, &[length], spilled.0.as_ptr().cast_mut()) }?;
+        tensor.1 = Some(Arc::new(spilled));
         Ok(tensor)
     }
 
@@ -466,7 +537,7 @@ impl Tensor {
         check(unsafe {
             sys::ov_tensor_create_from_host_ptr(element(kind), shape.0, pointer.cast::<c_void>(), &mut tensor)
         })?;
-        Ok(Self(Owned { pointer: tensor, free: sys::ov_tensor_free }))
+        Ok(Self(Owned { pointer: tensor, free: sys::ov_tensor_free }, None))
     }
 }
 

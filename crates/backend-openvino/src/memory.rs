@@ -30,8 +30,9 @@ enum Parts<'a> {
     None,
 }
 
-/// The inputs of a run: data made for it, and memory that is kept.
+/// The inputs of a run: data made for it, and memory that is kept. `pages`: what the numbers of pages are now.
 pub(crate) fn inputs<'a>(
+    pages: Option<Element>,
     feeds: &'a [(Feed, CString)],
     owned: &'a [(Vec<i64>, Data)],
     kept: &'a mut [Kept],
@@ -61,7 +62,7 @@ pub(crate) fn inputs<'a>(
                 let Parts::Blocks(keys, values) = &mut parts[state.index()] else { continue };
                 let part = if matches!(feed, Feed::KeyBlocks(_)) { keys.take() } else { values.take() };
                 let Some(blocks) = part else { continue };
-                (blocks.element(), blocks.shape(), Bytes::Write(blocks.bytes_mut()))
+                (pages.unwrap_or(blocks.element()), blocks.shape(), Bytes::Write(blocks.bytes_mut()))
             }
             (Data::Kept, _) => continue,
         };

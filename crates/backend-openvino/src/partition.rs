@@ -14,6 +14,7 @@ use puna_graph::{Array, CacheGroup, Dim, StateDecl, StateId, Step, ValueId};
 use crate::backend::Device;
 use crate::caches::Turn;
 use crate::ffi::{Compiled, Request};
+use crate::ir::Element;
 use crate::memory::{Kept, inputs};
 use crate::pages::{Pages, Run};
 use crate::pieces::{Limits, Piece, cut};
@@ -22,8 +23,10 @@ use crate::translate::{Choices, Feed, Product, RopeTable};
 
 /// One compiled model.
 pub(crate) struct Program {
-    pub(crate) compiled: Compiled,
+    pub(crate) compiled: Arc<Compiled>,
     pub(crate) request: Request,
+    /// It runs long spans only, and the blocks that it reads and writes hold bf16.
+    pub(crate) is_for_prompts: bool,
     pub(crate) choices: Choices,
     pub(crate) feeds: Vec<(Feed, CString)>,
     pub(crate) products: Vec<(Product, CString)>,
@@ -48,10 +51,21 @@ pub(crate) struct OpenVinoPartition {
     pub(crate) appended: usize,
     /// Cells that each group's planes have room for.
     pub(crate) capacity: Vec<usize>,
-    /// By preference: of fixed models the one of a prompt's chunk, then the one of a single row.
+    /// Of fixed models the one of a prompt's chunk, then the one of a single row. Of others the one for all steps, then
+    /// perhaps one for prompts.
     pub(crate) programs: Vec<Program>,
     pub(crate) bounds: Option<Bounds>,
     pub(crate) has_printed_addresses: bool,
+}
+
+/// Rows from which on a span is faster in the model for prompts.
+const LONG_SPAN: usize = 48;
+
+/// Whether the spans of a run are long; all are or none is.
+fn has_long_spans(step: &Step, piece: &Piece) -> bool {
+    let spans = step.groups.first().map_or(&[][..], |group| &group.spans);
+    let own = spans.iter().find(|span| (span.tokens.end as usize) > piece.rows.start);
+    own.is_some_and(|span| span.tokens.len() >= LONG_SPAN)
 }
 
 /// Cells are added in such steps, so that few steps change the extents of the caches.
@@ -81,6 +95,7 @@ impl Partition for OpenVinoPartition {
                 Some(last) if last.choices.tokens == Some(1) && piece.rows.len() == 1 => {
                     self.programs.len() - 1
                 }
+                Some(last) if last.is_for_prompts && has_long_spans(step, &piece) => self.programs.len() - 1,
                 _ => 0,
             };
             self.run_piece(program, &piece, step, boundary, &mut gathered, &mut integers)?;
@@ -129,13 +144,15 @@ impl OpenVinoPartition {
     fn limits(&self, recurrent: bool) -> Limits {
         match self.programs.first().and_then(|program| program.choices.tokens) {
             Some(tokens) => {
-                Limits { rows: tokens as usize, full_or_single: recurrent, spans: 1, paged: false }
+                let rows = tokens as usize;
+                Limits { rows, full_or_single: recurrent, spans: 1, paged: false, long: None }
             }
             None => Limits {
                 rows: usize::MAX,
                 full_or_single: false,
                 spans: usize::MAX,
                 paged: self.kept.iter().any(|kept| matches!(kept, Kept::Paged { .. })),
+                long: self.programs.iter().any(|program| program.is_for_prompts).then_some(LONG_SPAN),
             },
         }
     }
@@ -270,6 +287,24 @@ impl OpenVinoPartition {
         Ok(all)
     }
 
+    /// Brings the blocks of a run into the numbers that the program works with.
+    fn express(&mut self, program: usize, runs: &[Vec<Run>]) {
+        if !self.programs.iter().any(|program| program.is_for_prompts) {
+            return;
+        }
+        let bf16 = self.programs[program].is_for_prompts;
+        let groups = self.segment.graph.groups();
+        for (kept, state) in self.kept.iter_mut().zip(&self.segment.graph.states) {
+            let Kept::Paged { keys, values } = kept else { continue };
+            let Some(group) = groups.iter().position(|group| *group == state.group()) else { continue };
+            for run in &runs[group] {
+                for part in [&mut *keys, &mut *values] {
+                    part.express(&run.blocks, run.past, bf16);
+                }
+            }
+        }
+    }
+
     fn run_piece(
         &mut self,
         program_index: usize,
@@ -292,6 +327,7 @@ impl OpenVinoPartition {
             .map(|row| (row - piece.rows.start) as u32)
             .collect();
         let runs = self.find_runs(piece, step)?;
+        self.express(program_index, &runs);
         self.forget_columns(program_index, piece, step)?;
         let program = &self.programs[program_index];
         let owned: Vec<(Vec<i64>, Data)> = program
@@ -302,7 +338,8 @@ impl OpenVinoPartition {
         self.log_inputs(program_index, &owned);
         let Self { kept, programs, device, .. } = self;
         let program = &mut programs[program_index];
-        let inputs = inputs(&program.feeds, &owned, kept);
+        let pages = program.is_for_prompts.then_some(Element::BF16);
+        let inputs = inputs(pages, &program.feeds, &owned, kept);
         let rendered = start.elapsed();
         program
             .request

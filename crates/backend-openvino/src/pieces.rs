@@ -29,6 +29,8 @@ pub(crate) struct Limits {
     pub(crate) spans: usize,
     /// Spans of one run may not see what others of it write.
     pub(crate) paged: bool,
+    /// Spans of at least so many rows do not run together with shorter ones.
+    pub(crate) long: Option<usize>,
 }
 
 /// First rows of spans that see cells which an earlier span of the step writes: the same sequence, named twice.
@@ -52,10 +54,23 @@ fn dependent_spans(step: &Step) -> Vec<usize> {
     all
 }
 
+/// First rows of spans that are long where the span before is not, or the other way round.
+fn changes_of_length(step: &Step, long: usize) -> Vec<usize> {
+    let spans = step.groups.first().map_or(&[][..], |group| &group.spans);
+    let is_long = |span: &puna_graph::Span| span.tokens.len() >= long;
+    let pairs = spans.windows(2).filter(|pair| is_long(&pair[0]) != is_long(&pair[1]));
+    pairs.map(|pair| pair[1].tokens.start as usize).collect()
+}
+
 /// Cuts a step; `recurrent` is the group of recurrent states, if there is one.
 pub(crate) fn cut(step: &Step, recurrent: Option<&GroupStep>, limits: Limits) -> Vec<Piece> {
     let rows = step.tokens.len();
-    let breaks = if limits.paged { dependent_spans(step) } else { Vec::new() };
+    let mut breaks = if limits.paged { dependent_spans(step) } else { Vec::new() };
+    if let Some(long) = limits.long {
+        breaks.extend(changes_of_length(step, long));
+        breaks.sort_unstable();
+        breaks.dedup();
+    }
     let Some(group) = recurrent else {
         let bounds: Vec<usize> = std::iter::once(0).chain(breaks).chain([rows]).collect();
         let parts = bounds.windows(2).flat_map(|part| {
@@ -109,7 +124,8 @@ mod tests {
 
     use super::*;
 
-    const FREE: Limits = Limits { rows: usize::MAX, full_or_single: false, spans: usize::MAX, paged: false };
+    const FREE: Limits =
+        Limits { rows: usize::MAX, full_or_single: false, spans: usize::MAX, paged: false, long: None };
 
     fn step(lengths: &[u32], starts: &[Option<u32>], ends: &[u32]) -> (Step, GroupStep) {
         let mut group = GroupStep::default();
@@ -149,6 +165,17 @@ mod tests {
     }
 
     #[test]
+    fn prompts_run_apart_from_single_rows() {
+        let (mut step, group) = step(&[1, 40, 50, 1, 1], &[None; 5], &[0, 1, 2, 3, 4]);
+        step.groups = vec![group];
+        assert_eq!(rows(&cut(&step, None, Limits { long: Some(32), ..FREE })), [0..1, 1..91, 91..93]);
+        assert_eq!(
+            rows(&cut(&step, None, Limits { long: Some(64), ..FREE })),
+            std::slice::from_ref(&(0..93))
+        );
+    }
+
+    #[test]
     fn spans_of_one_length_run_together() {
         let (step, group) =
             step(&[1, 1, 3, 3, 2], &[Some(4), None, None, Some(7), Some(8)], &[0, 1, 2, 3, 9]);
@@ -167,8 +194,7 @@ mod tests {
     #[test]
     fn a_fixed_model_of_a_recurrence_takes_full_runs_or_single_rows() {
         let (step, group) = step(&[6], &[Some(3)], &[4]);
-        let pieces =
-            cut(&step, Some(&group), Limits { rows: 4, full_or_single: true, spans: 1, paged: false });
+        let pieces = cut(&step, Some(&group), Limits { rows: 4, full_or_single: true, spans: 1, ..FREE });
         assert_eq!(rows(&pieces), [0..4, 4..5, 5..6]);
         assert_eq!(pieces[0].starts, [Some(3)]);
         assert_eq!(pieces[1].starts, [Some(4)]);

@@ -99,16 +99,18 @@ impl Columns<'_> {
     }
 }
 
-/// Cosines and sines of rows at these positions, `[rows, pairs]` each, padded with zeros.
+/// Cosines and sines of rows at these positions, `[rows, 2 · pairs]` each, every number in both halves; padded with zeros.
 pub(crate) fn rotations(table: &RopeTable, positions: &[i32], long: &[bool], rows: usize) -> [Vec<f32>; 2] {
     let pairs = table.frequencies.len();
-    let mut all = [vec![0.0; rows * pairs], vec![0.0; rows * pairs]];
+    let mut all = [vec![0.0; 2 * rows * pairs], vec![0.0; 2 * rows * pairs]];
     for (row, position) in positions.iter().enumerate() {
         let position = table.place.at(*position, long.get(row).copied().unwrap_or(false));
         for (pair, frequency) in table.frequencies.iter().enumerate() {
             let (sine, cosine) = (position as f64 * frequency).sin_cos();
-            all[0][row * pairs + pair] = (cosine * table.magnitude as f64) as f32;
-            all[1][row * pairs + pair] = (sine * table.magnitude as f64) as f32;
+            for place in [2 * row * pairs + pair, (2 * row + 1) * pairs + pair] {
+                all[0][place] = (cosine * table.magnitude as f64) as f32;
+                all[1][place] = (sine * table.magnitude as f64) as f32;
+            }
         }
     }
     all

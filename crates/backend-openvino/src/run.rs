@@ -6,7 +6,7 @@ use puna_backend::{BackendError, Boundary};
 use puna_graph::{Dim, Input, Step, Symbol, ValueId};
 
 use crate::memory::Kept;
-use crate::pages::Run;
+use crate::pages::{BLOCK, Run};
 use crate::partition::{OpenVinoPartition, Program};
 use crate::pieces::Piece;
 use crate::render::{Columns, rotations};
@@ -78,9 +78,9 @@ impl OpenVinoPartition {
             Feed::Cosines(table) | Feed::Sines(table) => {
                 let [cosines, sines] =
                     rotations(&program.ropes[*table], positions, &long[piece.rows.clone()], rows);
-                let pairs = program.ropes[*table].frequencies.len() as i64;
+                let width = 2 * program.ropes[*table].frequencies.len() as i64;
                 let data = if matches!(feed, Feed::Cosines(_)) { cosines } else { sines };
-                (vec![rows as i64, pairs], Data::F32(data))
+                (vec![rows as i64, 1, 1, width], Data::F32(data))
             }
             Feed::PositionScale(scale) => {
                 let factors = positions.iter().map(|position| scale.factor(*position) as f32);
@@ -99,8 +99,12 @@ impl OpenVinoPartition {
             Feed::RunBegins => list(begins(self.span_lengths(step, piece))),
             Feed::LongestRun { group } => {
                 let lengths = self.span_lengths(step, piece);
+                let is_prompt = lengths.iter().any(|rows| *rows > 1);
                 let longest = runs[*group].iter().zip(lengths).map(|(run, new)| run.past + new).max();
-                list(vec![longest.unwrap_or(0) as i32])
+                // The plugin makes its kernels again whenever this outgrows what they were made for. Of a prompt it
+                // decides nothing else, so there it says more.
+                let least = if is_prompt { self.reserved_context(*group) } else { 0 };
+                list(vec![longest.unwrap_or(0).max(least) as i32])
             }
             Feed::Recurrent(state) => match &self.kept[state.index()] {
                 Kept::Recurrent { elements, numbers } => {
@@ -116,6 +120,20 @@ impl OpenVinoPartition {
             },
             Feed::Spans => (vec![1], Data::I64(vec![piece.starts.len().max(1) as i64])),
         })
+    }
+
+    /// Cells that kernels of paged attention are made for in advance: as many as the context has, unless the scores of
+    /// 32 rows would take too much memory.
+    fn reserved_context(&self, group: usize) -> usize {
+        let heads = self.segment.graph.nodes[self.segment.nodes.clone()].iter().filter_map(|node| {
+            let queries = self.segment.graph.operand_type(*node.inputs.first()?);
+            match (&node.op, queries.shape.get(1)) {
+                (puna_graph::Op::Attention(_), Some(Dim::Fixed(heads))) => Some(*heads as usize),
+                _ => None,
+            }
+        });
+        let row_bytes = 4 * BLOCK * self.device.threads.max(1) * heads.max().unwrap_or(1);
+        (self.options.cells[group] as usize).min(RESERVED_BYTES / row_bytes)
     }
 
     /// Rows of each span that is in a run.
@@ -256,6 +274,9 @@ impl OpenVinoPartition {
         self.has_printed_addresses = true;
     }
 }
+
+/// Most memory for scores that kernels are made for in advance.
+const RESERVED_BYTES: usize = 64 << 20;
 
 /// A list of integers and its extent.
 fn list(values: Vec<i32>) -> (Vec<i64>, Data) {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::weights::Kind;
+
 /// Looks up a variable.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
@@ -32,8 +34,11 @@ pub struct Settings {
     pub memory_optimize: bool,
     /// Pages of the file are given back while weights are taken in; unset: as `memory_optimize`.
     pub reduce_compile_memory: Option<bool>,
-    /// Constants are freed once the model is compiled; unset: as `memory_optimize`, on GPU.
+    /// Pages of the file are given back once the model is compiled; unset: as `memory_optimize`, on GPU.
     pub release_weights: Option<bool>,
+    /// Folder for a file that constants lie in, so that the system can drop their pages; unset: `/var/tmp` where
+    /// memory is saved.
+    pub spill_folder: Option<PathBuf>,
     /// Times are logged.
     pub profiling: bool,
     /// The segment is written to `cgraph_ov.txt`.
@@ -100,14 +105,29 @@ pub const VARIABLES: &[Variable] = &[
     row("GGML_OPENVINO_MANUAL_GQA_ATTN", "attention as products and softmax (default: on GPU)", |s, v| {
         s.manual_attention = Some(on(v));
     }),
-    row("GGML_OPENVINO_MEMORY_OPTIMIZE", "the next two, unless they are set", |s, v| {
-        s.memory_optimize = on(v);
-    }),
-    row("GGML_OPENVINO_REDUCE_COMPILE_MEM", "gives pages of the file back while loading", |s, v| {
-        s.reduce_compile_memory = Some(on(v));
-    }),
-    row("GGML_OPENVINO_RELEASE_WEIGHTS", "frees constants once the model is compiled (GPU)", |s, v| {
-        s.release_weights = Some(on(v));
+    row(
+        "GGML_OPENVINO_MEMORY_OPTIMIZE",
+        "the next two, unless they are set; no model of their own for prompts",
+        |s, v| {
+            s.memory_optimize = on(v);
+        },
+    ),
+    row(
+        "GGML_OPENVINO_REDUCE_COMPILE_MEM",
+        "gives pages of the file back while constants are made",
+        |s, v| {
+            s.reduce_compile_memory = Some(on(v));
+        },
+    ),
+    row(
+        "GGML_OPENVINO_RELEASE_WEIGHTS",
+        "gives pages of the file back once the model is compiled (default: on GPU)",
+        |s, v| {
+            s.release_weights = Some(on(v));
+        },
+    ),
+    row("GGML_OPENVINO_SPILL_DIR", "folder of a file without a name that constants lie in", |s, v| {
+        s.spill_folder = text(v).map(PathBuf::from);
     }),
     row("GGML_OPENVINO_PROFILING", "logs times of translation, compilation and runs", |s, v| {
         s.profiling = on(v);
@@ -181,6 +201,50 @@ impl Settings {
         self.reduce_compile_memory.unwrap_or(self.memory_optimize)
     }
 
+    /// Whether the plugin turns activations into integers: on processors, unless the user says otherwise.
+    pub fn quantises_activations(&self, device: &str) -> bool {
+        let group = self.properties.iter().rev().find(|(key, _)| key == DYNAMIC_QUANTIZATION);
+        device.starts_with("CPU") && group.is_none_or(|(_, group)| group != "0")
+    }
+
+    /// Kind of device, for the codings of weights. To save memory, weights are not written larger than they are in the file.
+    pub fn kind(&self, device: &str) -> Kind {
+        Kind::of(device, self.quantises_activations(device) && !self.memory_optimize)
+    }
+
+    /// Whether weights are given back once a model is compiled.
+    pub fn releases_weights(&self, device: &str) -> bool {
+        self.release_weights.unwrap_or(self.memory_optimize && device.starts_with("GPU"))
+    }
+
+    /// Whether prompts get a model of their own, in bf16. It pays where the processor multiplies tiles of such numbers,
+    /// and costs a second copy of the weights.
+    pub fn has_prompt_model(&self, device: &str, tiles: bool) -> bool {
+        let is_set = |key: &str| self.properties.iter().any(|(other, _)| other == key);
+        device.starts_with("CPU")
+            && tiles
+            && !self.memory_optimize
+            && !self.is_static(device)
+            && self.quantises_activations(device)
+            && !is_set("INFERENCE_PRECISION_HINT")
+    }
+
+    /// Properties of the model for prompts, given those of the other.
+    pub fn prompt_properties(properties: &[(String, String)]) -> Vec<(String, String)> {
+        let bf16 = |key: &str| key == "INFERENCE_PRECISION_HINT" || key.ends_with("_CACHE_PRECISION");
+        let change = |(key, value): &(String, String)| {
+            (key.clone(), if bf16(key) { "bf16".to_owned() } else { value.clone() })
+        };
+        properties.iter().map(change).collect()
+    }
+
+    /// Where constants lie, if not in memory alone.
+    pub fn spill_folder(&self) -> Option<PathBuf> {
+        let usual =
+            || self.reduces_memory().then(|| PathBuf::from("/var/tmp")).filter(|folder| folder.is_dir());
+        self.spill_folder.clone().or_else(usual)
+    }
+
     /// Properties that a model is compiled with. Those of the user come last and win.
     pub fn properties(&self, device: &str, threads: usize) -> Vec<(String, String)> {
         let mut all: Vec<(String, String)> = Vec::new();
@@ -192,6 +256,9 @@ impl Settings {
         if device.starts_with("CPU") {
             set("INFERENCE_NUM_THREADS", &threads.to_string());
             set("NUM_STREAMS", "1");
+            // Integers of activations times integers of weights: the fastest for few rows.
+            set("INFERENCE_PRECISION_HINT", "f32");
+            set(DYNAMIC_QUANTIZATION, "32");
         }
         if device.starts_with("NPU") {
             for (key, value) in NPU {
@@ -220,6 +287,9 @@ impl Settings {
         all
     }
 }
+
+/// Elements of an activation that share a scale; 0 leaves activations as they are.
+const DYNAMIC_QUANTIZATION: &str = "DYNAMIC_QUANTIZATION_GROUP_SIZE";
 
 /// How models are compiled for an NPU.
 const NPU: &[(&str, &str)] = &[
@@ -277,12 +347,45 @@ mod tests {
     }
 
     #[test]
+    fn prompts_have_a_model_of_their_own_where_it_pays() {
+        let settings = Settings::default();
+        assert!(settings.has_prompt_model("CPU", true));
+        assert!(!settings.has_prompt_model("CPU", false) && !settings.has_prompt_model("GPU", true));
+        for (name, value) in [
+            ("GGML_OPENVINO_MEMORY_OPTIMIZE", "1"),
+            ("GGML_OPENVINO_FORCE_STATIC", "1"),
+            ("GGML_OPENVINO_PROPERTIES", "INFERENCE_PRECISION_HINT=f32"),
+            ("GGML_OPENVINO_PROPERTIES", "DYNAMIC_QUANTIZATION_GROUP_SIZE=0"),
+        ] {
+            assert!(!read(&[(name, value)]).has_prompt_model("CPU", true), "{name}={value}");
+        }
+        let few = settings.properties("CPU", 2);
+        let many = Settings::prompt_properties(&few);
+        let hint = |all: &[(String, String)]| {
+            all.iter().find(|(key, _)| key == "INFERENCE_PRECISION_HINT").map(|(_, value)| value.clone())
+        };
+        assert_eq!((hint(&few).as_deref(), hint(&many).as_deref()), (Some("f32"), Some("bf16")));
+    }
+
+    #[test]
+    fn weights_are_released_on_graphics_or_when_asked_for() {
+        let optimize = ("GGML_OPENVINO_MEMORY_OPTIMIZE", "1");
+        assert!(read(&[optimize]).releases_weights("GPU.0") && !read(&[optimize]).releases_weights("CPU"));
+        assert!(read(&[("GGML_OPENVINO_RELEASE_WEIGHTS", "1")]).releases_weights("CPU"));
+        assert!(!read(&[optimize, ("GGML_OPENVINO_RELEASE_WEIGHTS", "0")]).releases_weights("GPU"));
+    }
+
+    #[test]
     fn properties_follow_the_device_and_the_user_wins() {
         let has = |all: &[(String, String)], key: &str, value: &str| {
             all.iter().filter(|(k, _)| k == key).map(|(_, v)| v.as_str()).collect::<Vec<_>>() == [value]
         };
         let cpu = Settings::default().properties("CPU", 3);
-        assert!(has(&cpu, "INFERENCE_NUM_THREADS", "3"));
+        assert!(has(&cpu, "INFERENCE_NUM_THREADS", "3") && has(&cpu, DYNAMIC_QUANTIZATION, "32"));
+        assert_eq!(Settings::default().kind("CPU"), Kind::CpuDynamic);
+        assert_eq!(read(&[("GGML_OPENVINO_MEMORY_OPTIMIZE", "1")]).kind("CPU"), Kind::Cpu);
+        let exact = read(&[("GGML_OPENVINO_PROPERTIES", "DYNAMIC_QUANTIZATION_GROUP_SIZE=0")]);
+        assert_eq!(exact.kind("CPU"), Kind::Cpu);
         let npu = read(&[
             ("GGML_OPENVINO_NPU_COMPILE_CONFIG", "optimization-level=3"),
             ("GGML_OPENVINO_CACHE_DIR", "/c"),

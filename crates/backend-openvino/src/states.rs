@@ -78,15 +78,16 @@ impl States for OpenVinoPartition {
         let last = cells.iter().map(|cell| *cell as usize + 1).max().unwrap_or(0);
         self.room_for(state, last)?;
         let mut bytes = Vec::new();
-        let slots = self.pages[self.group_of(state)].slots(cells);
+        let group = self.group_of(state);
+        let slots = self.pages[group].slots(cells);
         for (cell, slot) in cells.iter().map(|cell| *cell as usize).zip(slots) {
-            match &self.kept[state.index()] {
+            match &mut self.kept[state.index()] {
                 Kept::KeyValue { keys, values } => {
                     keys.save(cell, &mut bytes);
                     values.save(cell, &mut bytes);
                 }
                 Kept::Recurrent { elements, numbers } => {
-                    let cell = &numbers[cell * elements..][..*elements];
+                    let cell = &numbers[cell * *elements..][..*elements];
                     bytes.extend(cell.iter().flat_map(|number| number.to_le_bytes()));
                 }
                 Kept::Paged { keys, values } => {
@@ -94,11 +95,11 @@ impl States for OpenVinoPartition {
                     values.save(slot, &mut bytes);
                 }
                 Kept::InModel { cell_bytes } => {
-                    if self.columns[self.group_of(state)].contains_key(&(cell as u32)) {
+                    if self.columns[group].contains_key(&(cell as u32)) {
                         return Err(self.out_of_reach("saved"));
                     }
                     // Of a cell that holds nothing only the size is of interest.
-                    bytes.resize(bytes.len() + cell_bytes, 0);
+                    bytes.resize(bytes.len() + *cell_bytes, 0);
                 }
                 Kept::Elsewhere => {}
             }

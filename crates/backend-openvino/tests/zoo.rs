@@ -140,7 +140,6 @@ fn logits_equal_the_recorded_ones() {
 }
 
 #[test]
-#[ignore = "openelm-arrays and step35-moe, whose layers differ in heads, are wrong in pages and not mended yet"]
 fn pages_give_the_same() {
     let Some((backend, _)) = common::start_with_shim(&[common::EXACT]) else { return };
     assert_right(&run(&backend, 1));
@@ -154,7 +153,6 @@ fn a_cache_in_the_model_gives_the_same() {
 }
 
 #[test]
-#[ignore = "a model of the zoo ends the process inside of OpenVINO 2026.4.1; which one is not found yet"]
 fn fixed_extents_give_the_same() {
     let variables = [
         common::EXACT,

@@ -28,6 +28,8 @@ impl Worker {
                 let length = self.slots[index].held.len() + self.slots[index].pending().len();
                 if self.slots[index].job.is_some() && !self.suits(index, length) {
                     self.clear(index);
+                    // An empty sequence takes the announcement.
+                    self.suits(index, length);
                 }
             }
         }

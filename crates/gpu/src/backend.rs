@@ -1,7 +1,7 @@
 //! The back end and its partitions.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use puna_backend::{
     Backend, BackendError, Boundary, Bounds, CacheOptions, CellMove, DeviceId, DeviceInfo, MemoryUse,
@@ -9,6 +9,7 @@ use puna_backend::{
 };
 use puna_graph::{Array, CacheGroup, Dim, Element, Graph, StateId, Step};
 
+use crate::check::check;
 use crate::lower::{Place, Program, RECORDED_ROWS, Surroundings, lower, supports};
 use crate::states::Caches;
 use crate::step::{Places, StepData, bytes_of};
@@ -21,13 +22,57 @@ const COUNTERS: u64 = 1 << 18;
 /// A graphics API as a back end.
 pub struct Gpu<A> {
     api: A,
+    /// Devices that computed rightly when they were first used.
+    checked: Mutex<BTreeSet<usize>>,
 }
 
 impl<A: Api> Gpu<A> {
     /// The devices of this API.
     pub fn new(api: A) -> Self {
-        Self { api }
+        Self { api, checked: Mutex::default() }
     }
+
+    /// Has a device compute something known, unless it did before.
+    fn check(&self, device: DeviceId) -> Result<(), BackendError> {
+        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        if !checked.contains(&device.0) {
+            let opened = self.api.open(device.0)?;
+            let name = opened.name().to_string();
+            check(&name, |segment, weights, caches| {
+                assemble(opened, segment, &weights, caches, &mut |_| true)
+            })?;
+            checked.insert(device.0);
+        }
+        Ok(())
+    }
+}
+
+/// A segment on an open device.
+fn assemble(
+    mut device: Box<dyn Device>,
+    segment: Segment,
+    weights: &Arc<dyn WeightSource>,
+    caches: &CacheOptions,
+    progress: &mut dyn FnMut(f32) -> bool,
+) -> Result<Box<dyn Partition>, BackendError> {
+    let graph = segment.graph.clone();
+    let nodes = segment.nodes.clone();
+    let weights = Weights::load(&mut *device, &graph, nodes.clone(), weights, progress)?;
+    let cells = caches.cells.clone();
+    let caches = Caches::new(&mut *device, &graph, nodes, caches, &weights)?;
+    let counters = Address { buffer: device.allocate(COUNTERS, "work space")?, offset: 0 };
+    device.clear(counters, COUNTERS)?;
+    device.finish()?;
+    Ok(Box::new(GpuPartition {
+        segment,
+        device,
+        weights,
+        caches,
+        cells,
+        counters,
+        constants: HashMap::new(),
+        programs: Vec::new(),
+    }))
 }
 
 impl<A: Api> Backend for Gpu<A> {
@@ -51,25 +96,8 @@ impl<A: Api> Backend for Gpu<A> {
         caches: &CacheOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Box<dyn Partition>, BackendError> {
-        let mut device = self.api.open(device.0)?;
-        let graph = segment.graph.clone();
-        let nodes = segment.nodes.clone();
-        let weights = Weights::load(&mut *device, &graph, nodes.clone(), &weights, progress)?;
-        let cells = caches.cells.clone();
-        let caches = Caches::new(&mut *device, &graph, nodes, caches, &weights)?;
-        let counters = Address { buffer: device.allocate(COUNTERS, "work space")?, offset: 0 };
-        device.clear(counters, COUNTERS)?;
-        device.finish()?;
-        Ok(Box::new(GpuPartition {
-            segment,
-            device,
-            weights,
-            caches,
-            cells,
-            counters,
-            constants: HashMap::new(),
-            programs: Vec::new(),
-        }))
+        self.check(device)?;
+        assemble(self.api.open(device.0)?, segment, &weights, caches, progress)
     }
 }
 

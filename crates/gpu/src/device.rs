@@ -10,8 +10,8 @@ pub trait Device: Send {
     fn name(&self) -> &str;
     /// Blocks that run at the same time and do not share a processor.
     fn processors(&self) -> u32;
-    /// Whether it has matrix units for half precision.
-    fn has_matrix_units(&self) -> bool;
+    /// Its matrix units for half precision.
+    fn matrix_units(&self) -> MatrixUnits;
     /// Bytes of shared memory that a block may have.
     fn shared_bytes(&self) -> u32;
     /// Takes memory; its contents are anything.
@@ -39,6 +39,17 @@ pub trait Device: Send {
     fn replay(&mut self, recording: Recording) -> Result<(), BackendError>;
     /// Waits for all that was asked for.
     fn finish(&mut self) -> Result<(), BackendError>;
+}
+
+/// Matrix units for half precision, in ascending order of what they can do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum MatrixUnits {
+    /// There are none.
+    None,
+    /// Each warp has its own.
+    Warp,
+    /// Four warps also share larger ones, which read one side from shared memory.
+    Group,
 }
 
 /// A recorded unit of kernels, by the number that the device gave.

@@ -1,13 +1,18 @@
-//! Matrices in the layout that kernels read: the rows of integer formats as planes of equal parts for each chunk of 32
+//! Matrices in the layout that kernels read: the rows of integer formats as planes of equal parts for each group of 256
 //! columns (codes, upper bits of codes, scales, numbers of super-blocks), which `formats.cuh` takes apart again.
+//!
+//! Codes lie in the order in which matrix units take them: lane `t` of four has columns `4 t` to `4 t + 3` and `16 + 4 t` to
+//! `16 + 4 t + 3` of each chunk of 32, two *quads*, and what it has of several chunks is together.
 
 use half::f16;
 use puna_quant::codes::{six_bit_pair, source_quads, sub_scale};
 use puna_quant::integers::{INTEGERS, Integer, Scales};
 use puna_quant::{DType, FloatField};
 
-/// Columns that share a place in the planes.
+/// Columns that share a scale.
 const CHUNK: usize = 32;
+/// Chunks of a group; the last group of a row is filled up with zeros.
+const GROUP: usize = 8;
 
 /// How a matrix of one format lies in device memory.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +30,7 @@ pub struct Layout {
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// Bytes of the planes of one chunk: codes, upper bits, scales; and bytes for each eight chunks.
+    /// Bytes of the planes of one chunk: codes, upper bits, scales; and bytes for each group.
     Planes { integer: &'static Integer, codes: usize, high: usize, scale: usize, super_block: usize },
     /// Numbers as they are, of so many bytes.
     Plain { bytes: usize },
@@ -96,9 +101,8 @@ impl Layout {
     pub fn row_bytes(&self, columns: usize) -> usize {
         match self.kind {
             Kind::Planes { codes, high, scale, super_block, .. } => {
-                let chunks = columns / CHUNK;
-                let bytes = chunks * (codes + high + scale) + chunks.div_ceil(8) * super_block;
-                bytes.next_multiple_of(16)
+                let groups = (columns / CHUNK).div_ceil(GROUP);
+                (groups * (GROUP * (codes + high + scale) + super_block)).next_multiple_of(16)
             }
             Kind::Plain { bytes } => columns * bytes,
             Kind::Decoded => columns * 4,
@@ -108,6 +112,7 @@ impl Layout {
     /// Writes the rows of the file, of `columns` columns, as rows of the device.
     pub fn pack(&self, source: &[u8], columns: usize, destination: &mut [u8]) {
         let row_bytes = self.row_bytes(columns).max(1);
+        destination.fill(0);
         let format = self.dtype.format();
         let source_bytes = (columns / format.block * format.bytes).max(1);
         let rows = source.chunks_exact(source_bytes).zip(destination.chunks_exact_mut(row_bytes));
@@ -149,20 +154,33 @@ pub const NAMES: &[&str] = &[
     "table4_minifloat",
 ];
 
-/// One row: `bytes` are those of a chunk in the planes of codes, upper bits and scales, and of eight chunks.
+/// One row: `bytes` are those of a chunk in the planes of codes, upper bits and scales, and of a group; `to` is zeros.
 fn pack_row(integer: &Integer, row: &[u8], chunks: usize, bytes: [usize; 4], to: &mut [u8]) {
     let format = integer.dtype.format();
-    let parts = format.block / CHUNK;
+    let parts = (format.block / CHUNK).max(1);
     let [codes, high, scale, super_block] = bytes;
-    let (high_at, scale_at) = (chunks * codes, chunks * (codes + high));
-    let super_at = scale_at + chunks * scale;
+    let all = chunks.div_ceil(GROUP) * GROUP;
+    let (high_at, scale_at) = (all * codes, all * (codes + high));
+    let super_at = scale_at + all * scale;
     for (block_index, block) in row.chunks_exact(format.bytes).enumerate() {
-        for part in 0..parts.max(1) {
-            let chunk = block_index * parts.max(1) + part;
+        for part in 0..parts {
+            let chunk = block_index * parts + part;
+            let (group, place) = (chunk / GROUP, chunk % GROUP);
             let quads = source_quads(integer.dtype, block, part);
-            pack_codes(integer, quads, &mut to[chunk * codes..][..codes]);
-            let upper = upper_bits(integer, quads, high);
-            to[high_at + chunk * high..][..high].copy_from_slice(&upper[..high]);
+            let plane = &mut to[group * GROUP * codes..][..GROUP * codes];
+            match codes {
+                32 => pack_bytes(quads, place, plane),
+                16 => pack_nibbles(quads, place, plane),
+                // A single bit stands for 0 or 2.
+                _ => pack_pairs(quads.map(|quad| quad << u32::from(integer.bits == 1)), place, plane),
+            }
+            let plane = &mut to[high_at + group * GROUP * high..][..GROUP * high];
+            match (high, integer.bits) {
+                (4, 3) => pack_bits(quads.map(|quad| quad >> 2), place, plane),
+                (4, _) => pack_bits(quads.map(|quad| quad >> 4), place, plane),
+                (8, _) => pack_pairs(quads.map(|quad| quad >> 4), place, plane),
+                _ => {}
+            }
             pack_scale(integer, block, part, &mut to[scale_at + chunk * scale..][..scale]);
         }
         if super_block > 0 {
@@ -174,46 +192,43 @@ fn pack_row(integer: &Integer, row: &[u8], chunks: usize, bytes: [usize; 4], to:
     }
 }
 
-/// The lower bits of the codes of one chunk.
-fn pack_codes(integer: &Integer, quads: [u32; 8], to: &mut [u8]) {
-    let words: Vec<u32> = match to.len() {
-        // Signed bytes.
-        32 => quads.iter().map(|quad| quad ^ 0x8080_8080).collect(),
-        16 => (0..4).map(|w| quads[w] & 0x0f0f_0f0f | (quads[w + 4] & 0x0f0f_0f0f) << 4).collect(),
-        _ => {
-            // A single bit stands for 0 or 2.
-            let shift = u32::from(integer.bits == 1);
-            (0..2)
-                .map(|half| {
-                    (0..4).fold(0, |word, w| word | (quads[half * 4 + w] << shift & 0x0303_0303) << (2 * w))
-                })
-                .collect()
-        }
-    };
-    for (bytes, word) in to.chunks_exact_mut(4).zip(words) {
-        bytes.copy_from_slice(&word.to_le_bytes());
+/// Sets bits of the word at a byte of a plane.
+fn add_word(plane: &mut [u8], at: usize, word: u32) {
+    for (byte, bits) in plane[at..][..4].iter_mut().zip(word.to_le_bytes()) {
+        *byte |= bits;
     }
 }
 
-/// The upper bits of the codes of one chunk.
-fn upper_bits(integer: &Integer, quads: [u32; 8], high: usize) -> [u8; 8] {
-    let below = if integer.bits == 3 { 2 } else { 4 };
-    let mut bytes = [0; 8];
-    match high {
-        4 => {
-            let word = (0..8).fold(0_u32, |word, w| word | (quads[w] >> below & 0x0101_0101) << w);
-            bytes[..4].copy_from_slice(&word.to_le_bytes());
-        }
-        8 => {
-            for half in 0..2 {
-                let word =
-                    (0..4).fold(0_u32, |word, w| word | (quads[half * 4 + w] >> 4 & 0x0303_0303) << (2 * w));
-                bytes[half * 4..][..4].copy_from_slice(&word.to_le_bytes());
-            }
-        }
-        _ => {}
+/// Codes of eight bits, as signed bytes: two chunks after each other, in these the lanes.
+fn pack_bytes(quads: [u32; 8], chunk: usize, plane: &mut [u8]) {
+    for (index, quad) in quads.iter().enumerate() {
+        let at = chunk / 2 * 64 + index % 4 * 16 + chunk % 2 * 8 + index / 4 * 4;
+        add_word(plane, at, quad ^ 0x8080_8080);
     }
-    bytes
+}
+
+/// Codes of four bits: four chunks after each other, in these the lanes; the second quad is in the upper halves.
+fn pack_nibbles(quads: [u32; 8], chunk: usize, plane: &mut [u8]) {
+    for (index, quad) in quads.iter().enumerate() {
+        let at = chunk / 4 * 64 + index % 4 * 16 + chunk % 4 * 4;
+        add_word(plane, at, (quad & 0x0f0f_0f0f) << (index / 4 * 4));
+    }
+}
+
+/// Codes of two bits: the lanes after each other, in these a word for four chunks and each of both quads.
+fn pack_pairs(quads: [u32; 8], chunk: usize, plane: &mut [u8]) {
+    for (index, quad) in quads.iter().enumerate() {
+        let at = index % 4 * 16 + chunk / 4 * 8 + index / 4 * 4;
+        add_word(plane, at, (quad & 0x0303_0303) << (chunk % 4 * 2));
+    }
+}
+
+/// Codes of one bit: the lanes after each other, in these a word for all chunks and each of both quads.
+fn pack_bits(quads: [u32; 8], chunk: usize, plane: &mut [u8]) {
+    for (index, quad) in quads.iter().enumerate() {
+        let at = index % 4 * 8 + index / 4 * 4;
+        add_word(plane, at, (quad & 0x0101_0101) << chunk);
+    }
 }
 
 /// The scale of one chunk.

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod check;
 pub mod codes;
 mod device;
 mod launch;
@@ -13,5 +14,5 @@ mod step;
 mod weights;
 
 pub use backend::Gpu;
-pub use device::{Api, Device, Recording};
+pub use device::{Api, Device, MatrixUnits, Recording};
 pub use launch::{Address, Argument, BufferId, Extent, Extents, Launch};

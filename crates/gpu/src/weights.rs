@@ -38,6 +38,8 @@ pub struct Weights {
 
 /// Longest vector that the host keeps.
 const SMALL: usize = 4096;
+/// Rows that kernels read together.
+const ROWS_AT_ONCE: usize = 16;
 /// Bytes packed at a time.
 const PART: usize = 64 << 20;
 
@@ -108,10 +110,11 @@ impl Weights {
         let layout = Layout::new(declared.dtype, columns as usize);
         let row_bytes = layout.row_bytes(columns as usize);
         let size = (row_bytes * all_rows) as u64;
-        // Kernels may look one vector past the end of the last row.
-        let buffer = device.allocate(size + 256, "weights")?;
+        // Kernels read whole tiles of rows, and a vector past the end of the last one.
+        let room = size + (ROWS_AT_ONCE * row_bytes) as u64 + 256;
+        let buffer = device.allocate(room, "weights")?;
         let address = Address { buffer, offset: 0 };
-        self.bytes += size + 256;
+        self.bytes += room;
         let bytes = row_bytes as u64 * rows as u64;
         self.matrices
             .insert(weight, Matrix { address, layout, rows, columns, row_bytes: row_bytes as u32, bytes });

@@ -12,7 +12,7 @@ use crate::gbnf::parser;
 use crate::guided::{self, Guided};
 use crate::lazy::{Triggers, Waiting};
 use crate::tokens::allows;
-use crate::{GrammarError, Tokens, Trigger, schema};
+use crate::{GrammarError, Patience, Tokens, Trigger, schema};
 
 /// First word of a grammar's text that is Lark instead of GBNF.
 const LARK: &str = "%llguidance";
@@ -82,7 +82,12 @@ impl Grammar {
 
     /// The same grammar, but everything is allowed until one of the triggers occurs.
     pub fn lazy(self, triggers: &[Trigger]) -> Result<Self, GrammarError> {
-        let triggers = Some(Arc::new(Triggers::new(triggers, &self.tokens)?));
+        self.lazy_with(triggers, Patience::default())
+    }
+
+    /// The same with more said about when triggers count.
+    pub fn lazy_with(self, triggers: &[Trigger], patience: Patience) -> Result<Self, GrammarError> {
+        let triggers = Some(Arc::new(Triggers::new(triggers, patience, &self.tokens)?));
         Ok(Self { triggers, ..self })
     }
 
@@ -134,6 +139,13 @@ impl Engine {
             Self::Guided(guided) => guided.accept(tokens, token),
         }
     }
+
+    fn reset(&mut self) -> Result<(), GrammarError> {
+        match self {
+            Self::Gbnf(follower) => follower.reset(),
+            Self::Guided(guided) => guided.reset(),
+        }
+    }
 }
 
 /// How far one text is that follows a [`Grammar`]. Copies go their own ways.
@@ -176,17 +188,21 @@ impl Constraint {
 
     /// Goes on with this token. An error if the grammar does not allow it; the place is then as before.
     pub fn accept(&mut self, token: u32) -> Result<(), GrammarError> {
-        if let (Some(waiting), Some(triggers)) = (&mut self.waiting, &self.triggers) {
+        if let (Some(waiting), Some(triggers)) = (&mut self.waiting, self.triggers.clone()) {
             let empty: &[u8] = &[];
             let bytes = self.tokens.get(token).map_or(empty, |token| &token.bytes);
-            let Some(begin) = waiting.accept(triggers, token, bytes) else { return Ok(()) };
-            self.waiting = None;
-            self.begun = 0;
-            for token in self.split(&begin.rest).into_iter().chain(begin.tokens) {
-                self.engine.accept(&self.tokens, token)?;
-                self.begun += 1;
+            let Some(begin) = waiting.accept(&triggers, token, bytes) else { return Ok(()) };
+            let lenient = triggers.patience.lenient;
+            let mut tokens = self.split(&begin.rest);
+            tokens.extend(begin.tokens);
+            match tokens.iter().try_for_each(|token| self.engine.accept(&self.tokens, *token)) {
+                Ok(()) => (self.waiting, self.begun, self.fresh) = (None, tokens.len(), false),
+                Err(GrammarError::NotAllowed { .. }) if lenient => {
+                    self.engine.reset()?;
+                    self.waiting.iter_mut().for_each(Waiting::pass);
+                }
+                Err(error) => return Err(error),
             }
-            self.fresh = false;
             return Ok(());
         }
         // The mask knows already, if it was asked for.
@@ -257,9 +273,6 @@ impl Constraint {
         self.fresh = false;
         self.begun = 0;
         self.waiting = self.triggers.as_ref().map(|_| Waiting::default());
-        match &mut self.engine {
-            Engine::Gbnf(follower) => follower.reset(),
-            Engine::Guided(guided) => guided.reset(),
-        }
+        self.engine.reset()
     }
 }

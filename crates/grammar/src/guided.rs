@@ -36,7 +36,7 @@ fn make(tokens: &Tokens) -> Result<ParserFactory, String> {
             false => token.bytes.clone(),
         })
         .collect();
-    let mut ends: Vec<u32> = tokens.iter().filter(|(_, token)| token.end).map(|(id, _)| id).collect();
+    let mut ends = tokens.ends().to_vec();
     if ends.is_empty() {
         // There has to be one; masks are cut off before it.
         ends.push(words.len() as u32);
@@ -110,7 +110,7 @@ impl Guided {
             *last &= (1 << (tokens.len() % 32)) - 1;
         }
         let complete = self.is_complete()?;
-        for (token, _) in tokens.iter().filter(|(_, token)| token.end) {
+        for &token in tokens.ends() {
             match complete {
                 true => allow(mask, token),
                 false => {

@@ -25,17 +25,42 @@ pub enum Trigger {
     WholePattern(String),
 }
 
+/// When triggers count, and what happens if a text does not go on as it began.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Patience {
+    /// A part at the beginning of the text in which they do not count.
+    pub passage: Option<Passage>,
+    /// A text that triggers the grammar within a token that then does not follow it stays free.
+    pub lenient: bool,
+}
+
+/// A part between two texts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Passage {
+    /// It begins with this, if the text does, blanks aside.
+    pub begin: String,
+    /// Up to this.
+    pub end: String,
+    /// It has begun already.
+    pub open: bool,
+}
+
 /// Checked triggers.
 #[derive(Debug)]
 pub(crate) struct Triggers {
+    pub(crate) patience: Patience,
     tokens: Vec<u32>,
     words: Vec<Vec<u8>>,
     patterns: Vec<Regex>,
 }
 
 impl Triggers {
-    pub(crate) fn new(triggers: &[Trigger], tokens: &Tokens) -> Result<Self, GrammarError> {
-        let mut all = Self { tokens: Vec::new(), words: Vec::new(), patterns: Vec::new() };
+    pub(crate) fn new(
+        triggers: &[Trigger],
+        patience: Patience,
+        tokens: &Tokens,
+    ) -> Result<Self, GrammarError> {
+        let mut all = Self { patience, tokens: Vec::new(), words: Vec::new(), patterns: Vec::new() };
         if triggers.len() > MOST_TRIGGERS {
             return Err(GrammarError::TooLarge {
                 what: "triggers",
@@ -60,6 +85,20 @@ impl Triggers {
             }
         }
         Ok(all)
+    }
+
+    /// From where on triggers count; nothing while that is not known. It was not after the first `before` bytes.
+    fn free(&self, text: &[u8], before: usize) -> Option<usize> {
+        let Some(Passage { begin, end, open }) = &self.patience.passage else { return Some(0) };
+        let (begin, end) = (begin.trim_ascii_start().as_bytes(), end.as_bytes());
+        let blanks = text.len() - text.trim_ascii_start().len();
+        let rest = text.get(blanks..).unwrap_or_default();
+        if !open && !rest.starts_with(begin) {
+            return if begin.starts_with(rest) { None } else { Some(0) };
+        }
+        let from = before.saturating_sub(end.len());
+        let place = text.get(from..)?.windows(end.len().max(1)).position(|part| part == end)?;
+        Some(from + place + end.len())
     }
 
     /// Where the grammar begins in the text, whose last `new` bytes have just come.
@@ -95,6 +134,8 @@ pub(crate) struct Waiting {
     text: Vec<u8>,
     /// The tokens and where they end in the text.
     tokens: Vec<(u32, usize)>,
+    /// From where on triggers count, once that is known.
+    free: Option<usize>,
 }
 
 /// What the grammar gets when it begins.
@@ -108,15 +149,20 @@ pub(crate) struct Begin {
 impl Waiting {
     /// Adds a token; tells what the grammar begins with if a trigger has occurred.
     pub(crate) fn accept(&mut self, triggers: &Triggers, token: u32, bytes: &[u8]) -> Option<Begin> {
-        if triggers.tokens.contains(&token) {
-            return Some(Begin { rest: Vec::new(), tokens: vec![token] });
-        }
+        let before = self.text.len();
         self.text.extend_from_slice(bytes);
         self.tokens.push((token, self.text.len()));
         if self.text.len() > MOST_TEXT {
             return None;
         }
-        let start = triggers.find(&self.text, bytes.len())?;
+        if self.free.is_none() {
+            self.free = triggers.free(&self.text, before);
+        }
+        let free = self.free?;
+        if triggers.tokens.contains(&token) && free <= before {
+            return Some(Begin { rest: Vec::new(), tokens: vec![token] });
+        }
+        let start = free + triggers.find(self.text.get(free..)?, bytes.len())?;
         let first = self.tokens.partition_point(|(_, end)| *end <= start);
         let before =
             first.checked_sub(1).and_then(|before| self.tokens.get(before)).map_or(0, |(_, end)| *end);
@@ -131,11 +177,17 @@ impl Waiting {
         Some(Begin { rest, tokens: tokens.iter().map(|(token, _)| *token).collect() })
     }
 
+    /// What has triggered until now does so no more.
+    pub(crate) fn pass(&mut self) {
+        self.free = Some(self.text.len());
+    }
+
     /// Takes the last tokens back.
     pub(crate) fn rollback(&mut self, count: usize) {
         self.tokens.truncate(self.tokens.len().saturating_sub(count));
         let end = self.tokens.last().map_or(0, |(_, end)| *end);
         self.text.truncate(end);
+        self.free = self.free.filter(|free| *free <= end);
     }
 
     pub(crate) fn len(&self) -> usize {

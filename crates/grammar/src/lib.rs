@@ -19,6 +19,6 @@ mod tokens;
 pub use check::{Mismatch, check};
 pub use constraint::{Constraint, Grammar};
 pub use error::GrammarError;
-pub use lazy::Trigger;
-pub use schema::prepare as prepare_schema;
+pub use lazy::{Passage, Patience, Trigger};
+pub use schema::{lark as lark_schema, prepare as prepare_schema};
 pub use tokens::{Token, Tokens, allows};

@@ -23,6 +23,7 @@ pub struct Token {
 /// The tokens of a model. Made once and shared by all constraints.
 pub struct Tokens {
     tokens: Vec<Token>,
+    ends: Vec<u32>,
     trie: OnceLock<Trie>,
     pub(crate) factory: OnceLock<Result<ParserFactory, String>>,
 }
@@ -36,7 +37,8 @@ impl std::fmt::Debug for Tokens {
 impl Tokens {
     /// The tokens in order of their ids.
     pub fn new(tokens: Vec<Token>) -> Arc<Self> {
-        Arc::new(Self { tokens, trie: OnceLock::new(), factory: OnceLock::new() })
+        let ends = (0u32..).zip(&tokens).filter(|(_, token)| token.end).map(|(id, _)| id).collect();
+        Arc::new(Self { tokens, ends, trie: OnceLock::new(), factory: OnceLock::new() })
     }
 
     /// One token for each byte and one (256) that ends: for checking texts without a model.
@@ -70,6 +72,11 @@ impl Tokens {
     /// All tokens in order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Token)> + '_ {
         (0u32..).zip(&self.tokens)
+    }
+
+    /// The tokens that end the generation.
+    pub(crate) fn ends(&self) -> &[u32] {
+        &self.ends
     }
 
     /// The token with exactly this text.

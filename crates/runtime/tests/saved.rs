@@ -4,7 +4,7 @@ mod support;
 
 use puna_graph::CacheGroup::{self, Full, Window};
 use puna_quant::DType;
-use puna_runtime::{Model, ModelOptions, OutputRows, RuntimeError, SavedError};
+use puna_runtime::{Checksum, Model, ModelOptions, OutputRows, RuntimeError, SavedError};
 use support::*;
 
 const MIXED: [CacheGroup; 3] = [Window(8), Full, Window(8)];
@@ -110,12 +110,8 @@ fn a_damaged_byte_anywhere_is_noticed_and_does_no_harm() {
 fn forge(bytes: &mut [u8]) {
     let length = bytes.len() as u64;
     let Some((head, rest)) = bytes.split_at_mut_checked(28) else { return };
-    let mut hash = 0xCBF2_9CE4_8422_2325_u64;
-    for byte in rest.iter() {
-        hash = (hash ^ *byte as u64).wrapping_mul(0x0100_0000_01B3);
-    }
     head[12..20].copy_from_slice(&length.to_le_bytes());
-    head[20..28].copy_from_slice(&hash.to_le_bytes());
+    head[20..28].copy_from_slice(&Checksum::of(rest).to_le_bytes());
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Byte-pair encoding: text is cut into words, and within each the pair with the lowest merge rank merges first.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use puna_gguf::Metadata;
 
+use crate::joints::Joints;
 use crate::merge::Merger;
 use crate::model::{Model, Source};
 use crate::pre_tokenizer::PreTokenizer;
@@ -11,13 +13,14 @@ use crate::pre_tokenizer_table::{self as table, Alphabet, Row};
 use crate::special_tokens::Role;
 use crate::spm::BLOCK;
 use crate::vocabulary::{Defaults, Vocabulary};
+use crate::word_cache::WordCache;
 use crate::{Error, Token, byte_level};
 
 /// Symbol of a text that is neither a token nor part of a merge.
 const ABSENT: u32 = u32::MAX;
 
 /// Pairs of symbols, with their rank and the symbol they become.
-type Ranks = HashMap<(u32, u32), (u32, u32)>;
+type Ranks = foldhash::HashMap<(u32, u32), (u32, u32)>;
 
 /// Where merge ranks come from.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ struct BytePair {
     merges: Merges,
     /// The symbol of each byte in the byte alphabet.
     byte_symbols: Vec<u32>,
+    /// Where words without bytes as letters are cut further.
+    joints: Option<Joints>,
 }
 
 /// The pre-tokenizer that a file names. `gemma4` and `whitespace` are names of models that imply one.
@@ -68,19 +73,32 @@ pub(crate) fn build(source: Source<'_>) -> Result<Box<dyn Model>, Error> {
     }
     let pre_tokenizer = PreTokenizer::new(row.steps)
         .map_err(|error| Error::Damaged { key: "tokenizer.ggml.pre", message: error.to_string() })?;
+    let mut unlisted = HashMap::new();
     let merges = match metadata.optional_string_array("tokenizer.ggml.merges")? {
         // Files made from rank tables may leave the merges out: the ids are the ranks.
         None if row.names.contains(&"kimi-k2") => Merges::ByToken,
-        _ => Merges::Ranked(read_merges(vocabulary, metadata.string_array("tokenizer.ggml.merges")?)?),
+        _ => Merges::Ranked(read_merges(
+            vocabulary,
+            metadata.string_array("tokenizer.ggml.merges")?,
+            &mut unlisted,
+        )?),
     };
     let symbol =
         |byte| vocabulary.find(byte_level::character(byte).encode_utf8(&mut [0; 4])).unwrap_or(ABSENT);
     let byte_symbols = (0..=255).map(symbol).collect();
-    Ok(Box::new(BytePair { row, pre_tokenizer, merges, byte_symbols }))
+    let joints = (row.alphabet != Alphabet::Bytes).then(|| {
+        let tokens = vocabulary.iter().map(|(_, text, _)| text);
+        Joints::new(tokens.chain(unlisted.keys().map(String::as_str)))
+    });
+    Ok(Box::new(BytePair { row, pre_tokenizer, merges, byte_symbols, joints }))
 }
 
-fn read_merges(vocabulary: &Vocabulary, merges: &[String]) -> Result<Ranks, Error> {
-    let mut unlisted: HashMap<String, u32> = HashMap::new();
+/// `unlisted` gets the texts that only occur in merges, with their symbols.
+fn read_merges(
+    vocabulary: &Vocabulary,
+    merges: &[String],
+    unlisted: &mut HashMap<String, u32>,
+) -> Result<Ranks, Error> {
     let mut next = u32::try_from(vocabulary.len()).unwrap_or(ABSENT);
     let mut symbol = |text: &str| {
         vocabulary.find(text).unwrap_or_else(|| match unlisted.get(text) {
@@ -93,7 +111,7 @@ fn read_merges(vocabulary: &Vocabulary, merges: &[String]) -> Result<Ranks, Erro
             }
         })
     };
-    let mut ranks = HashMap::with_capacity(merges.len());
+    let mut ranks = Ranks::with_capacity_and_hasher(merges.len(), Default::default());
     let mut joined = String::new();
     for (rank, merge) in (0u32..).zip(merges) {
         // The left text may itself begin with a space.
@@ -137,11 +155,16 @@ impl BytePair {
             return;
         }
         merger.clear();
+        let mut bytes = Cow::Borrowed(word.as_bytes());
         match self.row.alphabet {
             Alphabet::Bytes => {
-                for byte in word.bytes() {
-                    merger.push(1, self.byte_symbols.get(usize::from(byte)).copied().unwrap_or(ABSENT));
+                let symbol = |byte: u8| self.byte_symbols.get(usize::from(byte)).copied().unwrap_or(ABSENT);
+                if bytes.iter().any(|byte| symbol(*byte) == ABSENT) {
+                    // As in the models' own tokenizers, a byte that no token stands for is left out, and its neighbours
+                    // merge.
+                    bytes.to_mut().retain(|byte| symbol(*byte) != ABSENT);
                 }
+                bytes.iter().for_each(|byte| merger.push(1, symbol(*byte)));
             }
             Alphabet::Characters | Alphabet::CharactersAndBlocks => {
                 for character in word.chars() {
@@ -154,8 +177,7 @@ impl BytePair {
             Merges::Ranked(ranks) => merger.merge(|left, right, _| ranks.get(&(left, right)).copied()),
             Merges::ByToken => merger.merge(|_, _, range| {
                 // A byte is at most two bytes of token text.
-                let text =
-                    word.as_bytes().get(range).filter(|text| text.len() <= vocabulary.longest_text())?;
+                let text = bytes.get(range).filter(|text| text.len() <= vocabulary.longest_text())?;
                 let text: String = text.iter().copied().map(byte_level::character).collect();
                 vocabulary.find(&text).map(|token| (token, token))
             }),
@@ -165,12 +187,9 @@ impl BytePair {
                 tokens.push(symbol);
                 continue;
             }
-            let bytes = word.as_bytes().get(range).unwrap_or_default();
+            let bytes = bytes.get(range).unwrap_or_default();
             tokens.extend(bytes.iter().filter_map(|byte| match self.row.alphabet {
-                Alphabet::Bytes => {
-                    let symbol = self.byte_symbols.get(usize::from(*byte)).copied();
-                    symbol.filter(|symbol| *symbol != ABSENT).or_else(|| vocabulary.role(Role::Unknown))
-                }
+                Alphabet::Bytes => self.byte_symbols.get(usize::from(*byte)).copied(),
                 Alphabet::Characters | Alphabet::CharactersAndBlocks => {
                     vocabulary.byte_token(*byte).or_else(|| vocabulary.role(Role::Unknown))
                 }
@@ -184,9 +203,18 @@ impl Model for BytePair {
         let mut merger = Merger::new();
         let blocks = (self.row.alphabet == Alphabet::CharactersAndBlocks)
             .then(|| text.replace(' ', BLOCK.encode_utf8(&mut [0; 4])));
-        for word in self.pre_tokenizer.split(blocks.as_deref().unwrap_or(text)) {
-            self.encode_word(vocabulary, word, &mut merger, tokens);
-        }
+        let text = blocks.as_deref().unwrap_or(text);
+        let mut words = WordCache::new(text.len());
+        let mut encode = |word| {
+            words.encode(word, tokens, |tokens| {
+                self.encode_word(vocabulary, word, &mut merger, tokens);
+                true
+            });
+        };
+        self.pre_tokenizer.split(text, |word| match &self.joints {
+            Some(joints) => joints.split(word, &mut encode),
+            None => encode(word),
+        });
     }
 
     fn bytes(&self, text: &str) -> Vec<u8> {

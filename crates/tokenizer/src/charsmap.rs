@@ -10,6 +10,17 @@ pub(crate) struct CharsMap {
     units: Vec<Unit>,
     /// Replacements, each ended by a zero byte.
     replacements: Vec<u8>,
+    /// What is known of each ASCII character without looking further: most are followed by another one and stay.
+    ascii: Vec<Start>,
+}
+
+/// Rules that begin with a character.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    /// It is one itself.
+    alone: bool,
+    /// Bit `b`: one goes on with the ASCII character `b`.
+    before: u128,
 }
 
 /// One cell of the trie, packed into 32 bits.
@@ -50,7 +61,31 @@ impl CharsMap {
             })?;
         let (cells, _) = trie.as_chunks::<4>();
         let units = cells.iter().map(|cell| Unit(u32::from_le_bytes(*cell))).collect();
-        Ok(CharsMap { units, replacements: rest.get(size..).unwrap_or_default().to_vec() })
+        let replacements = rest.get(size..).unwrap_or_default().to_vec();
+        let mut map = CharsMap { units, replacements, ascii: Vec::new() };
+        map.ascii = (0..128).map(|byte| map.start(byte)).collect();
+        Ok(map)
+    }
+
+    /// The node after one more byte, and whether a rule ends there.
+    fn step(&self, node: usize, byte: u8) -> Option<(usize, bool)> {
+        // Zero bytes end texts in the trie, so they match nothing.
+        let node = node ^ usize::from(byte);
+        let unit = self.units.get(node).filter(|unit| byte != 0 && unit.label() == u32::from(byte))?;
+        Some((node ^ unit.offset(), unit.has_value()))
+    }
+
+    fn start(&self, byte: u8) -> Start {
+        let root = self.units.first().map_or(0, |unit| unit.offset());
+        let Some((node, alone)) = self.step(root, byte) else { return Start { alone: false, before: 0 } };
+        let next = (0..128u8).filter(|next| self.step(node, *next).is_some());
+        Start { alone, before: next.fold(0, |before, next| before | 1 << next) }
+    }
+
+    /// Whether no rule begins with this byte, given the one behind it; 0 stands for the end.
+    fn stays(&self, byte: u8, next: u8) -> bool {
+        let start = self.ascii.get(usize::from(byte));
+        start.is_some_and(|start| !start.alone && next < 128 && start.before >> next & 1 == 0)
     }
 
     /// Length and replacement of the longest rule that begins `text`.
@@ -58,18 +93,9 @@ impl CharsMap {
         let mut node = self.units.first()?.offset();
         let mut longest = None;
         for (position, byte) in text.iter().enumerate() {
-            // Zero bytes end texts in the trie, so they match nothing.
-            if *byte == 0 {
-                break;
-            }
-            node ^= usize::from(*byte);
-            let Some(unit) = self.units.get(node).filter(|unit| unit.label() == u32::from(*byte)) else {
-                break;
-            };
-            node ^= unit.offset();
-            if unit.has_value()
-                && let Some(value) = self.units.get(node)
-            {
+            let Some((next, has_value)) = self.step(node, *byte) else { break };
+            node = next;
+            if has_value && let Some(value) = self.units.get(node) {
                 longest = Some((position + 1, value.value()));
             }
         }
@@ -83,7 +109,14 @@ impl CharsMap {
     pub(crate) fn apply(&self, text: &str) -> String {
         let mut out = Vec::with_capacity(text.len());
         let mut rest = text;
-        while let Some(character) = rest.chars().next() {
+        loop {
+            let bytes = rest.as_bytes();
+            let next = bytes.iter().skip(1).chain(&[0]);
+            let same = bytes.iter().zip(next).take_while(|(byte, next)| self.stays(**byte, **next)).count();
+            let (plain, others) = rest.split_at_checked(same).unwrap_or((rest, ""));
+            out.extend_from_slice(plain.as_bytes());
+            rest = others;
+            let Some(character) = rest.chars().next() else { break };
             // A rule that ends inside a character is not for this text.
             let rule = self.longest(rest.as_bytes()).filter(|(length, _)| rest.is_char_boundary(*length));
             let length = match rule {
@@ -124,6 +157,8 @@ mod tests {
     fn rules_replace_text() {
         let charsmap = CharsMap::new(&table()).unwrap();
         assert_eq!(charsmap.apply("zAé\0A"), "zbcé\0bc");
+        assert_eq!(charsmap.apply(""), "");
+        assert_eq!(charsmap.apply("plain AA\u{301}z"), "plain bcbc\u{301}z");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod byte_level;
 mod charsmap;
 mod decoder;
 mod error;
+mod joints;
 mod merge;
 mod model;
 mod partition;
@@ -24,6 +25,7 @@ mod spm;
 mod tokenizer;
 mod ugm;
 mod vocabulary;
+mod word_cache;
 mod wpm;
 
 pub use decoder::Decoder;

@@ -4,8 +4,12 @@
 //! pattern runs on a linear-time engine; the few look-aheads are known constructs with an equal meaning in code.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use regex_automata::{Input, meta::Regex};
+use regex_automata::hybrid::BuildError;
+use regex_automata::hybrid::regex::{Cache, Regex};
+use regex_automata::util::pool::Pool;
+use regex_automata::{Anchored, Input, Match};
 
 /// One step of a pre-tokenizer. Steps apply one after another, each to the pieces of the last; text between matches
 /// is a piece too.
@@ -30,89 +34,121 @@ pub(crate) enum Step {
 /// A compiled list of steps.
 #[derive(Debug)]
 pub(crate) struct PreTokenizer {
-    steps: Vec<(Step, Regex)>,
+    steps: Vec<Splitter>,
 }
 
 const SPACES: &str = r"\s+";
 const DIGITS: &str = r"\d+";
 
 impl PreTokenizer {
-    pub(crate) fn new(steps: &[Step]) -> Result<PreTokenizer, Box<regex_automata::meta::BuildError>> {
-        let compile = |step: &Step| {
-            let regex = match step {
-                Step::Matches(pattern) | Step::OnlyMatches(pattern) => Regex::new(pattern),
-                Step::MatchesOrSpaces(pattern) | Step::MatchesOrSpacePowers(pattern) => {
-                    Regex::new_many(&[pattern, SPACES])
-                }
-                Step::DigitGroups { .. } => Regex::new(DIGITS),
-            };
-            regex.map(|regex| (*step, regex)).map_err(Box::new)
-        };
-        Ok(PreTokenizer { steps: steps.iter().map(compile).collect::<Result<_, _>>()? })
+    pub(crate) fn new(steps: &[Step]) -> Result<PreTokenizer, Box<BuildError>> {
+        Ok(PreTokenizer { steps: steps.iter().map(|step| Splitter::new(*step)).collect::<Result<_, _>>()? })
     }
 
-    /// The words of a text, in order, without empty ones.
-    pub(crate) fn split<'a>(&self, text: &'a str) -> Vec<&'a str> {
-        let mut pieces = vec![text];
-        for (step, regex) in &self.steps {
+    /// Visits the words of a text, in order, without empty ones.
+    pub(crate) fn split<'a>(&self, text: &'a str, mut visit: impl FnMut(&'a str)) {
+        let mut pieces: Vec<&str> = [text].into_iter().filter(|text| !text.is_empty()).collect();
+        let Some((last, first)) = self.steps.split_last() else { return pieces.into_iter().for_each(visit) };
+        for step in first {
             let mut next = Vec::with_capacity(pieces.len() * 2);
-            for piece in pieces {
-                split_piece(*step, regex, piece, &mut next);
-            }
+            let mut cache = step.caches.get();
+            pieces.into_iter().for_each(|piece| step.split(&mut cache, piece, &mut |part| next.push(part)));
             pieces = next;
         }
-        pieces.retain(|piece| !piece.is_empty());
-        pieces
+        let mut cache = last.caches.get();
+        pieces.into_iter().for_each(|piece| last.split(&mut cache, piece, &mut visit));
     }
 }
 
-fn split_piece<'a>(step: Step, regex: &Regex, text: &'a str, pieces: &mut Vec<&'a str>) {
-    let keep_gaps = !matches!(step, Step::OnlyMatches(_));
-    let mut push = |range: Range<usize>| {
-        if let Some(piece) = text.get(range).filter(|piece| !piece.is_empty()) {
-            pieces.push(piece);
-        }
-    };
-    let mut rest = 0;
-    while let Some(found) = regex.search(&Input::new(text).range(rest..)) {
-        if keep_gaps {
-            push(rest..found.start());
-        }
-        let after = text.get(found.end()..).unwrap_or("");
-        match step {
-            Step::DigitGroups { before_word_end } => {
-                if before_word_end && after.chars().next().is_some_and(is_word_character) {
-                    push(found.range());
-                } else {
-                    groups_of_three(text.get(found.range()).unwrap_or(""))
-                        .for_each(|group| push(found.start() + group.start..found.start() + group.end));
-                }
-                rest = found.end();
+type MakeCache = Box<dyn Fn() -> Cache + Send + Sync + std::panic::UnwindSafe + std::panic::RefUnwindSafe>;
+
+/// A compiled step.
+#[derive(Debug)]
+struct Splitter {
+    step: Step,
+    regex: Arc<Regex>,
+    /// The parts of its automaton that were needed so far, for each thread that runs it.
+    caches: Pool<Cache, MakeCache>,
+}
+
+impl Splitter {
+    fn new(step: Step) -> Result<Splitter, Box<BuildError>> {
+        let regex = match step {
+            Step::Matches(pattern) | Step::OnlyMatches(pattern) => Regex::new(pattern),
+            Step::MatchesOrSpaces(pattern) | Step::MatchesOrSpacePowers(pattern) => {
+                Regex::new_many(&[pattern, SPACES])
             }
-            Step::MatchesOrSpaces(_) | Step::MatchesOrSpacePowers(_) if found.pattern().as_usize() == 1 => {
-                let spaces = text.get(found.range()).unwrap_or("");
-                let last = spaces.char_indices().next_back().map_or(0, |(start, _)| start);
-                // The pattern took the whole run, so what follows is no whitespace.
-                let end = if after.is_empty() || last == 0 { spaces.len() } else { last };
-                let own = spaces.get(..end).unwrap_or("");
-                match step {
-                    Step::MatchesOrSpacePowers(_) => powers_of_two(own)
-                        .for_each(|part| push(found.start() + part.start..found.start() + part.end)),
-                    _ => push(found.start()..found.start() + end),
-                }
-                rest = found.start() + end;
-            }
-            _ => {
-                push(found.range());
-                rest = found.end();
-            }
-        }
-        if found.is_empty() {
-            break; // no pattern of the table matches nothing; if one did, the rest would be one piece
-        }
+            Step::DigitGroups { .. } => Regex::new(DIGITS),
+        };
+        let regex = Arc::new(regex?);
+        let made = regex.clone();
+        Ok(Splitter { step, regex, caches: Pool::new(Box::new(move || made.create_cache())) })
     }
-    if keep_gaps {
-        push(rest..text.len());
+
+    /// The first match from a place on.
+    fn find(&self, cache: &mut Cache, text: &str, from: usize) -> Option<Match> {
+        let input = Input::new(text).range(from..);
+        // Mostly words follow each other without a gap, and for a match at a known place its end is enough. There are
+        // no errors: nothing of the configuration makes an automaton give up.
+        let here = input.clone().anchored(Anchored::Yes);
+        if let Ok(Some(end)) = self.regex.forward().try_search_fwd(cache.forward_mut(), &here) {
+            return Some(Match::new(end.pattern(), from..end.offset()));
+        }
+        self.regex.try_search(cache, &input).ok().flatten()
+    }
+
+    fn split<'a>(&self, cache: &mut Cache, text: &'a str, visit: &mut impl FnMut(&'a str)) {
+        let keep_gaps = !matches!(self.step, Step::OnlyMatches(_));
+        let mut push = |range: Range<usize>| {
+            if let Some(piece) = text.get(range).filter(|piece| !piece.is_empty()) {
+                visit(piece);
+            }
+        };
+        let mut rest = 0;
+        while rest < text.len()
+            && let Some(found) = self.find(cache, text, rest)
+        {
+            if keep_gaps {
+                push(rest..found.start());
+            }
+            let after = text.get(found.end()..).unwrap_or("");
+            match self.step {
+                Step::DigitGroups { before_word_end } => {
+                    if before_word_end && after.chars().next().is_some_and(is_word_character) {
+                        push(found.range());
+                    } else {
+                        groups_of_three(text.get(found.range()).unwrap_or(""))
+                            .for_each(|group| push(found.start() + group.start..found.start() + group.end));
+                    }
+                    rest = found.end();
+                }
+                Step::MatchesOrSpaces(_) | Step::MatchesOrSpacePowers(_)
+                    if found.pattern().as_usize() == 1 =>
+                {
+                    let spaces = text.get(found.range()).unwrap_or("");
+                    let last = spaces.char_indices().next_back().map_or(0, |(start, _)| start);
+                    // The pattern took the whole run, so what follows is no whitespace.
+                    let end = if after.is_empty() || last == 0 { spaces.len() } else { last };
+                    let own = spaces.get(..end).unwrap_or("");
+                    match self.step {
+                        Step::MatchesOrSpacePowers(_) => powers_of_two(own)
+                            .for_each(|part| push(found.start() + part.start..found.start() + part.end)),
+                        _ => push(found.start()..found.start() + end),
+                    }
+                    rest = found.start() + end;
+                }
+                _ => {
+                    push(found.range());
+                    rest = found.end();
+                }
+            }
+            if found.is_empty() {
+                break; // no pattern of the table matches nothing; if one did, the rest would be one piece
+            }
+        }
+        if keep_gaps {
+            push(rest..text.len());
+        }
     }
 }
 
@@ -151,7 +187,9 @@ mod tests {
     use crate::pre_tokenizer_table::{PRE_TOKENIZERS, find};
 
     fn split<'a>(steps: &[Step], text: &'a str) -> Vec<&'a str> {
-        PreTokenizer::new(steps).unwrap().split(text)
+        let mut words = Vec::new();
+        PreTokenizer::new(steps).unwrap().split(text, |word| words.push(word));
+        words
     }
 
     #[test]
@@ -216,7 +254,8 @@ mod tests {
                 let splitter = PreTokenizer::new(row.steps).unwrap();
                 for text in &texts {
                     let start = std::time::Instant::now();
-                    let pieces = splitter.split(text);
+                    let mut pieces = Vec::new();
+                    splitter.split(text, |piece| pieces.push(piece));
                     let elapsed = start.elapsed();
                     assert_eq!(pieces.concat().len() % text.len(), 0, "{:?}", row.names);
                     assert!(elapsed.as_millis() < 100, "{:?} {:?}: {elapsed:?}", row.names, &text[..3]);

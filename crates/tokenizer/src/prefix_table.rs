@@ -2,54 +2,69 @@
 
 use crate::Token;
 
-/// Token texts in order. A search narrows the range of texts that share a prefix byte by byte, so it needs no more
-/// memory than the texts themselves, whatever they are.
+/// No token ends here.
+const NONE: Token = Token::MAX;
+
+/// A tree of token texts, byte by byte. Nodes lie level by level, so the children of one are neighbours, in order of
+/// their bytes: a node needs nothing but where its children begin, and they end where those of the next node begin.
 #[derive(Debug)]
 pub(crate) struct PrefixTable {
-    entries: Vec<(Box<[u8]>, Token)>,
-    /// Where the texts with each first byte start; one more at the end.
-    starts: Vec<usize>,
+    /// The byte that leads to each node; the first node is the empty text.
+    bytes: Vec<u8>,
+    /// Where each node's children begin; one more at the end.
+    children: Vec<u32>,
+    tokens: Vec<Token>,
 }
 
 impl PrefixTable {
     /// Of equal texts the first counts; empty ones are left out.
     pub(crate) fn new(entries: impl Iterator<Item = (Vec<u8>, Token)>) -> PrefixTable {
-        let mut entries: Vec<(Box<[u8]>, Token)> = entries
-            .filter(|(text, _)| !text.is_empty())
-            .map(|(text, token)| (text.into_boxed_slice(), token))
-            .collect();
+        let mut entries: Vec<(Vec<u8>, Token)> = entries.filter(|(text, _)| !text.is_empty()).collect();
         entries.sort_by(|a, b| a.0.cmp(&b.0));
         entries.dedup_by(|b, a| a.0 == b.0);
-        let starts = (0..=256u16)
-            .map(|byte| {
-                entries
-                    .partition_point(|(text, _)| text.first().is_some_and(|first| u16::from(*first) < byte))
-            })
-            .collect();
-        PrefixTable { entries, starts }
+        let mut table = PrefixTable { bytes: vec![0], children: Vec::new(), tokens: Vec::new() };
+        // The entries below each node that waits for its children.
+        let mut level: Vec<&[(Vec<u8>, Token)]> = vec![&entries];
+        let mut depth = 0;
+        while !level.is_empty() {
+            let mut next = Vec::new();
+            for mut below in level {
+                table.children.push(u32::try_from(table.bytes.len()).unwrap_or(u32::MAX));
+                let own = below.first().filter(|(text, _)| text.len() == depth);
+                table.tokens.push(own.map_or(NONE, |(_, token)| *token));
+                below = below.get(usize::from(own.is_some())..).unwrap_or_default();
+                for group in below.chunk_by(|a, b| a.0.get(depth) == b.0.get(depth)) {
+                    table.bytes.extend(group.first().and_then(|(text, _)| text.get(depth)));
+                    next.push(group);
+                }
+            }
+            level = next;
+            depth += 1;
+        }
+        table.children.push(u32::try_from(table.bytes.len()).unwrap_or(u32::MAX));
+        table
     }
 
     /// Calls `visit` with the length and the token of each text that begins `text`, shortest first.
+    #[inline]
     pub(crate) fn for_each_prefix(&self, text: &[u8], mut visit: impl FnMut(usize, Token)) {
-        let Some(&first) = text.first() else { return };
-        let first = usize::from(first);
-        let start = self.starts.get(first).copied().unwrap_or(0);
-        let end = self.starts.get(first + 1).copied().unwrap_or(start);
-        let mut range = self.entries.get(start..end).unwrap_or_default();
-        for length in 1..=text.len() {
-            if let Some((entry, token)) = range.first()
-                && entry.len() == length
-            {
-                visit(length, *token);
-            }
-            let Some(&next) = text.get(length) else { return };
-            let byte = |entry: &(Box<[u8]>, Token)| entry.0.get(length).copied();
-            let start = range.partition_point(|entry| byte(entry).is_none_or(|byte| byte < next));
-            range = range.get(start..).unwrap_or_default();
-            let end = range.partition_point(|entry| byte(entry).is_some_and(|byte| byte == next));
-            range = range.get(..end).unwrap_or_default();
-            if range.is_empty() {
+        let mut node = 0;
+        for (length, byte) in (1..).zip(text) {
+            let (Some(&start), Some(&end)) = (self.children.get(node), self.children.get(node + 1)) else {
                 return;
+            };
+            let (start, end) = (start as usize, end as usize);
+            let Some(children) = self.bytes.get(start..end) else { return };
+            let place = match children.len() {
+                0..=8 => children.iter().position(|child| child == byte),
+                _ => children.binary_search(byte).ok(),
+            };
+            let Some(place) = place else { return };
+            node = start + place;
+            if let Some(&token) = self.tokens.get(node)
+                && token != NONE
+            {
+                visit(length, token);
             }
         }
     }
@@ -76,5 +91,9 @@ mod tests {
         assert_eq!(table.longest_prefix("ÿb".as_bytes()), Some((2, 7)));
         assert_eq!(table.longest_prefix(b"x"), None);
         assert_eq!(table.longest_prefix(b""), None);
+        let none = PrefixTable::new(std::iter::empty());
+        assert_eq!(none.longest_prefix(b"x"), None);
+        let all = PrefixTable::new((0..=255).map(|byte| (vec![byte], u32::from(byte))));
+        assert_eq!(all.longest_prefix(&[200, 1]), Some((1, 200)));
     }
 }

@@ -3,9 +3,11 @@
 
 use std::cmp::{Ordering, Reverse};
 
+use crate::joints::Joints;
 use crate::merge::Merger;
 use crate::model::{Model, Source};
 use crate::vocabulary::Vocabulary;
+use crate::word_cache::WordCache;
 use crate::{Error, Role, Token};
 
 /// The character that stands for a space.
@@ -37,43 +39,68 @@ impl Ord for Score {
 }
 
 #[derive(Debug)]
-struct SentencePiece;
+struct SentencePiece {
+    joints: Joints,
+}
 
-pub(crate) fn build(_: Source<'_>) -> Result<Box<dyn Model>, Error> {
-    Ok(Box::new(SentencePiece))
+pub(crate) fn build(source: Source<'_>) -> Result<Box<dyn Model>, Error> {
+    let joints = Joints::new(source.vocabulary.iter().map(|(_, text, _)| text));
+    Ok(Box::new(SentencePiece { joints }))
+}
+
+/// Symbol of a character that is no token.
+const ABSENT: u32 = u32::MAX;
+
+fn encode_word(
+    vocabulary: &Vocabulary,
+    word: &str,
+    merger: &mut Merger<Reverse<Score>>,
+    tokens: &mut Vec<Token>,
+) {
+    merger.clear();
+    for (start, character) in word.char_indices() {
+        let length = character.len_utf8();
+        let token = word.get(start..start + length).and_then(|text| vocabulary.find(text));
+        merger.push(length, token.unwrap_or(ABSENT));
+    }
+    merger.merge(|_, _, range| {
+        if range.len() > vocabulary.longest_text() {
+            return None;
+        }
+        let token = vocabulary.find(word.get(range)?)?;
+        Some((Reverse(Score(vocabulary.score(token)?)), token))
+    });
+    for (token, range) in merger.symbols() {
+        if token != ABSENT {
+            tokens.push(token);
+            continue;
+        }
+        for byte in word.as_bytes().get(range).unwrap_or_default() {
+            tokens.extend(vocabulary.byte_token(*byte).or_else(|| vocabulary.role(Role::Unknown)));
+        }
+    }
 }
 
 impl Model for SentencePiece {
     fn encode(&self, vocabulary: &Vocabulary, text: &str, after_special: bool, tokens: &mut Vec<Token>) {
-        let mut escaped = String::with_capacity(text.len() + 8);
+        let mut escaped = String::with_capacity(text.len() + text.len() / 2 + 8);
         if after_special && vocabulary.add_space_prefix() {
             escaped.push(BLOCK);
         }
-        escaped.extend(text.chars().map(|character| if character == ' ' { BLOCK } else { character }));
-
-        const ABSENT: u32 = u32::MAX;
+        for (number, word) in text.split(' ').enumerate() {
+            if number > 0 {
+                escaped.push(BLOCK);
+            }
+            escaped.push_str(word);
+        }
         let mut merger = Merger::new();
-        for (start, character) in escaped.char_indices() {
-            let length = character.len_utf8();
-            let token = escaped.get(start..start + length).and_then(|text| vocabulary.find(text));
-            merger.push(length, token.unwrap_or(ABSENT));
-        }
-        merger.merge(|_, _, range| {
-            if range.len() > vocabulary.longest_text() {
-                return None;
-            }
-            let token = vocabulary.find(escaped.get(range)?)?;
-            Some((Reverse(Score(vocabulary.score(token)?)), token))
+        let mut words = WordCache::new(escaped.len());
+        self.joints.split(&escaped, |word| {
+            words.encode(word, tokens, |tokens| {
+                encode_word(vocabulary, word, &mut merger, tokens);
+                true
+            });
         });
-        for (token, range) in merger.symbols() {
-            if token != ABSENT {
-                tokens.push(token);
-                continue;
-            }
-            for byte in escaped.as_bytes().get(range).unwrap_or_default() {
-                tokens.extend(vocabulary.byte_token(*byte).or_else(|| vocabulary.role(Role::Unknown)));
-            }
-        }
     }
 
     fn bytes(&self, text: &str) -> Vec<u8> {

@@ -66,13 +66,16 @@ pub struct Vocabulary {
     texts: Vec<Arc<str>>,
     kinds: Vec<Kind>,
     scores: Vec<f32>,
-    index: HashMap<Arc<str>, Token>,
+    /// Looked into for each piece of a text, so with a quick hash.
+    index: foldhash::HashMap<Arc<str>, Token>,
     roles: Vec<Option<Token>>,
     end_of_generation: BTreeSet<Token>,
     suppressed: Vec<Token>,
     warnings: Vec<String>,
     strips: HashMap<Token, Strip>,
     longest_text: usize,
+    /// The token of each byte.
+    bytes: Vec<Option<Token>>,
     add_bos: bool,
     add_eos: bool,
     add_separator: bool,
@@ -102,7 +105,7 @@ impl Vocabulary {
         same_length(SCORES, scores.len())?;
 
         let mut texts: Vec<Arc<str>> = Vec::with_capacity(count);
-        let mut index = HashMap::with_capacity(count);
+        let mut index = foldhash::HashMap::with_capacity_and_hasher(count, Default::default());
         for (token, text) in (0..).zip(tokens) {
             let text: Arc<str> = match text.is_empty() {
                 true => format!("[EMPTY_{token}]").into(),
@@ -124,12 +127,14 @@ impl Vocabulary {
             warnings: Vec::new(),
             strips: HashMap::new(),
             longest_text,
+            bytes: Vec::new(),
             add_bos: metadata.bool_or("tokenizer.ggml.add_bos_token", defaults.add_bos)?,
             add_eos: metadata.bool_or("tokenizer.ggml.add_eos_token", defaults.add_eos)?,
             add_separator: metadata.bool_or("tokenizer.ggml.add_sep_token", defaults.add_separator)?,
             add_space_prefix: metadata
                 .bool_or("tokenizer.ggml.add_space_prefix", defaults.add_space_prefix)?,
         };
+        vocabulary.bytes = (0..=u8::MAX).map(|byte| vocabulary.find_byte(byte)).collect();
         vocabulary.assign_roles(metadata, defaults)?;
         vocabulary.find_end_of_generation();
         vocabulary.set_strips(metadata)?;
@@ -366,6 +371,10 @@ impl Vocabulary {
 
     /// The token of one byte: `<0x41>`, or a token whose text is that character.
     pub(crate) fn byte_token(&self, byte: u8) -> Option<Token> {
+        self.bytes.get(usize::from(byte)).copied().flatten()
+    }
+
+    fn find_byte(&self, byte: u8) -> Option<Token> {
         self.find(&format!("<0x{byte:02X}>")).or_else(|| self.find(char::from(byte).encode_utf8(&mut [0; 4])))
     }
 }

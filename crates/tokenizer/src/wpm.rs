@@ -8,6 +8,7 @@ use crate::model::{Model, Source};
 use crate::prefix_table::PrefixTable;
 use crate::spm::BLOCK;
 use crate::vocabulary::Vocabulary;
+use crate::word_cache::WordCache;
 use crate::{Error, Role, Token};
 
 /// Words of more characters are unknown, as in the original.
@@ -77,12 +78,43 @@ impl WordPiece {
         text
     }
 
-    /// Appends the tokens of one word, or returns `None` and leaves some of them.
+    /// Appends the tokens of a part of a text between spaces.
+    fn encode_part(&self, part: &str, scratch: &mut String, unknown: Option<Token>, tokens: &mut Vec<Token>) {
+        let mut word = |word: &str, lowercase: bool| {
+            scratch.clear();
+            scratch.push(BLOCK);
+            scratch.push_str(word);
+            if lowercase {
+                scratch.make_ascii_lowercase();
+            }
+            let start = tokens.len();
+            if self.encode_word(scratch, tokens).is_none() {
+                tokens.truncate(start);
+                tokens.extend(unknown);
+            }
+        };
+        if part.bytes().all(|byte| byte.is_ascii_graphic()) {
+            // Of ASCII there is nothing to normalize but its case.
+            let mut start = 0;
+            let marks = part.bytes().enumerate().filter(|(_, byte)| byte.is_ascii_punctuation());
+            for (place, _) in marks.chain([(part.len(), 0)]) {
+                let ranges = [start..place, place..place + 1];
+                let parts =
+                    ranges.into_iter().filter_map(|range| part.get(range).filter(|part| !part.is_empty()));
+                parts.for_each(|part| word(part, self.lowercase));
+                start = place + 1;
+            }
+        } else {
+            let part = self.normalize(part);
+            self.words.find_iter(&part).for_each(|found| word(part.get(found.range()).unwrap_or(""), false));
+        }
+    }
+
+    /// Appends the tokens of one word with a mark before it, or returns `None` and leaves some of them.
     fn encode_word(&self, word: &str, tokens: &mut Vec<Token>) -> Option<()> {
-        if word.chars().count() > LONGEST_WORD {
+        if word.len() > LONGEST_WORD && word.chars().count() > LONGEST_WORD + 1 {
             return None;
         }
-        let word = format!("{BLOCK}{word}");
         let mut rest = word.as_bytes();
         while !rest.is_empty() {
             let (length, token) = self.table.longest_prefix(rest)?;
@@ -99,14 +131,15 @@ impl WordPiece {
 
 impl Model for WordPiece {
     fn encode(&self, vocabulary: &Vocabulary, text: &str, _after_special: bool, tokens: &mut Vec<Token>) {
-        let text = self.normalize(text);
-        for found in self.words.find_iter(&text) {
-            let word = text.get(found.range()).unwrap_or("");
-            let start = tokens.len();
-            if self.encode_word(word, tokens).is_none() {
-                tokens.truncate(start);
-                tokens.extend(vocabulary.role(Role::Unknown));
-            }
+        let unknown = vocabulary.role(Role::Unknown);
+        let mut scratch = String::new();
+        let mut parts = WordCache::new(text.len());
+        // These four end words, and no normalization reaches over them.
+        for part in text.split([' ', '\t', '\n', '\r']).filter(|part| !part.is_empty()) {
+            parts.encode(part, tokens, |tokens| {
+                self.encode_part(part, &mut scratch, unknown, tokens);
+                true
+            });
         }
     }
 

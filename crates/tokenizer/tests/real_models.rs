@@ -36,3 +36,33 @@ fn prompts_have_the_recorded_tokens() {
         assert!(elapsed.as_secs() < 2);
     }
 }
+
+/// What `tests/tokenizers/random_strings.py` has written beside the models.
+#[test]
+fn random_strings_equal_those_of_tokenizers() {
+    for name in ["SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-q4_k_m"] {
+        let Some(model) = above(&format!("models/{name}.gguf")) else { continue };
+        let Some(recorded) = above(&format!("models/{name}.random.json")) else { continue };
+        let tokenizer = load_file(&model);
+        let recorded: Value = serde_json::from_str(&std::fs::read_to_string(recorded).unwrap()).unwrap();
+        let texts = recorded["texts"].as_array().unwrap();
+        let mut different = Vec::new();
+        for (text, ids) in texts.iter().zip(recorded["ids"].as_array().unwrap()) {
+            let text = text.as_str().unwrap();
+            let ids: Vec<u32> =
+                ids.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+            let found = tokenizer.encode(text, false, false);
+            if found != ids {
+                different.push(format!("{text:?}: {found:?}, expected {ids:?}"));
+            }
+        }
+        println!("{name}: {} of {} random strings", texts.len() - different.len(), texts.len());
+        assert!(texts.len() >= 1000);
+        assert!(
+            different.is_empty(),
+            "{name}: {} differ\n{}",
+            different.len(),
+            different[..different.len().min(5)].join("\n")
+        );
+    }
+}

@@ -9,4 +9,6 @@ pub mod norm;
 pub mod recurrent;
 pub mod rope;
 pub mod rows;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 pub mod vector;

@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use puna_backend::{BackendError, DeviceInfo, DeviceKind};
 use sha2::{Digest, Sha256};
 
-use puna_gpu::{Address, Api, Argument, BufferId, Device, Extents, Gpu, Launch, Recording};
+use puna_gpu::{Address, Api, Argument, BufferId, Device, Extents, Gpu, Launch, MatrixUnits, Recording};
 
 type Run = unsafe extern "C" fn(
     *const c_char,
@@ -85,6 +85,10 @@ fn build() -> Result<Run, String> {
     Ok(unsafe { std::mem::transmute::<*mut c_void, Run>(symbol) })
 }
 
+/// Devices by matrix units and processors, which decide what is cut into parts and what into large tiles.
+const DEVICES: [(MatrixUnits, u32); 3] =
+    [(MatrixUnits::Group, 3), (MatrixUnits::Warp, 3), (MatrixUnits::Group, 1)];
+
 /// See the module.
 pub struct Emulated {
     run: Run,
@@ -96,17 +100,30 @@ impl Api for Emulated {
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {
-        let description = "kernels on the processor".into();
-        vec![DeviceInfo { name: "emulation".into(), description, kind: DeviceKind::Gpu, memory: None }]
+        DEVICES
+            .iter()
+            .enumerate()
+            .map(|(index, (units, _))| DeviceInfo {
+                name: format!("emulation{index}"),
+                description: format!("kernels on the processor, matrix units {units:?}"),
+                kind: DeviceKind::Gpu,
+                memory: None,
+            })
+            .collect()
     }
 
-    fn open(&self, _: usize) -> Result<Box<dyn Device>, BackendError> {
-        Ok(Box::new(EmulatedDevice { run: self.run, buffers: Vec::new(), recordings: Vec::new() }))
+    fn open(&self, index: usize) -> Result<Box<dyn Device>, BackendError> {
+        let (units, processors) = DEVICES[index];
+        let device =
+            EmulatedDevice { run: self.run, units, processors, buffers: Vec::new(), recordings: Vec::new() };
+        Ok(Box::new(device))
     }
 }
 
 struct EmulatedDevice {
     run: Run,
+    units: MatrixUnits,
+    processors: u32,
     buffers: Vec<Vec<u128>>,
     recordings: Vec<(Vec<Launch>, Extents)>,
 }
@@ -132,11 +149,11 @@ impl Device for EmulatedDevice {
     }
 
     fn processors(&self) -> u32 {
-        3
+        self.processors
     }
 
-    fn has_matrix_units(&self) -> bool {
-        true
+    fn matrix_units(&self) -> MatrixUnits {
+        self.units
     }
 
     fn shared_bytes(&self) -> u32 {

@@ -1,7 +1,9 @@
 //! Attention over keys and values of earlier steps and of this one.
 
+use std::collections::HashMap;
+
 use puna_graph::ops::{Attention, MaskRule, alibi_slope};
-use puna_graph::{Graph, Node, Op, Operand, StateId};
+use puna_graph::{Dim, Graph, Node, Op, Operand, StateId};
 
 use super::{CacheForm, Feed, Product, Translator, trailing};
 use crate::ir::{Element, Port};
@@ -58,12 +60,6 @@ impl Translator<'_> {
                 self.shared_attention(op, &heads, queries, keys, values)
             }
         }
-    }
-
-    fn squeeze(&mut self, x: Port, axis: i64) -> Port {
-        let axis = self.integers(&[axis]);
-        let element = self.model.element(x);
-        self.model.op("Squeeze", "opset1", &[], &[x, axis], element)
     }
 
     /// Keys and values of all steps, `[1, kv_heads, cells, width]`, in variables that this step's are appended to.
@@ -347,16 +343,47 @@ impl Translator<'_> {
     }
 }
 
-/// Whether the operation over paged caches computes all attention over this state.
+/// Whether the operation over paged caches computes all attention over this state. The CPU plugin makes its kernels for
+/// the query heads and widths of the first such layer and uses them for all others, so only layers that have those of most
+/// can share them.
 pub fn is_pageable_state(graph: &Graph, state: StateId) -> bool {
-    graph.states[state.index()].group().is_kept()
-        && graph.nodes.iter().all(|node| match &node.op {
-            Op::Attention(op) => {
-                let can = op.soft_cap.is_none() && matches!(op.mask, MaskRule::Causal | MaskRule::Window(_));
-                op.state != state || can
-            }
-            _ => true,
-        })
+    let own = page_extents(graph, state);
+    let mut counts: HashMap<[Dim; 3], usize> = HashMap::new();
+    for other in 0..graph.states.len() {
+        if let Some(extents) = page_extents(graph, StateId(other as u32)) {
+            *counts.entry(extents).or_default() += 1;
+        }
+    }
+    let most = counts.values().copied().max();
+    // Of extents that are as frequent, those of the first layer.
+    let first = (0..graph.states.len()).find_map(|other| {
+        page_extents(graph, StateId(other as u32)).filter(|extents| counts.get(extents).copied() == most)
+    });
+    own.is_some() && own == first
+}
+
+/// Query heads and widths of keys and values of all attention over a state, if pages can hold it.
+fn page_extents(graph: &Graph, state: StateId) -> Option<[Dim; 3]> {
+    if !graph.states[state.index()].group().is_kept() {
+        return None;
+    }
+    let mut found = None;
+    for node in &graph.nodes {
+        let Op::Attention(op) = &node.op else { continue };
+        if op.state != state {
+            continue;
+        }
+        if op.soft_cap.is_some() || !matches!(op.mask, MaskRule::Causal | MaskRule::Window(_)) {
+            return None;
+        }
+        let [queries, _, values] = [0, 1, 2].map(|index| graph.operand_type(node.inputs[index]).shape);
+        let extents = [*queries.get(1)?, *queries.get(2)?, *values.get(2)?];
+        if found.is_some_and(|found| found != extents) {
+            return None;
+        }
+        found = Some(extents);
+    }
+    found
 }
 
 /// Floats as the hexadecimal digits of their bits.

@@ -4,7 +4,7 @@ use puna_graph::{Node, Operand, WeightId};
 
 use super::{Translator, trailing};
 use crate::ir::{Element, Port};
-use crate::weights::{self, Coding, Part};
+use crate::weights::{self, Coding, Part, Use};
 
 /// A tensor to look rows up in.
 #[derive(Clone, Copy)]
@@ -26,7 +26,7 @@ impl Translator<'_> {
         let dtype = self.graph.weights[weight.index()].dtype;
         let source = self.weights.clone();
         let fill = Box::new(move |out: &mut [u8]| weights::floats(dtype, source.bytes(weight), out));
-        let offset = self.blob.reserve(4 * elements, fill);
+        let offset = self.blob.reserve(4 * elements, Some(weight), fill);
         let port = self.model.constant(Element::F32, &shape, offset, 4 * elements);
         self.decoded.insert(weight, port);
         port
@@ -50,8 +50,9 @@ impl Translator<'_> {
             return *port;
         }
         let shape = self.shape(weight);
-        let dtype = self.graph.weights[weight.index()].dtype;
-        let coding = Coding::of(dtype, *shape.last().unwrap_or(&1) as usize);
+        // What belongs to no layer makes logits.
+        let role = if self.graph.weights[weight.index()].layer.is_none() { Use::Output } else { Use::Factor };
+        let coding = self.coding(weight, role);
         let port = match coding.float() {
             Some(element) => {
                 let port = self.piece(weight, &coding, Part::Codes, element, &shape);
@@ -60,9 +61,11 @@ impl Translator<'_> {
             None => {
                 let (grouped, one) = grouped(&shape, coding.group);
                 let codes = self.piece(weight, &coding, Part::Codes, coding.element, &grouped);
-                let mut value = self.model.decompress(codes, Element::F16);
-                if coding.has_zeros {
-                    let zeros = self.piece(weight, &coding, Part::Zeros, Element::F16, &one);
+                // Not marked as decompression: plugins would carry it out, once and for all.
+                let mut value = self.model.convert(codes, Element::F16);
+                if let Some(element) = coding.zeros {
+                    let zeros = self.piece(weight, &coding, Part::Zeros, element, &one);
+                    let zeros = self.model.convert(zeros, Element::F16);
                     value = self.arithmetic("Subtract", value, zeros);
                 }
                 let scales = self.piece(weight, &coding, Part::Scales, Element::F16, &one);
@@ -76,7 +79,12 @@ impl Translator<'_> {
         port
     }
 
-    /// One part of a tensor's coding as a constant.
+    fn coding(&self, weight: WeightId, role: Use) -> Coding {
+        let declared = &self.graph.weights[weight.index()];
+        Coding::of(declared.dtype, *declared.shape.last().unwrap_or(&1) as usize, role, self.choices.kind)
+    }
+
+    /// One part of a tensor's coding as a constant; the same part in the same coding is written once.
     fn piece(
         &mut self,
         weight: WeightId,
@@ -85,11 +93,17 @@ impl Translator<'_> {
         element: Element,
         shape: &[u64],
     ) -> Port {
+        let same = self.pieces.iter().find(|(w, c, p, _)| *w == weight && *p == part && c == coding);
+        if let Some((.., port)) = same {
+            return *port;
+        }
         let bytes = shape.iter().product::<u64>() * element.bits() as u64 / 8;
-        let (source, coding) = (self.weights.clone(), coding.clone().with_element(element));
-        let fill = Box::new(move |out: &mut [u8]| coding.write(part, source.bytes(weight), out));
-        let offset = self.blob.reserve(bytes, fill);
-        self.model.constant(element, shape, offset, bytes)
+        let (source, own) = (self.weights.clone(), coding.clone());
+        let fill = Box::new(move |out: &mut [u8]| own.write(part, source.bytes(weight), out));
+        let offset = self.blob.reserve(bytes, Some(weight), fill);
+        let port = self.model.constant(element, shape, offset, bytes);
+        self.pieces.push((weight, coding.clone(), part, port));
+        port
     }
 
     pub(super) fn matmul(&mut self, node: &Node) -> Port {
@@ -170,19 +184,16 @@ impl Translator<'_> {
         }
         let shape = self.shape(weight);
         let width: u64 = shape[1..].iter().product();
-        let dtype = self.graph.weights[weight.index()].dtype;
-        let coding = Coding::of(dtype, *shape.last().unwrap_or(&1) as usize).in_bytes();
+        let coding = self.coding(weight, Use::Table);
         let table = match coding.float() {
             Some(element) => Table::Floats(self.piece(weight, &coding, Part::Codes, element, &shape)),
             None => {
                 let (grouped, one) = grouped(&[shape[0], width], coding.group);
-                Table::Coded {
-                    codes: self.piece(weight, &coding, Part::Codes, coding.element, &grouped),
-                    scales: self.piece(weight, &coding, Part::Scales, Element::F16, &one),
-                    zeros: coding
-                        .has_zeros
-                        .then(|| self.piece(weight, &coding, Part::Zeros, Element::F16, &one)),
-                }
+                let codes = self.piece(weight, &coding, Part::Codes, coding.element, &grouped);
+                let scales = self.piece(weight, &coding, Part::Scales, Element::F16, &one);
+                let zeros =
+                    coding.zeros.map(|element| self.piece(weight, &coding, Part::Zeros, element, &one));
+                Table::Coded { codes, scales, zeros }
             }
         };
         self.tables.insert(weight, table);

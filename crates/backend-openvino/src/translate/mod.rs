@@ -23,6 +23,7 @@ use puna_graph::{
 };
 
 use crate::ir::{Blob, Element, Extent, Model, Port};
+use crate::weights::{Coding, Kind, Part};
 pub use attention::is_pageable_state;
 pub use rope::RopeTable;
 
@@ -33,9 +34,9 @@ pub enum Feed {
     Step(Input),
     /// A value of an earlier segment.
     Value(ValueId),
-    /// Cosines of a table of rotations, `[Tokens, pairs]`.
+    /// Cosines of a table of rotations, once for each half of the elements that turn: `[Tokens, 1, 1, 2 · pairs]`.
     Cosines(usize),
-    /// Sines of a table of rotations, `[Tokens, pairs]`.
+    /// Sines, likewise.
     Sines(usize),
     /// Factors of positions, `[Tokens, 1]`.
     PositionScale(puna_graph::ops::PositionScale),
@@ -173,6 +174,8 @@ pub struct Choices {
     pub outputs: Option<u64>,
     /// Cells of every cache group, likewise.
     pub cells: Option<Vec<u64>>,
+    /// Kind of device, which decides how weights are written.
+    pub kind: Kind,
     /// Element type of cached keys.
     pub keys: Element,
     /// Element type of cached values.
@@ -187,6 +190,7 @@ impl Default for Choices {
             tokens: None,
             outputs: None,
             cells: None,
+            kind: Kind::Cpu,
             keys: Element::F32,
             values: Element::F32,
         }
@@ -272,6 +276,7 @@ pub fn translate(segment: &Segment, weights: &Arc<dyn WeightSource>, choices: &C
         decoded: HashMap::new(),
         matrices: HashMap::new(),
         tables: HashMap::new(),
+        pieces: Vec::new(),
         variables: HashMap::new(),
         masks: Vec::new(),
     };
@@ -310,6 +315,8 @@ struct Translator<'a> {
     matrices: HashMap<WeightId, Port>,
     /// Tensors as tables to look up in.
     tables: HashMap<WeightId, matmul::Table>,
+    /// What of tensors is in the blob.
+    pieces: Vec<(WeightId, Coding, Part, Port)>,
     /// Keys and values of all steps of states that the model keeps.
     variables: HashMap<StateId, [Port; 2]>,
     /// Masks repeated for several heads: group, rule, copies.
@@ -424,7 +431,8 @@ impl Translator<'_> {
                 (element, self.extents(ty))
             }
             Feed::Cosines(table) | Feed::Sines(table) => {
-                floats(vec![tokens, Some(self.ropes[*table].frequencies.len() as u64)])
+                let width = 2 * self.ropes[*table].frequencies.len() as u64;
+                floats(vec![tokens, Some(1), Some(1), Some(width)])
             }
             Feed::PositionScale(_) => floats(vec![tokens, Some(1)]),
             Feed::Mask { group, .. } | Feed::Distances { group } => floats(vec![tokens, seen(*group)]),

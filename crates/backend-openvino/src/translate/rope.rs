@@ -34,38 +34,49 @@ impl Translator<'_> {
             self.ropes.len() - 1
         });
         let (cosines, sines) = (self.feed(Feed::Cosines(index)), self.feed(Feed::Sines(index)));
-        let (cosines, sines) = (self.unsqueeze(cosines, 1), self.unsqueeze(sines, 1));
         let extents = trailing(&node.ty);
-        let (heads, width) = (extents[0], extents[1]);
-        let (dimensions, half) = (op.dimensions as i64, op.dimensions as i64 / 2);
-        let turning = if dimensions < width { self.slice(x, 0, dimensions, -1) } else { x };
-        let (a, b) = match op.kind {
-            RopeKind::Split => (self.slice(turning, 0, half, -1), self.slice(turning, half, dimensions, -1)),
-            RopeKind::Interleaved => {
-                let pairs = self.reshape(turning, &[0, heads, half, 2]);
-                let [a, b] = [0, 1].map(|index| {
-                    let index = self.integer(index);
-                    self.gather(pairs, index, 3, 0)
-                });
-                (a, b)
+        let width = extents[1];
+        let dimensions = op.dimensions as i64;
+        // Plugins make one operation of what follows if there are four axes and pairs lie half the width apart.
+        let mut x = x;
+        if op.kind == RopeKind::Interleaved {
+            x = self.reordered(x, dimensions, width, |place, half| match place < half {
+                true => 2 * place,
+                false => 2 * (place - half) + 1,
+            });
+        }
+        let x = self.unsqueeze(x, 2);
+        let (turning, rest) = match dimensions < width {
+            true => {
+                let parts = self.split(x, &[dimensions, width - dimensions], 3);
+                (parts[0], Some(parts[1]))
             }
+            false => (x, None),
         };
-        let (a_cosine, b_sine) = (self.multiply(a, cosines), self.multiply(b, sines));
-        let (a_sine, b_cosine) = (self.multiply(a, sines), self.multiply(b, cosines));
-        let first = self.arithmetic("Subtract", a_cosine, b_sine);
-        let second = self.add(a_sine, b_cosine);
-        let mut turned = match op.kind {
-            RopeKind::Split => self.concat(&[first, second], -1),
-            RopeKind::Interleaved => {
-                let (first, second) = (self.unsqueeze(first, -1), self.unsqueeze(second, -1));
-                let pairs = self.concat(&[first, second], -1);
-                self.reshape(pairs, &[0, heads, dimensions])
-            }
-        };
-        if dimensions < width {
-            let rest = self.slice(x, dimensions, width, -1);
+        let halves = self.split(turning, &[dimensions / 2, dimensions / 2], 3);
+        let minus = self.floats_constant(&[], &[-1.0]);
+        let opposite = self.multiply(halves[1], minus);
+        let crossed = self.concat(&[opposite, halves[0]], -1);
+        let (along, across) = (self.multiply(turning, cosines), self.multiply(crossed, sines));
+        let mut turned = self.add(along, across);
+        if let Some(rest) = rest {
             turned = self.concat(&[turned, rest], -1);
         }
-        turned
+        let turned = self.squeeze(turned, 2);
+        match op.kind {
+            RopeKind::Split => turned,
+            RopeKind::Interleaved => {
+                self.reordered(turned, dimensions, width, |place, half| place / 2 + place % 2 * half)
+            }
+        }
+    }
+
+    /// Elements of the last of three axes in another order: each place of the first `dimensions` takes the element that
+    /// `from` says.
+    fn reordered(&mut self, x: Port, dimensions: i64, width: i64, from: fn(i64, i64) -> i64) -> Port {
+        let places =
+            (0..width).map(|place| if place < dimensions { from(place, dimensions / 2) } else { place });
+        let places = self.integers(&places.collect::<Vec<_>>());
+        self.gather(x, places, 2, 0)
     }
 }

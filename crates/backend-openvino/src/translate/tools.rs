@@ -84,6 +84,19 @@ impl Translator<'_> {
         self.model.op("Concat", "opset1", &[("axis", axis.to_string())], parts, element)
     }
 
+    /// Consecutive parts of an axis.
+    pub(super) fn split(&mut self, x: Port, lengths: &[i64], axis: i64) -> Vec<Port> {
+        let (axis, parts) = (self.integer(axis), self.integers(lengths));
+        let elements = vec![self.model.element(x); lengths.len()];
+        self.model.op_many("VariadicSplit", "opset1", &[], &[x, axis, parts], &elements)
+    }
+
+    pub(super) fn squeeze(&mut self, x: Port, axis: i64) -> Port {
+        let axis = self.integers(&[axis]);
+        let element = self.model.element(x);
+        self.model.op("Squeeze", "opset1", &[], &[x, axis], element)
+    }
+
     /// Elements `start..end` of an axis.
     pub(super) fn slice(&mut self, x: Port, start: i64, end: i64, axis: i64) -> Port {
         let [start, end, step, axis] = [start, end, 1, axis].map(|value| self.integers(&[value]));
@@ -107,6 +120,12 @@ impl Translator<'_> {
     }
 
     pub(super) fn gather(&mut self, data: Port, indexes: Port, axis: i64, batch_axes: i64) -> Port {
+        // A look-up row by row ends the process inside of OpenVINO 2026.4.1 where extents are fixed and there is one row;
+        // but then it is a plain one.
+        let (indexes, batch_axes) = match self.choices.tokens {
+            Some(1) if batch_axes == 1 => (self.reshape(indexes, &[-1]), 0),
+            _ => (indexes, batch_axes),
+        };
         let axis = self.integer(axis);
         let element = self.model.element(data);
         self.model.op(

@@ -3,6 +3,9 @@
 use half::f16;
 use puna_quant::DType;
 
+use super::{Coding, Recode};
+use crate::ir::Element;
+
 /// What a group's codes are multiplied with, after its zero point is taken away.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Group {
@@ -26,36 +29,52 @@ impl Group {
     }
 }
 
-/// Whether the format's own codes are kept.
-#[cfg(test)]
-pub(super) fn is_native(dtype: DType) -> bool {
-    use DType::{Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
-    matches!(dtype, Q4_0 | Q4_1 | Q4_K | Q5_0 | Q5_1 | Q5_K | Q6_K | Q8_0)
+/// Calls `each` with every group of a tensor, in order, and its codes: bytes, signed ones as two's complement.
+pub(super) fn each_group(coding: &Coding, source: &[u8], mut each: impl FnMut(&Group, &[u8])) {
+    match coding.recode {
+        Recode::Kept => each_kept(coding, source, |group, codes| each(&group, codes)),
+        Recode::Signed => recoded(coding, source, each),
+        Recode::Fine => each_kept(coding, source, |group, codes| each(&refined(group, codes), codes)),
+    }
 }
 
-/// Calls `each` with every group of a tensor, in order. `codes` is work space of one group: bytes, signed ones as
-/// two's complement.
-pub(super) fn each_group(
-    dtype: DType,
-    group: usize,
-    width: usize,
-    source: &[u8],
-    codes: &mut [u8],
-    mut each: impl FnMut(&Group, &[u8]),
-) {
+/// Multiplies codes so that a zero point which is rounded is off by little of a step, and moves them where the zero point
+/// is no code.
+fn refined(group: Group, codes: &mut [u8]) -> Group {
+    let most = codes.iter().copied().max().unwrap_or(0) as f32;
+    let (low, high) = (group.zero.min(0.0), group.zero.max(most));
+    let times = (255.0 / (high - low).max(1.0)).floor();
+    if times >= 1.0 {
+        let shift = (-low * times).round();
+        codes.iter_mut().for_each(|code| *code = (*code as f32 * times + shift).min(255.0) as u8);
+        return Group { scale: group.scale / times, zero: group.zero * times + shift };
+    }
+    // Numbers so far from zero that their steps are finer than those of eight bits.
+    let numbers = |code: u8| (code as f32 - group.zero) * group.scale;
+    let reach =
+        codes.iter().map(|code| numbers(*code)).fold(0.0_f32, |a, b| if b.abs() > a.abs() { b } else { a });
+    let scale = reach / 255.0;
+    codes.iter_mut().for_each(|code| *code = (numbers(*code) / scale).round().clamp(0.0, 255.0) as u8);
+    Group { scale, zero: 0.0 }
+}
+
+/// The groups of formats that are integers with a scale per group.
+fn each_kept(coding: &Coding, source: &[u8], mut each: impl FnMut(Group, &mut [u8])) {
+    let dtype = coding.dtype;
+    let codes = &mut vec![0; coding.group][..];
     let bytes = dtype.format().bytes;
     let half = |block: &[u8], at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
     match dtype {
         DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 => {
             for block in source.chunks_exact(bytes) {
                 let group = small_block(dtype, block, codes);
-                each(&group, codes);
+                each(group, codes);
             }
         }
         DType::Q8_0 => {
             for block in source.chunks_exact(bytes) {
                 codes.copy_from_slice(&block[2..]);
-                each(&Group::plain(half(block, 0)), codes);
+                each(Group::plain(half(block, 0)), codes);
             }
         }
         DType::Q4_K | DType::Q5_K => {
@@ -65,7 +84,7 @@ pub(super) fn each_group(
                     k_codes(dtype, block, index, codes);
                     let (factor, offset) = k_factors(&block[4..16], index);
                     let group = Group::affine(scale * factor as f32, -least * offset as f32, codes);
-                    each(&group, codes);
+                    each(group, codes);
                 }
             }
         }
@@ -74,34 +93,33 @@ pub(super) fn each_group(
                 for index in 0..16 {
                     q6_codes(block, index, codes);
                     let factor = block[192 + index] as i8;
-                    each(&Group::plain(half(block, 208) * factor as f32), codes);
+                    each(Group::plain(half(block, 208) * factor as f32), codes);
                 }
             }
         }
-        _ => recoded(dtype, group, width, source, codes, each),
+        other => unreachable!("{other} has no codes of its own"),
     }
 }
 
-/// Decoded and written again as signed bytes.
-fn recoded(
-    dtype: DType,
-    group: usize,
-    width: usize,
-    source: &[u8],
-    codes: &mut [u8],
-    mut each: impl FnMut(&Group, &[u8]),
-) {
-    let format = dtype.format();
-    let mut row = vec![0.0_f32; width];
-    for source in source.chunks_exact(width / format.block * format.bytes) {
+/// Decoded and written again as signed integers of the coding's type.
+fn recoded(coding: &Coding, source: &[u8], mut each: impl FnMut(&Group, &[u8])) {
+    let format = coding.dtype.format();
+    let codes = &mut vec![0; coding.group][..];
+    let mut row = vec![0.0_f32; coding.width];
+    for source in source.chunks_exact(coding.width / format.block * format.bytes) {
         (format.decode)(source, &mut row);
-        for floats in row.chunks_exact(group) {
-            let most = floats.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        for floats in row.chunks_exact(coding.group) {
+            let most = floats.iter().fold(0.0_f32, |most, x| if x.abs() > most.abs() { *x } else { most });
+            // The range has one more step below zero than above; with few steps it is worth using, by the sign of the scale.
+            let (step, low, high) = match coding.element {
+                Element::I4 => (most / -8.0, -8.0, 7.0),
+                _ => (most.abs() / 127.0, -127.0, 127.0),
+            };
             // The scale as it will be stored decides the codes.
-            let scale = f16::from_f32(most / 127.0).to_f32();
-            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+            let scale = f16::from_f32(step).to_f32();
+            let inverse = if scale != 0.0 { 1.0 / scale } else { 0.0 };
             for (code, x) in codes.iter_mut().zip(floats) {
-                *code = (x * inverse).round().clamp(-127.0, 127.0) as i8 as u8;
+                *code = (x * inverse).round().clamp(low, high) as i8 as u8;
             }
             each(&Group::plain(scale), codes);
         }

@@ -4,12 +4,14 @@
 //! integers with a scale per group of 32.
 
 mod blocks;
+mod rules;
 
 use half::f16;
 use puna_quant::DType;
 
 use crate::ir::Element;
 use blocks::Group;
+pub use rules::{Kind, Use};
 
 /// How a tensor is written.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,10 +22,23 @@ pub struct Coding {
     pub element: Element,
     /// Elements that share a scale.
     pub group: usize,
-    /// Whether each group has a zero point.
-    pub has_zeros: bool,
+    /// Type of the zero points, of which each group has one if it has any.
+    pub zeros: Option<Element>,
+    /// What becomes of the format's codes.
+    recode: Recode,
     /// Elements of a row.
     width: usize,
+}
+
+/// What becomes of the codes of a format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Recode {
+    /// They stay.
+    Kept,
+    /// Decoded and written again as signed integers without zero points.
+    Signed,
+    /// Multiplied with a whole number, so that zero points can be rounded.
+    Fine,
 }
 
 /// One of the constants that a tensor becomes.
@@ -38,40 +53,6 @@ pub enum Part {
 }
 
 impl Coding {
-    /// How a tensor of this format with rows of `width` elements is written.
-    pub fn of(dtype: DType, width: usize) -> Self {
-        let (element, group, has_zeros) = match dtype {
-            DType::F32 | DType::F64 | DType::I8 | DType::I16 | DType::I32 | DType::I64 => {
-                (Element::F32, 1, false)
-            }
-            DType::F16 => (Element::F16, 1, false),
-            DType::BF16 => (Element::BF16, 1, false),
-            DType::Q4_0 => (Element::I4, 32, false),
-            DType::Q4_1 | DType::Q4_K => (Element::U4, 32, true),
-            DType::Q5_1 | DType::Q5_K => (Element::U8, 32, true),
-            DType::Q6_K => (Element::I8, 16, false),
-            // A width that is no multiple of 32 has one group.
-            _ if width.is_multiple_of(RECODED_GROUP) => (Element::I8, RECODED_GROUP, false),
-            _ => (Element::I8, width, false),
-        };
-        Self { dtype, element, group, has_zeros, width }
-    }
-
-    /// The same with codes of whole bytes, as tables need them.
-    pub fn in_bytes(mut self) -> Self {
-        self.element = match self.element {
-            Element::I4 => Element::I8,
-            Element::U4 => Element::U8,
-            other => other,
-        };
-        self
-    }
-
-    /// The same with codes of another type.
-    pub fn with_element(self, element: Element) -> Self {
-        Self { element, ..self }
-    }
-
     /// The element type, if the tensor is written as plain numbers.
     pub fn float(&self) -> Option<Element> {
         matches!(self.element, Element::F32 | Element::F16 | Element::BF16).then_some(self.element)
@@ -80,27 +61,29 @@ impl Coding {
     /// Writes one part of a tensor whose bytes in the file are `source`.
     pub fn write(&self, part: Part, source: &[u8], out: &mut [u8]) {
         if self.float().is_some() {
-            match self.dtype {
-                DType::F32 | DType::F16 | DType::BF16 => {
+            match (self.dtype, self.element) {
+                (DType::F32 | DType::F16 | DType::BF16, _) => {
                     let length = source.len().min(out.len());
                     out[..length].copy_from_slice(&source[..length]);
                 }
+                (_, Element::F16) => halves(self.dtype, source, out),
                 _ => floats(self.dtype, source, out),
             }
             return;
         }
         let group_bytes = match part {
             Part::Codes => self.group * self.element.bits() / 8,
-            Part::Scales | Part::Zeros => 2,
+            Part::Scales => 2,
+            Part::Zeros => self.zeros.map_or(0, Element::bits) / 8,
         };
         let mut outs = out.chunks_exact_mut(group_bytes.max(1));
-        let mut codes = vec![0; self.group];
-        blocks::each_group(self.dtype, self.group, self.width, source, &mut codes, |group, codes| {
+        blocks::each_group(self, source, |group, codes| {
             let Some(out) = outs.next() else { return };
-            match part {
-                Part::Codes => self.write_codes(codes, out),
-                Part::Scales => out.copy_from_slice(&f16::from_f32(group.scale).to_le_bytes()),
-                Part::Zeros => out.copy_from_slice(&f16::from_f32(zero_of(group)).to_le_bytes()),
+            match (part, self.zeros) {
+                (Part::Codes, _) => self.write_codes(codes, out),
+                (Part::Scales, _) => out.copy_from_slice(&f16::from_f32(group.scale).to_le_bytes()),
+                (Part::Zeros, Some(Element::U8)) => out[0] = group.zero.round().clamp(0.0, 255.0) as u8,
+                (Part::Zeros, _) => out.copy_from_slice(&f16::from_f32(zero_of(group)).to_le_bytes()),
             }
         });
     }
@@ -122,21 +105,28 @@ fn zero_of(group: &Group) -> f32 {
     group.zero.clamp(-f16::MAX.to_f32(), f16::MAX.to_f32())
 }
 
-/// Group of formats that are decoded and written again.
-const RECODED_GROUP: usize = 32;
-
 /// Writes a tensor as `f32`.
 pub fn floats(dtype: DType, source: &[u8], out: &mut [u8]) {
+    numbers(dtype, source, out, |float, out: &mut [u8; 4]| *out = float.to_le_bytes());
+}
+
+/// Writes a tensor as `f16`.
+fn halves(dtype: DType, source: &[u8], out: &mut [u8]) {
+    numbers(dtype, source, out, |float, out: &mut [u8; 2]| *out = f16::from_f32(float).to_le_bytes());
+}
+
+/// Decodes a tensor and has each number written into its bytes.
+fn numbers<const N: usize>(dtype: DType, source: &[u8], out: &mut [u8], write: impl Fn(f32, &mut [u8; N])) {
     let format = dtype.format();
     // Some whole blocks at a time, so that a large tensor is never held twice.
     let blocks = (4096 / format.block).max(1);
     let mut floats = vec![0.0_f32; blocks * format.block];
-    let parts = source.chunks(blocks * format.bytes).zip(out.chunks_mut(blocks * format.block * 4));
+    let parts = source.chunks(blocks * format.bytes).zip(out.chunks_mut(blocks * format.block * N));
     for (source, out) in parts {
         let floats = &mut floats[..source.len() / format.bytes * format.block];
         (format.decode)(source, floats);
-        for (out, float) in out.chunks_exact_mut(4).zip(floats) {
-            out.copy_from_slice(&float.to_le_bytes());
+        for (out, float) in out.as_chunks_mut::<N>().0.iter_mut().zip(floats) {
+            write(*float, out);
         }
     }
 }
@@ -147,32 +137,41 @@ mod tests {
 
     /// What a plugin makes of the parts of a coding.
     fn reconstruct(coding: &Coding, source: &[u8], elements: usize) -> Vec<f32> {
-        let mut parts = [Part::Codes, Part::Scales, Part::Zeros].map(|part| {
-            let bytes = match part {
-                Part::Codes => elements * coding.element.bits() / 8,
-                _ => elements / coding.group * 2,
-            };
-            let mut out = vec![0; bytes];
+        let part = |part: Part, bits: usize| {
+            let mut out = vec![0; elements * bits / 8];
             coding.write(part, source, &mut out);
             out
-        });
+        };
+        let codes = part(Part::Codes, coding.element.bits());
+        let groups = elements / coding.group;
+        let of_groups = |which: Part, bytes: usize| {
+            let mut out = vec![0; groups * bytes];
+            coding.write(which, source, &mut out);
+            out
+        };
         let half = |bytes: &[u8], index: usize| {
             f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32()
         };
-        if !coding.has_zeros {
-            parts[2].fill(0);
-        }
+        let scales = of_groups(Part::Scales, 2);
+        let zeros: Vec<f32> = match coding.zeros {
+            None => vec![0.0; groups],
+            Some(Element::U8) => of_groups(Part::Zeros, 1).into_iter().map(f32::from).collect(),
+            Some(_) => {
+                let zeros = of_groups(Part::Zeros, 2);
+                (0..groups).map(|group| half(&zeros, group)).collect()
+            }
+        };
         (0..elements)
             .map(|index| {
                 let code = match coding.element {
-                    Element::U8 => parts[0][index] as f32,
-                    Element::I8 => parts[0][index] as i8 as f32,
-                    Element::U4 => (parts[0][index / 2] >> (4 * (index % 2)) & 15) as f32,
-                    Element::I4 => ((parts[0][index / 2] << (4 * (1 - index % 2))) as i8 >> 4) as f32,
+                    Element::U8 => codes[index] as f32,
+                    Element::I8 => codes[index] as i8 as f32,
+                    Element::U4 => (codes[index / 2] >> (4 * (index % 2)) & 15) as f32,
+                    Element::I4 => ((codes[index / 2] << (4 * (1 - index % 2))) as i8 >> 4) as f32,
                     other => panic!("{other:?}"),
                 };
                 let group = index / coding.group;
-                (code - half(&parts[2], group)) * half(&parts[1], group)
+                (code - zeros[group]) * half(&scales, group)
             })
             .collect()
     }
@@ -191,25 +190,46 @@ mod tests {
             quantize(&numbers, None, &mut source);
             let mut right = vec![0.0; numbers.len()];
             (format.decode)(&source, &mut right);
-            for coding in [Coding::of(format.dtype, width), Coding::of(format.dtype, width).in_bytes()] {
-                if coding.float().is_some() {
-                    continue;
+            for role in [Use::Table, Use::Output, Use::Factor] {
+                for kind in [Kind::Cpu, Kind::CpuDynamic, Kind::Gpu, Kind::Npu] {
+                    let coding = Coding::of(format.dtype, width, role, kind);
+                    if coding.float().is_some() {
+                        continue;
+                    }
+                    let found = reconstruct(&coding, &source, numbers.len());
+                    let error =
+                        found.iter().zip(&right).map(|(a, b)| (a - b) as f64).map(|x| x * x).sum::<f64>();
+                    let error = error / right.iter().map(|x| *x as f64 * *x as f64).sum::<f64>();
+                    // Zero points with 1/17 of a step, integers of eight bits for a group or a row, and of four bits.
+                    let most = match (coding.recode, coding.element) {
+                        (Recode::Kept, _) => 1e-6,
+                        (Recode::Fine, _) => 2e-5,
+                        (Recode::Signed, Element::I4) => 1.5e-2,
+                        (Recode::Signed, _) => 5e-5,
+                    };
+                    let name = format.name;
+                    assert!(error < most, "{name} {role:?} {kind:?} {:?}: {error:.1e}", coding.element);
                 }
-                let found = reconstruct(&coding, &source, numbers.len());
-                let error = found.iter().zip(&right).map(|(a, b)| (a - b) as f64).map(|x| x * x).sum::<f64>();
-                let error = error / right.iter().map(|x| *x as f64 * *x as f64).sum::<f64>();
-                let native = blocks::is_native(format.dtype);
-                let most = if native { 1e-6 } else { 5e-5 };
-                assert!(error < most, "{} {:?}: {error:.1e}", format.name, coding.element);
             }
         }
     }
 
+    /// Groups whose numbers lie all on one side of zero, far from it, or are all the same.
     #[test]
-    fn tensors_of_odd_width_have_one_group_per_row() {
-        let coding = Coding::of(DType::Q4_0, 64);
-        assert_eq!((coding.element, coding.group, coding.has_zeros), (Element::I4, 32, false));
-        assert_eq!(Coding::of(DType::IQ2_XXS, 256).group, 32);
-        assert_eq!(Coding::of(DType::F16, 7).float(), Some(Element::F16));
+    fn fine_codes_hold_groups_that_zero_is_no_part_of() {
+        for (scale, least) in [(0.1, 0.4), (0.01, -3.0), (0.0, 0.7), (0.0, 0.0), (0.2, -1.33), (1e-4, 2.0)] {
+            let mut source = Vec::new();
+            source.extend(f16::from_f32(scale).to_le_bytes());
+            source.extend(f16::from_f32(least).to_le_bytes());
+            source.extend((0..16).map(|index| index as u8 * 16 + (15 - index as u8)));
+            let mut right = vec![0.0; 32];
+            (DType::Q4_1.format().decode)(&source, &mut right);
+            let coding = Coding::of(DType::Q4_1, 32, Use::Factor, Kind::CpuDynamic);
+            let found = reconstruct(&coding, &source, 32);
+            let most = right.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+            for (found, right) in found.iter().zip(&right) {
+                assert!((found - right).abs() <= most / 200.0, "{scale} {least}: {found} {right}");
+            }
+        }
     }
 }

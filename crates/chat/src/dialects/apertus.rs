@@ -1,6 +1,7 @@
 //! Apertus: `<|tools_prefix|>[{"name": {arguments}}]<|tools_suffix|>`.
 
-use super::{Dialect, json_calls};
+use super::form::{Form, arguments, object, text};
+use super::{Dialect, Tool, json_calls};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "apertus",
@@ -10,5 +11,10 @@ pub(super) const DIALECT: Dialect = Dialect {
     opened: None,
     always: false,
     bare: false,
+    form: |calls| {
+        let each = |tool: &Tool| object(vec![(&tool.name, arguments(tool))]);
+        Form::All(vec![text("<|tools_prefix|>"), calls.list(each), text("<|tools_suffix|>")])
+    },
+    between: None,
     read: |body| json_calls::read(body, &["<|tools_suffix|>"]),
 };

@@ -1,7 +1,8 @@
 //! Command R7B and Command A: `<|START_ACTION|>[{"tool_name": …, "parameters": {…}}]<|END_ACTION|>`;
 //! Command R+: a fenced list after `Action:`.
 
-use super::{Dialect, json_calls};
+use super::form::{Form, Identifier, arguments, call, object, text};
+use super::{Dialect, Tool, json_calls};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "command-r",
@@ -18,6 +19,15 @@ pub(super) const DIALECT: Dialect = Dialect {
     opened: None,
     always: false,
     bare: false,
+    form: |calls| {
+        let each = |tool: &Tool| {
+            let id = Form::All(vec![text("\""), Identifier, text("\"")]);
+            let name = text(serde_json::json!(tool.name).to_string());
+            object(vec![("tool_call_id", id), ("tool_name", name), ("parameters", arguments(tool))])
+        };
+        Form::All(vec![text("<|START_ACTION|>"), calls.list(each), text("<|END_ACTION|>")])
+    },
+    between: None,
     read: |body| json_calls::read(body, &["<|END_ACTION|>"]),
 };
 
@@ -29,5 +39,10 @@ pub(super) const PLUS: Dialect = Dialect {
     opened: None,
     always: false,
     bare: false,
+    form: |calls| {
+        let each = |tool: &Tool| call(tool, "tool_name", "parameters");
+        Form::All(vec![text("Action: ```json\n"), calls.list(each), text("\n```")])
+    },
+    between: None,
     read: |body| json_calls::read(body, &[]),
 };

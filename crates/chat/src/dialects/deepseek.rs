@@ -1,7 +1,8 @@
 //! DeepSeek R1 to V3.1: a call between marks, named before its arguments, which R1 fences.
 
+use super::form::{Blank, Form, arguments, text};
 use super::named::{LONGEST_NAME, Named};
-use super::{Body, Dialect, Reading};
+use super::{Body, Dialect, Reading, Tool};
 
 const CALL: Named = Named {
     before: None,
@@ -22,6 +23,23 @@ pub(super) const DIALECT: Dialect = Dialect {
     opened: None,
     always: false,
     bare: true,
+    form: |calls| {
+        let fenced = calls.template.contains("```json");
+        let each = |tool: &Tool| {
+            let (before, after, end) = match fenced {
+                true => (KIND, "\n```json\n", "\n```"),
+                false => ("", "<｜tool▁sep｜>", ""),
+            };
+            Form::All(vec![
+                text(format!("<｜tool▁call▁begin｜>{before}{}{after}", tool.name)),
+                arguments(tool),
+                text(format!("{end}<｜tool▁call▁end｜>")),
+            ])
+        };
+        let calls = calls.several(Blank, each);
+        Form::All(vec![text("<｜tool▁calls▁begin｜>"), calls, text("<｜tool▁calls▁end｜>")])
+    },
+    between: None,
     read,
 };
 

@@ -1,7 +1,8 @@
 //! DeepSeek V3.2 and V4: `<｜DSML｜invoke name="…"><｜DSML｜parameter name="…" string="true">…</｜DSML｜parameter></｜DSML｜invoke>`.
 
-use super::Dialect;
+use super::form::{Blank, Form, Parameter, each_parameter, text};
 use super::tagged::Tagged;
+use super::{Dialect, Tool};
 
 const CALL: Tagged = Tagged {
     until: &["\">"],
@@ -26,5 +27,20 @@ pub(super) const DIALECT: Dialect = Dialect {
     opened: None,
     always: false,
     bare: false,
+    form: |calls| {
+        let each = |tool: &Tool| {
+            let parameter = |parameter: &Parameter<'_>| {
+                let string = parameter.textual != Some(false);
+                let open = format!("<｜DSML｜parameter name=\"{}\" string=\"{string}\">", parameter.key);
+                Form::All(vec![text(open), parameter.value("</｜DSML｜parameter>"), Blank])
+            };
+            let open = text(format!("<｜DSML｜invoke name=\"{}\">", tool.name));
+            Form::All(vec![open, Blank, each_parameter(tool, None, parameter), text("</｜DSML｜invoke>")])
+        };
+        let name = if calls.template.contains("function_calls") { "function_calls" } else { "tool_calls" };
+        let open = text(format!("<｜DSML｜{name}>"));
+        Form::All(vec![open, Blank, calls.several(Blank, each), Blank, text(format!("</｜DSML｜{name}>"))])
+    },
+    between: None,
     read: |body| CALL.read(body),
 };

@@ -1,6 +1,7 @@
 //! Firefunction 2: `functools[{"name": …, "arguments": {…}}]`.
 
-use super::{Dialect, json_calls};
+use super::form::{Form, call, text};
+use super::{Dialect, Tool, json_calls};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "firefunction",
@@ -10,5 +11,10 @@ pub(super) const DIALECT: Dialect = Dialect {
     opened: None,
     always: false,
     bare: false,
+    form: |calls| {
+        let each = |tool: &Tool| call(tool, "name", "arguments");
+        Form::All(vec![text(" functools"), calls.list(each)])
+    },
+    between: None,
     read: |body| json_calls::read(body, &[]),
 };

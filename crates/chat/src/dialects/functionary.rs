@@ -1,7 +1,8 @@
 //! Functionary 3.1: `<function=name>{…}</function>`; 3.2: `>>>name` and the arguments on the lines below.
 
+use super::form::{Blank, Form, arguments, text};
 use super::named::Named;
-use super::{Body, Dialect, Reading};
+use super::{Body, Dialect, Reading, Tool};
 
 const TAG: Named = Named { before: None, until: &[">"], then: &[], ends: &["</function>"] };
 
@@ -13,6 +14,13 @@ pub(super) const TAGS: Dialect = Dialect {
     opened: None,
     always: false,
     bare: false,
+    form: |calls| {
+        let each = |tool: &Tool| {
+            Form::All(vec![text(format!("<function={}>", tool.name)), arguments(tool), text("</function>")])
+        };
+        calls.several(Blank, each)
+    },
+    between: None,
     read: |body| TAG.read(body),
 };
 
@@ -26,6 +34,12 @@ pub(super) const RECIPIENTS: Dialect = Dialect {
     opened: Some(">>>"),
     always: true,
     bare: false,
+    form: |calls| {
+        let each = |tool: &Tool| Form::All(vec![text(format!("{}\n", tool.name)), arguments(tool)]);
+        // The prompt ends with the first mark.
+        calls.several(Form::All(vec![Blank, text(">>>")]), each)
+    },
+    between: None,
     read,
 };
 

@@ -1,6 +1,9 @@
 //! Gemma 4: `<|tool_call>call:name{key:<|"|>text<|"|>,other:1}<tool_call|>`, objects without quotes.
 
-use super::{Body, Call, Dialect, Reading};
+use serde_json::Value;
+
+use super::form::{Form, Parameter, each_parameter, optional, text};
+use super::{Body, Call, Dialect, Reading, Tool};
 
 const QUOTE: &str = "<|\"|>";
 const END: &str = "<tool_call|>";
@@ -13,6 +16,21 @@ pub(super) const DIALECT: Dialect = Dialect {
     opened: None,
     always: false,
     bare: false,
+    form: |calls| {
+        let each = |tool: &Tool| {
+            let parameter = |parameter: &Parameter<'_>| {
+                Form::All(vec![text(format!("{}:", parameter.key)), value(&parameter.schema, 0)])
+            };
+            let inner = each_parameter(tool, Some(text(",")), parameter);
+            Form::All(vec![
+                text(format!("<|tool_call>call:{}{{", tool.name)),
+                inner,
+                text(format!("}}{END}")),
+            ])
+        };
+        calls.several(Form::All(Vec::new()), each)
+    },
+    between: None,
     read,
 };
 
@@ -104,4 +122,41 @@ fn json(text: &str, done: bool) -> (String, Option<usize>) {
         }
     }
     (out, None)
+}
+
+/// Values within each other that a grammar tells apart.
+const DEEPEST: usize = 8;
+
+/// A value of this schema, strings between marks of their own.
+fn value(schema: &Value, depth: usize) -> Form {
+    let string = |schema: &Value| Form::All(vec![text(QUOTE), string(schema)]);
+    match schema.get("type").and_then(Value::as_str) {
+        Some("string") => string(schema),
+        Some("object") if depth < DEEPEST => {
+            let tool = Tool { name: String::new(), parameters: schema.clone() };
+            let member = |member: &Parameter<'_>| {
+                Form::All(vec![text(format!("{}:", member.key)), value(&member.schema, depth + 1)])
+            };
+            Form::All(vec![text("{"), each_parameter(&tool, Some(text(",")), member), text("}")])
+        }
+        Some("array") if depth < DEEPEST => {
+            let items = schema.get("items").cloned().unwrap_or(Value::Null);
+            let one = value(&items, depth + 1);
+            let list = optional(Form::Several(Box::new(one), Box::new(text(","))));
+            Form::All(vec![text("["), list, text("]")])
+        }
+        Some("integer" | "number" | "boolean" | "null") => Form::Json(schema.clone()),
+        _ => {
+            let plain = serde_json::json!({ "type": ["number", "boolean", "null"] });
+            Form::Any(vec![string(&Value::Null), Form::Json(plain)])
+        }
+    }
+}
+
+/// A string and the mark behind it.
+fn string(schema: &Value) -> Form {
+    match super::form::choices(schema) {
+        Some(texts) => Form::All(vec![Form::Any(texts.into_iter().map(text).collect()), text(QUOTE)]),
+        None => Form::Plain(schema.clone(), QUOTE.to_owned()),
+    }
 }

@@ -1,7 +1,8 @@
 //! gpt-oss: `to=functions.name` in the header of a message whose text are the arguments.
 
-use super::Dialect;
+use super::form::{Form, arguments, text};
 use super::named::Named;
+use super::{Dialect, Tool};
 
 const CALL: Named =
     Named { before: None, until: &["<", " "], then: &["<|message|>"], ends: &["<|call|>", "<|end|>"] };
@@ -21,5 +22,18 @@ pub(super) const DIALECT: Dialect = Dialect {
     opened: None,
     always: true,
     bare: false,
+    form: |calls| {
+        let each = |tool: &Tool| {
+            let name = &tool.name;
+            let header = Form::Any(vec![
+                text(format!(" to=functions.{name}<|channel|>commentary json<|message|>")),
+                text(format!("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>")),
+            ]);
+            Form::All(vec![header, arguments(tool)])
+        };
+        // A call ends the turn: the next one comes after its result.
+        Form::Any(calls.tools.iter().map(each).collect())
+    },
+    between: Some("<|start|>assistant"),
     read: |body| CALL.read(body),
 };

@@ -1,6 +1,9 @@
 //! LFM 2: calls as Python writes them, `<|tool_call_start|>[name(key="text", other=1)]<|tool_call_end|>`, or as JSON.
 
-use super::{Body, Call, Dialect, Reading, json_calls};
+use serde_json::Value;
+
+use super::form::{Blank, Form, Parameter, each_parameter, text};
+use super::{Body, Call, Dialect, Reading, Tool, json_calls};
 
 const END: &str = "<|tool_call_end|>";
 
@@ -12,6 +15,18 @@ pub(super) const DIALECT: Dialect = Dialect {
     opened: None,
     always: false,
     bare: false,
+    form: |calls| {
+        let each = |tool: &Tool| {
+            let parameter = |parameter: &Parameter<'_>| {
+                Form::All(vec![text(format!("{}=", parameter.key)), value(&parameter.schema)])
+            };
+            let inner = each_parameter(tool, Some(Form::All(vec![text(","), Blank])), parameter);
+            Form::All(vec![text(format!("{}(", tool.name)), inner, text(")")])
+        };
+        let calls = calls.several(Form::All(vec![text(","), Blank]), each);
+        Form::All(vec![text("<|tool_call_start|>["), calls, text(format!("]{END}"))])
+    },
+    between: None,
     read,
 };
 
@@ -126,6 +141,14 @@ fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
                 'n' => '\n',
                 't' => '\t',
                 'r' => '\r',
+                'b' => '\u{8}',
+                'f' => '\u{c}',
+                'u' => {
+                    let (digits, _) = characters.as_str().split_at_checked(4)?;
+                    characters.nth(3)?;
+                    char::from_u32(u32::from_str_radix(digits, 16).ok()?)
+                        .unwrap_or(char::REPLACEMENT_CHARACTER)
+                }
                 other => other,
             }),
             _ if next == quote => {
@@ -135,4 +158,21 @@ fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
         }
     }
     None
+}
+
+/// A value of this schema as Python writes it. Strings may have single quotes, which says nothing of their length or
+/// pattern.
+fn value(schema: &Value) -> Form {
+    match schema.get("type").and_then(Value::as_str) {
+        Some("boolean") => Form::Any(vec![text("True"), text("False")]),
+        Some("null") => text("None"),
+        Some("string") => match super::form::choices(schema) {
+            Some(texts) => {
+                let quoted = |word: String| [text(format!("'{word}'")), text(format!("\"{word}\""))];
+                Form::Any(texts.into_iter().flat_map(quoted).collect())
+            }
+            None => Form::Any(vec![Form::Json(schema.clone()), Form::Quoted]),
+        },
+        _ => Form::Json(schema.clone()),
+    }
 }

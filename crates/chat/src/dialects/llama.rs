@@ -1,5 +1,6 @@
 //! Llama 3.1 to 3.3 and models whose template shows no marks: `{"name": …, "parameters": {…}}` alone.
 
+use super::form::{call, text};
 use super::{Dialect, json_calls};
 
 pub(super) const DIALECT: Dialect = Dialect {
@@ -12,5 +13,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     opened: None,
     always: false,
     bare: true,
+    form: |calls| calls.several(text("; "), |tool| call(tool, "name", "parameters")),
+    between: None,
     read: |body| json_calls::read(body, &["<|eom_id|>", "<|eot_id|>"]),
 };

@@ -8,8 +8,10 @@ mod apertus;
 mod apriel;
 mod command_r;
 mod deepseek;
+mod demand;
 mod dsml;
 mod firefunction;
+mod form;
 mod functionary;
 mod gemma;
 mod gigachat;
@@ -20,6 +22,7 @@ mod hermes;
 mod hunyuan;
 mod json_calls;
 mod kimi;
+mod lark;
 mod lfm;
 mod llama;
 mod minicpm;
@@ -37,6 +40,9 @@ mod tagged;
 
 use serde_json::Value;
 
+use form::{Calls, Form};
+
+pub use demand::{Demand, Start, demand, reasoning_of};
 pub use parser::OutputParser;
 pub use reasoning::{REASONING, ReasoningMarks};
 
@@ -57,6 +63,10 @@ pub struct Dialect {
     pub always: bool,
     /// Whether an answer that begins with a JSON object, without any mark, can be a call of a declared function.
     pub bare: bool,
+    /// What calls look like in full.
+    form: fn(&Calls<'_>) -> Form,
+    /// What may stand between the end of the reasoning and calls.
+    between: Option<&'static str>,
     /// Reads what follows a beginning.
     read: fn(&Body<'_>) -> Reading,
 }

@@ -1,7 +1,8 @@
 //! Muse Glimmer: a recipient before each part, and calls as `<atem:invoke name="…">`.
 
+use super::form::{Blank, Form, Parameter, each_parameter, optional, text};
 use super::tagged::Tagged;
-use super::{Body, Dialect, Reading};
+use super::{Body, Dialect, Reading, Tool};
 
 const CALL: Tagged = Tagged {
     until: &["\">"],
@@ -21,6 +22,28 @@ pub(super) const DIALECT: Dialect = Dialect {
     opened: None,
     always: true,
     bare: false,
+    form: |calls| {
+        let each = |tool: &Tool| {
+            let parameter = |parameter: &Parameter<'_>| {
+                let open = text(format!("<atem:parameter name=\"{}\">", parameter.key));
+                Form::All(vec![open, parameter.value("</atem:parameter>"), Blank])
+            };
+            let open = text(format!("<atem:invoke name=\"{}\">", tool.name));
+            Form::All(vec![open, Blank, each_parameter(tool, None, parameter), text("</atem:invoke>")])
+        };
+        // The first function is the recipient.
+        let first = |tool: &Tool| {
+            let open = text(format!(" to={}<|message|><atem:function_calls>", tool.name));
+            Form::All(vec![open, Blank, each(tool)])
+        };
+        let first = Form::Any(calls.tools.iter().map(first).collect());
+        let more = match calls.parallel {
+            true => optional(Form::All(vec![Blank, calls.several(Blank, each)])),
+            false => Form::All(Vec::new()),
+        };
+        Form::All(vec![first, more, Blank, text("</atem:function_calls>")])
+    },
+    between: Some("<|start|>assistant"),
     read,
 };
 

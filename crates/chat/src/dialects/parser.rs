@@ -1,7 +1,7 @@
 //! Tells the parts of an answer apart while its text comes.
 
 use super::named::earliest;
-use super::{Body, Call, Delta, Dialect, REASONING, Reading, ReasoningMarks, Tools};
+use super::{Body, Call, Delta, Dialect, Reading, ReasoningMarks, Tools};
 
 /// Longest body of a call that is looked at; a longer one is text. A body is read anew with each piece of text.
 const LONGEST_BODY: usize = 1 << 20;
@@ -44,7 +44,7 @@ impl OutputParser {
         dialect: Option<&'static Dialect>,
         tools: Tools,
     ) -> Self {
-        let marks = REASONING.iter().find(|marks| reasoning && marks.known_to(template));
+        let marks = ReasoningMarks::find(template).filter(|_| reasoning);
         let dialect = dialect.filter(|dialect| dialect.always || !tools.0.is_empty());
         let prompt = prompt.trim_end();
         let opened = marks.is_some_and(|marks| prompt.ends_with(marks.begin.trim_end()));

@@ -1,8 +1,9 @@
 //! Qwen 3 Coder, Qwen 3.5, Nemotron 3, StepFun, Seed-OSS:
 //! `<function=name><parameter=key>value</parameter></function>` within `<tool_call>`.
 
-use super::Dialect;
+use super::form::{Blank, Form, Parameter, each_parameter, text};
 use super::tagged::Tagged;
+use super::{Dialect, Tool};
 
 const CALL: Tagged = Tagged {
     until: &[">"],
@@ -22,5 +23,26 @@ pub(super) const DIALECT: Dialect = Dialect {
     opened: None,
     always: false,
     bare: false,
+    form: |calls| {
+        let frame = if calls.template.contains("<seed:tool_call>") { "seed:tool_call" } else { "tool_call" };
+        let each = |tool: &Tool| {
+            let parameter = |parameter: &Parameter<'_>| {
+                let open = text(format!("<parameter={}>", parameter.key));
+                Form::All(vec![open, parameter.value("</parameter>"), Blank])
+            };
+            Form::All(vec![
+                text(format!("<{frame}>")),
+                Blank,
+                text(format!("<function={}>", tool.name)),
+                Blank,
+                each_parameter(tool, None, parameter),
+                text("</function>"),
+                Blank,
+                text(format!("</{frame}>")),
+            ])
+        };
+        calls.several(Blank, each)
+    },
+    between: None,
     read: |body| CALL.read(body),
 };

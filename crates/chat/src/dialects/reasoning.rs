@@ -37,6 +37,11 @@ pub const REASONING: &[ReasoningMarks] = &[
 ];
 
 impl ReasoningMarks {
+    /// Those of a template's model, if it reasons.
+    pub(super) fn find(template: &str) -> Option<&'static Self> {
+        REASONING.iter().find(|marks| marks.known_to(template))
+    }
+
     /// Whether a template's model marks its reasoning so.
     pub(super) fn known_to(&self, template: &str) -> bool {
         let has = |mark: &str| template.contains(mark);

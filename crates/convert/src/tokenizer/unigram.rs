@@ -44,6 +44,7 @@ pub(crate) fn from_json(json: &Value, metadata: &mut Metadata) -> Result<Vocabul
     metadata.set("tokenizer.ggml.add_space_prefix", adds_space(json));
     let mut open = vec![json.get("normalizer").unwrap_or(&Value::Null)];
     let mut squeezes = false;
+    let mut strips = false;
     while let Some(part) = open.pop() {
         match part.get("type").and_then(Value::as_str) {
             Some("Precompiled") => {
@@ -53,10 +54,14 @@ pub(crate) fn from_json(json: &Value, metadata: &mut Metadata) -> Result<Vocabul
                 metadata.set("tokenizer.ggml.precompiled_charsmap", map);
             }
             Some("Replace") => squeezes = true,
+            Some("Strip") => strips = true,
             _ => open.extend(part.get("normalizers").and_then(Value::as_array).into_iter().flatten()),
         }
     }
     metadata.set("tokenizer.ggml.remove_extra_whitespaces", squeezes);
+    if squeezes && !strips {
+        metadata.set("puna.tokenizer.keep_last_space", true);
+    }
     Ok(vocabulary)
 }
 

@@ -7,7 +7,7 @@ use puna_quant::DType;
 
 use super::{Arg, Lowering, ONE, RECORDED_ROWS, THREADS, args, extent};
 use crate::states::{Rows, frequency_bytes};
-use crate::{Extent, codes};
+use crate::{Extent, MatrixUnits, codes};
 
 /// Query heads that a block of `attention_any` takes.
 const ANY_HEADS: u32 = 8;
@@ -50,7 +50,7 @@ impl Lowering<'_, '_> {
             && keys.width == values.width
             && matches!(keys.width, 64 | 128 | 256)
             && attention.alibi_max_bias.is_none()
-            && self.device.has_matrix_units();
+            && self.device.matrix_units() >= MatrixUnits::Warp;
         let Some(mask) = codes::mask(attention.mask) else {
             return Err(self.refuse("a mask that kernels lack"));
         };

@@ -9,6 +9,7 @@ mod experts;
 mod products;
 mod recurrent;
 mod rowwise;
+mod wide;
 
 use std::collections::HashMap;
 

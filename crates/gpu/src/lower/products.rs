@@ -7,11 +7,15 @@ use puna_graph::{Node, Op, Operand, Symbol, ValueId, WeightId};
 use super::{Arg, Lowering, NULL, ONE, args, extent, fixed_elements, symbol_of};
 use crate::layout::Layout;
 use crate::weights::Matrix;
-use crate::{Argument, Extent, codes};
+use crate::{Argument, Extent, MatrixUnits, codes};
 
 /// Threads of the kernels for few rows.
 const VECTOR_THREADS: u32 = 512;
-/// Blocks of these kernels that a processor runs at once.
+/// Rows of an integer matrix that a warp of them takes at once.
+const VECTOR_TILE: u32 = 16;
+/// Shared memory of these kernels for sums that wait to be joined: for one row of activations, for more.
+const VECTOR_SUMS: [u32; 2] = [16 << 10, 32 << 10];
+/// Blocks of the kernels for plain numbers that a processor runs at once.
 const VECTOR_BLOCKS: u32 = 2;
 /// Most rows that these kernels take at once.
 const VECTOR_ROWS: u32 = 8;
@@ -21,8 +25,10 @@ const TILE: u32 = 128;
 const TILE_THREADS: u32 = 256;
 /// Columns of one of their steps.
 const STEP: u32 = 64;
+/// The last function that the kernels for groups apply themselves.
+const WIDE_FUNCTIONS: i32 = 1;
 /// Most bytes of sums that wait to be joined.
-const MOST_PARTIAL: u64 = 256 << 20;
+pub(super) const MOST_PARTIAL: u64 = 256 << 20;
 
 /// How a product is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +39,8 @@ enum Path {
     EachRow,
     /// On the matrix units, in tiles of so many rows of activations.
     Tiles(u32),
+    /// On the matrix units of groups.
+    Wide,
     /// In `f32` throughout.
     Single,
 }
@@ -49,10 +57,10 @@ pub enum Source {
 }
 
 /// One matrix of a launch.
-struct Part {
-    matrix: Matrix,
-    bias: Arg,
-    out: SlotId,
+pub(super) struct Part {
+    pub(super) matrix: Matrix,
+    pub(super) bias: Arg,
+    pub(super) out: SlotId,
 }
 
 impl Lowering<'_, '_> {
@@ -87,27 +95,33 @@ impl Lowering<'_, '_> {
         let (symbol, times) = self.product_rows(node);
         let rows = self.rows(symbol) * times;
         let fits = |rows: u32| self.vector_bytes(&matrix, rows) <= self.device.shared_bytes();
-        if rows <= VECTOR_ROWS && rows.is_power_of_two() && fits(rows) {
+        // Units of groups beat the kernels for several rows, which decode scales again for each of them.
+        let most = match self.device.matrix_units() {
+            MatrixUnits::Group if matrix.layout.is_quantised() => 1,
+            _ => VECTOR_ROWS,
+        };
+        if rows <= most && rows.is_power_of_two() && fits(rows) {
             return Some(Path::Vector(rows));
         }
         if matrix.layout.is_single() {
             return Some(Path::Single);
         }
-        if !self.device.has_matrix_units() {
-            return Some(if fits(1) { Path::EachRow } else { Path::Single });
-        }
-        Some(Path::Tiles(match rows {
-            0..=32 => 32,
-            33..=64 => 64,
-            65..=128 => 128,
-            _ => 256,
-        }))
+        let tile = rows.next_power_of_two();
+        Some(match self.device.matrix_units() {
+            MatrixUnits::None if fits(1) => Path::EachRow,
+            MatrixUnits::None => Path::Single,
+            MatrixUnits::Warp => Path::Tiles(tile.clamp(32, 256)),
+            MatrixUnits::Group => Path::Wide,
+        })
     }
 
     /// Shared memory of the kernels for few rows.
     fn vector_bytes(&self, matrix: &Matrix, rows: u32) -> u32 {
         match matrix.layout.is_quantised() {
-            true => rows * (matrix.columns / 32) * 40,
+            true => {
+                let activations = vector_width(rows) * matrix.columns.next_multiple_of(256) / 32 * 48;
+                activations + VECTOR_SUMS[(rows > 1) as usize]
+            }
             false => rows * matrix.columns * 4,
         }
     }
@@ -132,12 +146,13 @@ impl Lowering<'_, '_> {
                 };
                 let whole = width.is_multiple_of(32) && weight == width && node.ty.shape.len() == 2;
                 let from_value = matches!(node.inputs[0], Operand::Value(_));
-                whole && from_value && all(|path| matches!(path, Path::Vector(_) | Path::Tiles(_)))
+                let taken = |path| matches!(path, Path::Vector(_) | Path::Tiles(_) | Path::Wide);
+                whole && from_value && all(taken)
             }
             Op::Glu(glu) if codes::function(glu.function).is_some() => {
                 let whole = node.ty.width().unwrap_or(0).is_multiple_of(32) && node.ty.shape.len() == 2;
                 let values = node.inputs.iter().all(|operand| matches!(operand, Operand::Value(_)));
-                whole && values && all(|path| matches!(path, Path::Tiles(_)))
+                whole && values && all(|path| matches!(path, Path::Tiles(_) | Path::Wide))
             }
             _ => false,
         }
@@ -163,7 +178,7 @@ impl Lowering<'_, '_> {
         let Operand::Value(x) = node.inputs[1] else { return Err(self.refuse("a product of no value")) };
         let Some(path) = self.path(node) else { return Err(self.refuse("a product without a matrix")) };
         match path {
-            Path::Vector(rows) => self.vector_products(index, node, value, x, rows),
+            Path::Vector(_) | Path::Wide => self.joint_products(index, node, value, x, path),
             Path::EachRow => self.each_row(node, value),
             Path::Tiles(tokens) => self.tiles(index, node, value, x, tokens),
             Path::Single => self.single(index, node, value),
@@ -213,31 +228,33 @@ impl Lowering<'_, '_> {
         let (first, second) = (self.matrix(node).ok()?, self.matrix(other_node).ok()?);
         let same = first.layout.dtype == second.layout.dtype && first.rows == second.rows;
         let function = codes::function(glu.function)?;
-        (alike && same).then_some((gate.index(), up.index(), unit, function))
+        let known = !matches!(self.path(node), Some(Path::Wide)) || function <= WIDE_FUNCTIONS;
+        (alike && same && known).then_some((gate.index(), up.index(), unit, function))
     }
 
     /// Products of a value with all matrices that fit into one launch.
-    fn vector_products(
+    fn joint_products(
         &mut self,
         index: usize,
         node: &Node,
         value: ValueId,
         x: ValueId,
-        rows: u32,
+        path: Path,
     ) -> Result<(), BackendError> {
         let matrix = self.matrix(node)?;
+        let rows = self.product_rows(node);
         if let Some((gate, up, unit, function)) = self.gated(index, node, value, x) {
             let out = self.value_slot(ValueId(unit as u32));
             self.analysis.absorbed.extend([gate, up, unit]);
             let gate = self.matrix(&self.graph.nodes[gate])?;
             let up = self.matrix(&self.graph.nodes[up])?;
             let parts = [Part { matrix: gate, bias: NULL, out }, Part { matrix: up, bias: NULL, out }];
-            return self.vector_launch(&parts, x, rows, NULL, function + 1);
+            return self.joint_launch(&parts, x, rows, path, NULL, function + 1);
         }
         if let Some((residual, sum)) = self.residual(index, value) {
             let bias = self.optional(node.inputs.get(2))?;
             let out = self.value_slot(sum);
-            return self.vector_launch(&[Part { matrix, bias, out }], x, rows, residual, 0);
+            return self.joint_launch(&[Part { matrix, bias, out }], x, rows, path, residual, 0);
         }
         let mut members = vec![(index, matrix)];
         for (reader, place) in self.analysis.readers(x) {
@@ -246,7 +263,7 @@ impl Lowering<'_, '_> {
                 && *reader > index
                 && members.len() < 3
                 && !self.analysis.absorbed.contains(reader)
-                && self.path(other) == Some(Path::Vector(rows))
+                && self.path(other) == Some(path)
                 && self.gated(*reader, other, ValueId(*reader as u32), x).is_none();
             let matrix = self.matrix(other);
             if let (true, Ok(matrix)) = (fits, matrix)
@@ -262,14 +279,15 @@ impl Lowering<'_, '_> {
             self.analysis.absorbed.insert(member);
             parts.push(Part { matrix, bias, out });
         }
-        self.vector_launch(&parts, x, rows, NULL, 0)
+        self.joint_launch(&parts, x, rows, path, NULL, 0)
     }
 
-    fn vector_launch(
+    fn joint_launch(
         &mut self,
         parts: &[Part],
         x: ValueId,
-        rows: u32,
+        rows: (Symbol, u32),
+        path: Path,
         residual: Arg,
         gated: i32,
     ) -> Result<(), BackendError> {
@@ -277,7 +295,39 @@ impl Lowering<'_, '_> {
             return Err(self.refuse("matrices of one launch do not fit together"));
         };
         let parts: Vec<&Part> = order.iter().map(|index| &parts[*index]).collect();
-        let first = &parts[0].matrix;
+        match path {
+            Path::Wide => {
+                let activations = self.prepare_tiles(self.source(x), rows, parts[0].matrix.columns)?;
+                self.wide_launch(&parts, (kernel, split), activations, rows, residual, gated);
+                Ok(())
+            }
+            _ => self.vector_launch(&parts, (kernel, split), x, residual, gated, self.rows(rows.0) * rows.1),
+        }
+    }
+
+    /// The arguments by which kernels know up to three matrices, and where their products go.
+    pub(super) fn part_arguments(&self, parts: &[&Part], split: u32, columns: u32) -> (Vec<Arg>, Vec<Arg>) {
+        let part = |index: usize| parts.get(index);
+        let address = |index| part(index).map_or(NULL, |part| part.matrix.address.into());
+        let count = |index| Arg::from(part(index).map_or(0, |part| part.matrix.rows));
+        let out = |index| part(index).map_or(NULL, |part| part.out.into());
+        let bias = |index| part(index).map_or(NULL, |part| part.bias);
+        let (first, other) = (&parts[0].matrix, &parts[parts.len() - 1].matrix);
+        let mut matrices = vec![address(0), address(1), address(2), count(0), count(1), count(2)];
+        matrices.extend(args![split, first.row_bytes, other.row_bytes, columns]);
+        (matrices, vec![out(0), out(1), out(2), bias(0), bias(1), bias(2)])
+    }
+
+    fn vector_launch(
+        &mut self,
+        parts: &[&Part],
+        (kernel, split): (String, u32),
+        x: ValueId,
+        residual: Arg,
+        gated: i32,
+        rows: u32,
+    ) -> Result<(), BackendError> {
+        let first = parts[0].matrix;
         let (x, norm, epsilon) = match self.source(x) {
             Source::Normed(from, weight, epsilon) => {
                 let weight = self.operand(Operand::Weight(weight))?;
@@ -285,28 +335,31 @@ impl Lowering<'_, '_> {
             }
             _ => (self.value_slot(x), NULL, 0.0),
         };
-        let part = |index: usize| parts.get(index);
-        let address = |index| part(index).map_or(NULL, |part| part.matrix.address.into());
-        let count = |index| Arg::from(part(index).map_or(0, |part| part.matrix.rows));
-        let out = |index| part(index).map_or(NULL, |part| part.out.into());
-        let bias = |index| part(index).map_or(NULL, |part| part.bias);
-        let other = parts.last().map_or(first, |part| &part.matrix);
         let columns = if first.layout.is_quantised() { first.columns / 32 } else { first.columns };
-        let mut arguments = vec![address(0), address(1), address(2), count(0), count(1), count(2)];
-        arguments.extend(args![split, first.row_bytes, other.row_bytes, columns, x, norm, epsilon]);
-        arguments.extend([out(0), out(1), out(2), bias(0), bias(1), bias(2), residual]);
-        arguments.extend(args![gated, 0, NULL, Arg::Known(Argument::Long(0)), 0]);
+        let (mut arguments, places) = self.part_arguments(parts, split, columns);
+        arguments.extend(args![x, rows, norm, epsilon]);
+        arguments.extend(places);
+        arguments.extend(args![residual, gated, 0, NULL, Arg::Known(Argument::Long(0)), 0]);
         arguments.extend(self.format_arguments(&first.layout));
-        let total: u32 = match gated {
-            0 => parts.iter().map(|part| part.matrix.rows).sum(),
-            _ => first.rows,
+        let parts_of = |rows_at_once: u32| match gated {
+            0 => parts.iter().map(|part| part.matrix.rows.div_ceil(rows_at_once)).sum(),
+            _ => first.rows.div_ceil(rows_at_once),
         };
-        let most = self.device.processors() * VECTOR_BLOCKS;
-        let blocks = total.div_ceil(VECTOR_THREADS / 32).clamp(1, most);
-        let shared = self.vector_bytes(first, rows);
+        let blocks = self.vector_blocks(&first.layout, parts_of);
+        let shared = self.vector_bytes(&first, rows);
+        let width = if first.layout.is_quantised() { vector_width(rows) } else { rows };
         let grid = [Extent::Fixed(blocks), ONE, ONE];
-        self.launch(format!("matvec_{kernel}_{rows}"), grid, VECTOR_THREADS, shared, arguments);
+        self.launch(format!("matvec_{kernel}_{width}"), grid, VECTOR_THREADS, shared, arguments);
         Ok(())
+    }
+
+    /// Blocks of the kernels for few rows; `parts` says how many parts of so many rows there are.
+    fn vector_blocks(&self, layout: &Layout, parts: impl Fn(u32) -> u32) -> u32 {
+        let processors = self.device.processors();
+        match layout.is_quantised() {
+            true => parts(VECTOR_TILE).clamp(1, processors),
+            false => parts(VECTOR_THREADS / 32).clamp(1, processors * VECTOR_BLOCKS),
+        }
     }
 
     /// A product for each slot of each row: `chosen` names its matrix, or the slot itself does.
@@ -327,6 +380,7 @@ impl Lowering<'_, '_> {
             matrix.row_bytes,
             columns,
             x,
+            1,
             NULL,
             0.0_f32,
             out,
@@ -339,7 +393,7 @@ impl Lowering<'_, '_> {
         let (symbol, times) = slots;
         let count = (self.rows(symbol) * times).max(1);
         let wanted = (2 * self.device.processors()).div_ceil(count);
-        let blocks = matrix.rows.div_ceil(VECTOR_THREADS / 32).min(wanted.max(1));
+        let blocks = self.vector_blocks(&matrix.layout, |rows| matrix.rows.div_ceil(rows)).min(wanted.max(1));
         let grid = [Extent::Fixed(blocks), Extent::Rows { symbol, per: 1, times, most: 65535 }, ONE];
         let shared = self.vector_bytes(matrix, 1);
         self.launch(format!("matvec_{}_1", matrix.layout.name), grid, VECTOR_THREADS, shared, arguments);
@@ -383,6 +437,21 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
+    /// What kernels that make activations for products read: value, other value, norm; function, epsilon.
+    pub(super) fn source_arguments(&mut self, source: Source) -> Result<([Arg; 3], i32, f32), BackendError> {
+        Ok(match source {
+            Source::Plain(x) => ([self.value_slot(x).into(), NULL, NULL], 0, 0.0),
+            Source::Normed(x, weight, epsilon) => {
+                let weight = self.operand(Operand::Weight(weight))?;
+                ([self.value_slot(x).into(), NULL, weight], 0, f32::from_bits(epsilon))
+            }
+            Source::Gated(gate, up, function) => {
+                let up = self.value_slot(up);
+                ([self.value_slot(gate).into(), up.into(), NULL], function, 0.0)
+            }
+        })
+    }
+
     /// Activations in half precision with the scales of their rows.
     fn prepare(
         &mut self,
@@ -396,17 +465,7 @@ impl Lowering<'_, '_> {
         let rows = (self.rows(symbol) * times) as usize;
         let halves = self.scratch(rows * columns as usize * 2);
         let scales = self.scratch(rows * 4);
-        let (x, up, norm, function, epsilon) = match source {
-            Source::Plain(x) => (self.value_slot(x), NULL, NULL, 0, 0.0),
-            Source::Normed(x, weight, epsilon) => {
-                let weight = self.operand(Operand::Weight(weight))?;
-                (self.value_slot(x), NULL, weight, 0, f32::from_bits(epsilon))
-            }
-            Source::Gated(gate, up, function) => {
-                let up = self.value_slot(up);
-                (self.value_slot(gate), up.into(), NULL, function, 0.0)
-            }
-        };
+        let ([x, up, norm], function, epsilon) = self.source_arguments(source)?;
         let arguments = args![x, up, norm, halves, scales, columns, function, epsilon];
         let threads = super::rowwise::block_threads(columns);
         self.launch("prepare_half", self.groups(symbol, times), threads, 0, arguments);
@@ -489,6 +548,11 @@ impl Lowering<'_, '_> {
         self.launch("matmul_single", grid, 256, 0, arguments);
         Ok(())
     }
+}
+
+/// Rows of activations that the kernels for so many are compiled for, when the matrix is one of integers.
+fn vector_width(rows: u32) -> u32 {
+    if rows == 1 { 1 } else { VECTOR_ROWS }
 }
 
 /// Pairs of layouts that one launch may mix.

@@ -29,8 +29,8 @@ pub(crate) struct Compiled {
 #[derive(Debug)]
 struct Situation {
     mask: Vec<u32>,
-    /// Places in the tree of tokens, and which of the unknown returns happens there.
-    leaves: Vec<(u32, ReturnId)>,
+    /// For each of the unknown returns, the places in the tree of tokens where it happens.
+    leaves: Vec<Vec<u32>>,
 }
 
 #[derive(Debug)]
@@ -42,6 +42,8 @@ struct Known {
 impl Compiled {
     pub(crate) fn new(automaton: Automaton, tokens: Arc<Tokens>) -> Self {
         let sets = Sets::new(&automaton);
+        // Not while an answer waits for its first mask.
+        tokens.trie();
         let known = Mutex::new(Known { situations: NumberMap::default(), sets });
         Self { automaton, tokens, known }
     }
@@ -50,9 +52,7 @@ impl Compiled {
     pub(crate) fn mask(&self, sets: &mut Sets, set: SetId, mask: &mut [u32]) -> Result<(), GrammarError> {
         let Some(found) = sets.get(set) else { return Ok(()) };
         if found.leaves.first() == Some(&END) {
-            for (token, _) in self.tokens.iter().filter(|(_, token)| token.end) {
-                allow(mask, token);
-            }
+            self.tokens.ends().iter().for_each(|token| allow(mask, *token));
         }
         // Returns are renamed in the order in which they occur.
         let mut returns: Vec<ReturnId> = Vec::new();
@@ -68,19 +68,27 @@ impl Compiled {
         key.sort_unstable();
         key.dedup();
         if returns.len() > UNKNOWN as usize {
-            return self.walk(sets, set, 0, u32::MAX, mask, None);
+            return self.walk(sets, set, 0, u32::MAX, mask, None, &mut Vec::new());
         }
         let situation = self.situation(key)?;
         for (word, known) in mask.iter_mut().zip(&situation.mask) {
             *word |= known;
         }
         let trie = self.tokens.trie();
-        for (place, after) in &situation.leaves {
-            let Some(after) = returns.get(*after as usize - 1) else { continue };
-            trie.own(*place as usize).iter().for_each(|token| allow(mask, *token));
+        let mut path = Vec::new();
+        for (after, places) in returns.iter().zip(&situation.leaves) {
             let next = sets.after(&self.automaton, *after)?;
-            let end = trie.nodes.get(*place as usize).map_or(0, |node| node.end);
-            self.walk(sets, next, *place as usize + 1, end, mask, None)?;
+            // After the root there may be thousands of places and nothing that goes on.
+            if sets.get(next).is_none_or(|set| set.items.is_empty()) {
+                continue;
+            }
+            for place in places {
+                let place = *place as usize;
+                let end = trie.nodes.get(place).map_or(0, |node| node.end);
+                if end as usize > place + 1 {
+                    self.walk(sets, next, place + 1, end, mask, None, &mut path)?;
+                }
+            }
         }
         Ok(())
     }
@@ -99,7 +107,8 @@ impl Compiled {
             known.sets = Sets::new(&self.automaton);
         }
         let mut mask = vec![0; self.tokens.words()];
-        let mut leaves = Vec::new();
+        let most = key.iter().map(|(_, after)| *after).max().unwrap_or(0);
+        let mut leaves = vec![Vec::new(); most as usize];
         known.sets.begin_token();
         // What can be reached without reading is in there already.
         let set = known.sets.intern(Set { items: key.clone(), leaves: Vec::new() });
@@ -116,14 +125,16 @@ impl Compiled {
                 }
             }
         }
-        self.walk(&mut known.sets, set, 0, u32::MAX, &mut mask, Some(&mut leaves))?;
+        let path = &mut Vec::new();
+        self.walk(&mut known.sets, set, 0, u32::MAX, &mut mask, Some(&mut leaves), path)?;
         let situation = Arc::new(Situation { mask, leaves });
         known.situations.insert(key, situation.clone());
         Ok(situation)
     }
 
     /// Follows the tokens of a part of the tree, `from` to before `to`, whose parent led to `start`. Where a
-    /// return is possible that is not known, the place is added to `leaves`.
+    /// return is possible that is not known, the place is added to those of the return in `leaves`. `path` is space.
+    #[allow(clippy::too_many_arguments)] // the state of one walk
     fn walk(
         &self,
         sets: &mut Sets,
@@ -131,12 +142,14 @@ impl Compiled {
         from: usize,
         to: u32,
         mask: &mut [u32],
-        mut leaves: Option<&mut Vec<(u32, ReturnId)>>,
+        mut leaves: Option<&mut Vec<Vec<u32>>>,
+        path: &mut Vec<SetId>,
     ) -> Result<(), GrammarError> {
         let trie = self.tokens.trie();
         let to = (to as usize).min(trie.nodes.len());
         let base = trie.nodes.get(from).map_or(1, |node| node.depth) as usize;
-        let mut path = vec![start];
+        path.clear();
+        path.push(start);
         let mut at = from;
         while at < to {
             let Some(node) = trie.nodes.get(at) else { break };
@@ -158,7 +171,11 @@ impl Compiled {
             if let Some(leaves) = &mut leaves
                 && let Some(set) = sets.get(next)
             {
-                leaves.extend(set.leaves.iter().filter(|leaf| **leaf != END).map(|leaf| (at as u32, *leaf)));
+                for leaf in set.leaves.iter().filter(|leaf| **leaf != END) {
+                    if let Some(places) = leaves.get_mut(*leaf as usize - 1) {
+                        places.push(at as u32);
+                    }
+                }
             }
             path.push(next);
             at += 1;

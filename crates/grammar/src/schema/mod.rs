@@ -26,12 +26,25 @@ pub(crate) fn compile(schema: &Value, tokens: &Tokens) -> Result<Guided, Grammar
         .map_err(|problem| blame::find(&prepared, problem, tokens))
 }
 
+/// The schema as `%json` of a Lark grammar has it. Its parts are schemas too, with `$defs` and `x-guidance` of the whole.
+pub fn lark(schema: &Value) -> Result<Value, GrammarError> {
+    let prepared = prepare::rewrite(schema)?;
+    let whole = assemble(prepared.root, &prepared.definitions);
+    whole.map(Value::Object).map_err(|problem| refused("#", problem))
+}
+
 /// Compiles a part of a rewritten schema.
 fn compile_prepared(
     root: Value,
     definitions: &Map<String, Value>,
     tokens: &Tokens,
 ) -> Result<Guided, String> {
+    let members = assemble(root, definitions)?;
+    guided::compile(TopLevelGrammar::from_json_schema(Value::Object(members)), tokens)
+}
+
+/// A part of a rewritten schema with all that it needs.
+fn assemble(root: Value, definitions: &Map<String, Value>) -> Result<Map<String, Value>, String> {
     let mut members = match root {
         Value::Object(members) => members,
         Value::Bool(true) => Map::new(),
@@ -41,7 +54,7 @@ fn compile_prepared(
         members.insert("$defs".into(), Value::Object(definitions.clone()));
     }
     members.insert("x-guidance".into(), json!({ "whitespace_pattern": BLANKS }));
-    guided::compile(TopLevelGrammar::from_json_schema(Value::Object(members)), tokens)
+    Ok(members)
 }
 
 /// The error for a keyword.

@@ -11,6 +11,8 @@
 //! [`run`]: Attention::run
 //! [`merge`]: Attention::merge
 
+#[cfg(target_arch = "x86_64")]
+mod matrix_unit;
 mod plan;
 mod products;
 mod tile;
@@ -60,6 +62,9 @@ pub struct Attention<'a> {
     /// Bias on scores by the offset of the cell from the token: a row of `2 · reach + 1` numbers for each head, from
     /// the offset `-reach` on; farther cells count as if they were as far as that. Not together with ALiBi.
     pub relative: Option<&'a [f32]>,
+    /// Whether many rows of a sequence may be computed in BF16 on the matrix unit, where there is one. A row's result then
+    /// depends on how many rows share its step.
+    pub matrix_unit: bool,
 }
 
 /// What a layer's attention reads.
@@ -153,7 +158,17 @@ impl Attention<'_> {
         scratch: &mut [f32],
     ) {
         self.check(plan, inputs, output);
-        dispatch(features, tile::Run { attention: self, plan, inputs, output, partials, chunk, scratch });
+        let run = tile::Run { attention: self, plan, inputs, output, partials, chunk, scratch };
+        #[cfg(target_arch = "x86_64")]
+        let mut run = run;
+        #[cfg(target_arch = "x86_64")]
+        if features.amx && features.avx512_bf16 && matrix_unit::takes(self, &plan.work(chunk)) {
+            // SAFETY: `features` proves that the processor has the instructions and the system's permission.
+            if unsafe { matrix_unit::run(&mut run) } {
+                return;
+            }
+        }
+        dispatch(features, run);
     }
 
     /// Does chunk `chunk` of `plan.merge_chunks()`, after all chunks of [`Attention::run`]: rows of `output` from

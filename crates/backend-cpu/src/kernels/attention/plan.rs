@@ -200,7 +200,10 @@ impl Plan {
     fn scratch_for(heads: Heads, rows: usize) -> usize {
         let (key, value) = (padded(heads.key_dim), padded(heads.value_dim));
         let small = 5 * rows.next_multiple_of(16) + (rows * key / 2).next_multiple_of(16);
-        rows * (key + 2 * value + TILE) + small + TILE * (key + value) + key + value + TILE
+        let vectors = rows * (key + 2 * value + TILE) + small + TILE * (key + value) + key + value + TILE;
+        #[cfg(target_arch = "x86_64")]
+        let vectors = vectors.max(super::matrix_unit::scratch_floats(heads, rows));
+        vectors
     }
 
     pub(super) fn heads(&self) -> Heads {

@@ -42,7 +42,7 @@ struct State<'a> {
 }
 
 /// Cuts `count` numbers off the front of `rest`, which stays on the boundaries of cache lines.
-fn take<'a>(rest: &mut &'a mut [f32], count: usize) -> &'a mut [f32] {
+pub(super) fn take<'a>(rest: &mut &'a mut [f32], count: usize) -> &'a mut [f32] {
     let (front, back) = std::mem::take(rest).split_at_mut(count.next_multiple_of(16));
     *rest = back;
     &mut front[..count]
@@ -112,7 +112,12 @@ fn exp_one<V: Vector>(x: f32) -> f32 {
 /// Row `row` of a block is token `row / group`, query head `kv_head * group + row % group`. The part of the
 /// output row that belongs to it.
 #[allow(clippy::mut_from_ref)] // chunks share the view and write different parts
-fn output_row<'a>(output: &'a RowsMut<'_>, heads: Heads, work: &Work<'_>, row: usize) -> &'a mut [f32] {
+pub(super) fn output_row<'a>(
+    output: &'a RowsMut<'_>,
+    heads: Heads,
+    work: &Work<'_>,
+    row: usize,
+) -> &'a mut [f32] {
     let group = heads.group();
     let (token, head) = (work.block.first_token + row / group, work.kv_head * group + row % group);
     // SAFETY: the head's part of the row lies in it, and only the chunk of this token and head touches it.
@@ -253,7 +258,7 @@ impl Kernel for Run<'_> {
 const FEW_ROWS: usize = 8;
 
 /// Memory for one tile; rows of queries, keys and values are padded with zeros to whole vectors.
-struct Tile<'a> {
+pub(super) struct Tile<'a> {
     queries: &'a mut [f32],
     /// The queries as integers, for keys in integers.
     integers: &'a mut [i16],
@@ -484,7 +489,7 @@ impl Tile<'_> {
 
     /// Whether any token of the block sees a position in `low..=high`, and whether any does not see all of them.
     #[inline(always)]
-    fn visibility(
+    pub(super) fn visibility(
         attention: &Attention<'_>,
         inputs: &Inputs<'_>,
         block: &Block,

@@ -333,23 +333,17 @@ impl Operands<'_> {
         &self.matrix[group * self.geometry.group_bytes..][..self.geometry.group_bytes]
     }
 
-    /// How many bytes after a place in the groups from `group` on, of which `count` are read at once, the same place
-    /// of the next ones lies; `end` is the last group of the call.
-    fn ahead(&self, group: usize, count: usize, end: usize) -> isize {
-        /// What is asked for has to stay in the second-level cache until it is read.
-        const FAR: usize = 384 << 10;
-        /// Within groups so large.
-        const NEAR: isize = 4096;
-        let step = count * self.geometry.group_bytes;
-        if step > FAR {
-            NEAR
-        } else if group + count < end {
-            step as isize
+    /// How to ask for what follows while `count` groups from `group` on are read at once, in `steps` steps of
+    /// `step_bytes` bytes of each; `end` is the last group of the call.
+    fn ahead(&self, group: usize, count: usize, end: usize, (steps, step_bytes): (usize, usize)) -> Ahead {
+        let jump = if group + count < end {
+            (count * self.geometry.group_bytes) as isize
         } else if self.next.is_null() {
             0
         } else {
             self.next.addr().wrapping_sub(self.group(group).as_ptr().addr()) as isize
-        }
+        };
+        Ahead { steps, distance: (Ahead::BYTES / step_bytes).clamp(1, steps.max(1)), jump }
     }
 
     /// The prepared bytes of a token (formats without tiles).
@@ -373,6 +367,28 @@ impl Operands<'_> {
         debug_assert!(token < self.tokens && row < self.geometry.rows);
         // Within the caller's memory or not, computing the address is harmless; writing is the kernel's promise.
         self.out.pointer.wrapping_add(token * self.out.stride + row)
+    }
+}
+
+/// What a kernel that reads groups step by step asks for: the same place some steps later, at the end that in the groups
+/// that are read next.
+#[derive(Clone, Copy)]
+struct Ahead {
+    steps: usize,
+    distance: usize,
+    jump: isize,
+}
+
+impl Ahead {
+    /// Bytes of each stream between what is read and what is asked for. Farther ahead, memory is slower by a tenth to a
+    /// fifth; nearer, it answers too late.
+    const BYTES: usize = 2048;
+
+    /// The step to ask for, and how many bytes after the groups at hand those lie that it belongs to.
+    #[inline(always)]
+    fn target(self, step: usize) -> (isize, usize) {
+        let target = step + self.distance;
+        if target < self.steps { (0, target) } else { (self.jump, target - self.steps) }
     }
 }
 

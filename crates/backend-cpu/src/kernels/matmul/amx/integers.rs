@@ -10,7 +10,7 @@ use super::super::avx512::unpack::{block_scales, quad_codes, super_scales};
 use super::super::avx512::{combine, store};
 use super::super::integers::{INTEGERS, with_format};
 use super::super::layout::{BLOCK, GROUP, Geometry, Layout};
-use super::Tiles;
+use crate::kernels::tiles::Tiles;
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;

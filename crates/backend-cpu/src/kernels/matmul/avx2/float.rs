@@ -1,47 +1,70 @@
 //! Floating-point matrices.
 
-use super::super::Operands;
 use super::super::layout::Layout;
-use super::store;
+use super::super::{Ahead, Operands};
+use super::{prefetch, store};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// Floating-point layouts by [`ActivationFormat::F32`](super::super::ActivationFormat::F32) activations.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in super::super) fn float(operands: &Operands<'_>, groups: Range<usize>) {
-    for group in groups {
+    let pair_bytes = if operands.geometry.layout == Layout::Single { 128 } else { 64 };
+    let steps = (operands.geometry.padded_columns() / 2, pair_bytes);
+    let mut group = groups.start;
+    while group < groups.end {
+        // One token alone would wait for its own sums: two groups have twice as many.
+        let count = if operands.tokens == 1 && groups.end - group >= 2 { 2 } else { 1 };
         let mut token = 0;
         while token < operands.tokens {
-            token += match operands.tokens - token {
-                4.. => float_block::<4>(operands, group, token),
-                _ => float_block::<1>(operands, group, token),
+            let ahead = (token == 0).then(|| operands.ahead(group, count, groups.end, steps));
+            token += match (count, operands.tokens - token) {
+                (2, _) => float_block::<2, 1>(operands, group, token, ahead),
+                (_, 4..) => float_block::<1, 4>(operands, group, token, ahead),
+                _ => float_block::<1, 1>(operands, group, token, ahead),
             };
         }
+        group += count;
     }
 }
 
-/// One group by the tokens `token..token + T`. Returns `T`.
+/// The groups `group..group + R` by the tokens `token..token + T`; asks for what is read later. Returns `T`.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn float_block<const T: usize>(operands: &Operands<'_>, group: usize, token: usize) -> usize {
-    let weights = operands.group(group).as_ptr();
+fn float_block<const R: usize, const T: usize>(
+    operands: &Operands<'_>,
+    group: usize,
+    token: usize,
+    ahead: Option<Ahead>,
+) -> usize {
+    let weights: [*const u8; R] = std::array::from_fn(|r| operands.group(group + r).as_ptr());
     let layout = operands.geometry.layout;
+    let pair_bytes = if layout == Layout::Single { 128 } else { 64 };
     let x: [&[f32]; T] = std::array::from_fn(|t| operands.activation_floats(token + t));
-    let mut sums = [[_mm256_setzero_ps(); 2]; T];
+    let mut sums = [[[_mm256_setzero_ps(); 2]; T]; R];
     // Both the matrix and the activation are padded to an even number of columns with zeros.
     for pair in 0..operands.geometry.padded_columns() / 2 {
-        for side in 0..2 {
-            // SAFETY: a group has `padded_columns` columns of 16 numbers.
-            let columns = unsafe { float_pair(layout, weights, pair, side) };
-            for (column, weight) in columns.into_iter().enumerate() {
-                for t in 0..T {
-                    let x = _mm256_set1_ps(x[t][pair * 2 + column]);
-                    sums[t][side] = _mm256_fmadd_ps(weight, x, sums[t][side]);
+        for r in 0..R {
+            if let Some((jump, target)) = ahead.map(|ahead| ahead.target(pair)) {
+                let place = weights[r].wrapping_offset(jump).wrapping_add(target * pair_bytes);
+                prefetch(place, pair_bytes);
+            }
+            for side in 0..2 {
+                // SAFETY: a group has `padded_columns` columns of 16 numbers.
+                let columns = unsafe { float_pair(layout, weights[r], pair, side) };
+                for (column, weight) in columns.into_iter().enumerate() {
+                    for t in 0..T {
+                        // SAFETY: a row of the activation has `padded_columns` numbers.
+                        let x = unsafe { _mm256_set1_ps(*x[t].get_unchecked(pair * 2 + column)) };
+                        sums[r][t][side] = _mm256_fmadd_ps(weight, x, sums[r][t][side]);
+                    }
                 }
             }
         }
     }
-    for t in 0..T {
-        store(operands, token + t, group, sums[t]);
+    for r in 0..R {
+        for t in 0..T {
+            store(operands, token + t, group + r, sums[r][t]);
+        }
     }
     T
 }

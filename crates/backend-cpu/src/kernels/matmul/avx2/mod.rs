@@ -6,10 +6,10 @@ mod unpack;
 
 pub(super) use float::float;
 
-use super::Operands;
 use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
 use super::layout::{GROUP, Layout};
+use super::{Ahead, Operands};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -52,10 +52,11 @@ fn integer_groups_vnni<const F: usize>(operands: &Operands<'_>, groups: Range<us
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn integer_tokens<const F: usize, const V: bool>(operands: &Operands<'_>, groups: Range<usize>) {
     let end = groups.end;
+    let steps = (operands.geometry.blocks(), const { INTEGERS[F].code_bytes() });
     for group in groups {
         let mut token = 0;
         while token < operands.tokens {
-            let ahead = if token == 0 { Some(operands.ahead(group, 1, end)) } else { None };
+            let ahead = (token == 0).then(|| operands.ahead(group, 1, end, steps));
             // SAFETY: forwarded from the caller.
             token += unsafe {
                 match operands.tokens - token {
@@ -68,7 +69,7 @@ unsafe fn integer_tokens<const F: usize, const V: bool>(operands: &Operands<'_>,
     }
 }
 
-/// One group by the tokens `token..token + T`; asks for what lies `ahead` bytes from it. Returns `T`.
+/// One group by the tokens `token..token + T`; asks for what is read later. Returns `T`.
 ///
 /// # Safety
 /// With `V`, the processor has AVX-VNNI.
@@ -77,7 +78,7 @@ unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
     operands: &Operands<'_>,
     group: usize,
     token: usize,
-    ahead: Option<isize>,
+    ahead: Option<Ahead>,
 ) -> usize {
     let geometry = &operands.geometry;
     let code_bytes = const { INTEGERS[F].code_bytes() };
@@ -88,16 +89,12 @@ unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
     let mut sums = [[_mm256_setzero_ps(); 2]; T];
     for block in 0..geometry.blocks() {
         let (record, part) = (block / per_record, block % per_record);
-        if let Some(ahead) = ahead {
-            let plane = codes.as_ptr().wrapping_add(block * code_bytes).wrapping_offset(ahead);
-            for line in 0..code_bytes.div_ceil(64) {
-                _mm_prefetch::<_MM_HINT_T0>(plane.wrapping_add(line * 64).cast());
-            }
-            if part == 0 {
-                let record = records.as_ptr().wrapping_add(record * record_bytes).wrapping_offset(ahead);
-                for line in 0..record_bytes.div_ceil(64) {
-                    _mm_prefetch::<_MM_HINT_T0>(record.wrapping_add(line * 64).cast());
-                }
+        if let Some((jump, target)) = ahead.map(|ahead| ahead.target(block)) {
+            let place = codes.as_ptr().wrapping_offset(jump);
+            prefetch(place.wrapping_add(target * code_bytes), code_bytes);
+            if target.is_multiple_of(per_record) {
+                let place = records.as_ptr().wrapping_offset(jump);
+                prefetch(place.wrapping_add(target / per_record * record_bytes), record_bytes);
             }
         }
         for side in 0..2 {
@@ -118,6 +115,15 @@ unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
         store(operands, token + t, group, sums[t]);
     }
     T
+}
+
+/// Asks for the cache lines of `bytes` bytes.
+#[inline(always)]
+fn prefetch(place: *const u8, bytes: usize) {
+    for line in 0..bytes.div_ceil(64) {
+        // SAFETY: only a hint; any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(line * 64).cast()) }
+    }
 }
 
 /// Adds one block of 32 columns to the sums of 8 rows.

@@ -1,8 +1,8 @@
 //! Floating-point matrices.
 
-use super::super::Operands;
 use super::super::layout::Layout;
-use super::{FEW, store};
+use super::super::{Ahead, Operands};
+use super::{FEW, prefetch, store};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -23,6 +23,7 @@ const BRAIN: u8 = 2;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
     let few = operands.tokens <= FEW;
+    let steps = (operands.geometry.padded_columns() / 2, const { if L == SINGLE { 128 } else { 64 } });
     let mut group = groups.start;
     while group < groups.end {
         let wide = if operands.tokens == 1 { 4 } else { 2 };
@@ -30,7 +31,7 @@ fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
         let mut token = 0;
         while token < operands.tokens {
             let left = operands.tokens - token;
-            let ahead = if few && token == 0 { Some(operands.ahead(group, count, groups.end)) } else { None };
+            let ahead = (few && token == 0).then(|| operands.ahead(group, count, groups.end, steps));
             token += match (count, left) {
                 (4, _) => float_block::<L, 4, 1>(operands, group, token, ahead),
                 (2, 8..) => float_block::<L, 2, 8>(operands, group, token, ahead),
@@ -45,14 +46,13 @@ fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
     }
 }
 
-/// The groups `group..group + R` by the tokens `token..token + T`; asks for what lies `ahead` bytes from them. Returns
-/// `T`.
+/// The groups `group..group + R` by the tokens `token..token + T`; asks for what is read later. Returns `T`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn float_block<const L: u8, const R: usize, const T: usize>(
     operands: &Operands<'_>,
     group: usize,
     token: usize,
-    ahead: Option<isize>,
+    ahead: Option<Ahead>,
 ) -> usize {
     let pair_bytes = const { if L == SINGLE { 128 } else { 64 } };
     let weights: [&[u8]; R] = std::array::from_fn(|r| operands.group(group + r));
@@ -63,11 +63,9 @@ fn float_block<const L: u8, const R: usize, const T: usize>(
         for r in 0..R {
             // SAFETY: a group has `padded_columns` columns of 16 numbers.
             let columns = unsafe { float_pair::<L>(weights[r].as_ptr(), pair) };
-            if let Some(ahead) = ahead {
-                for line in 0..pair_bytes / 64 {
-                    let place = weights[r].as_ptr().wrapping_add(pair * pair_bytes + line * 64);
-                    _mm_prefetch::<_MM_HINT_T1>(place.wrapping_offset(ahead).cast());
-                }
+            if let Some((jump, target)) = ahead.map(|ahead| ahead.target(pair)) {
+                let place = weights[r].as_ptr().wrapping_offset(jump).wrapping_add(target * pair_bytes);
+                prefetch(place, pair_bytes);
             }
             for (column, weight) in columns.into_iter().enumerate() {
                 for t in 0..T {

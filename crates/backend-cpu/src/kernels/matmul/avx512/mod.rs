@@ -7,10 +7,10 @@ pub(super) mod unpack;
 pub(super) use activation::{quantize, round_to_bf16};
 pub(super) use float::float;
 
-use super::Operands;
 use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
 use super::layout::{GROUP, Layout};
+use super::{Ahead, Operands};
 use std::arch::x86_64::*;
 use std::ops::Range;
 use unpack::{block_scales, quad_codes, super_scales};
@@ -34,6 +34,7 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
         _ => 1,
     };
     let few = operands.tokens <= FEW;
+    let steps = (operands.geometry.blocks(), const { INTEGERS[F].code_bytes() });
     // Two sums for each token: eight tokens would not fit the registers.
     let halves = const { INTEGERS[F].scales.halves() };
     let mut group = groups.start;
@@ -47,7 +48,7 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
         while token < operands.tokens {
             let left = operands.tokens - token;
             // Once for each group.
-            let ahead = if few && token == 0 { Some(operands.ahead(group, count, groups.end)) } else { None };
+            let ahead = (few && token == 0).then(|| operands.ahead(group, count, groups.end, steps));
             token += match (count, left) {
                 (4, _) => integer_block::<F, 4, 1>(operands, group, token, ahead),
                 (2, 4..) => integer_block::<F, 2, 4>(operands, group, token, ahead),
@@ -64,14 +65,22 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
     }
 }
 
-/// The groups `group..group + R` by the tokens `token..token + T`; asks for what lies `ahead` bytes from them. Returns
-/// `T`.
+/// Asks for the cache lines of `bytes` bytes.
+#[inline(always)]
+fn prefetch(place: *const u8, bytes: usize) {
+    for line in 0..bytes.div_ceil(64) {
+        // SAFETY: only a hint; any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(line * 64).cast()) }
+    }
+}
+
+/// The groups `group..group + R` by the tokens `token..token + T`; asks for what is read later. Returns `T`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn integer_block<const F: usize, const R: usize, const T: usize>(
     operands: &Operands<'_>,
     group: usize,
     token: usize,
-    ahead: Option<isize>,
+    ahead: Option<Ahead>,
 ) -> usize {
     let geometry = operands.geometry;
     let code_bytes = const { INTEGERS[F].code_bytes() };
@@ -99,23 +108,19 @@ fn integer_block<const F: usize, const R: usize, const T: usize>(
                 unsafe {
                     let scales = block_scales::<F>(record_place, super_scales, part);
                     let plane = codes[r].as_ptr().add(block * code_bytes);
-                    if let Some(ahead) = ahead {
-                        for line in 0..code_bytes.div_ceil(64) {
-                            let place = plane.wrapping_add(line * 64).wrapping_offset(ahead);
-                            _mm_prefetch::<_MM_HINT_T1>(place.cast());
-                        }
-                        if part == 0 {
-                            for line in 0..record_bytes.div_ceil(64) {
-                                let place = record_place.wrapping_add(line * 64).wrapping_offset(ahead);
-                                _mm_prefetch::<_MM_HINT_T1>(place.cast());
-                            }
+                    if let Some((jump, target)) = ahead.map(|ahead| ahead.target(block)) {
+                        let place = codes[r].as_ptr().wrapping_offset(jump);
+                        prefetch(place.wrapping_add(target * code_bytes), code_bytes);
+                        if target.is_multiple_of(per_record) {
+                            let place = records[r].as_ptr().wrapping_offset(jump);
+                            prefetch(place.wrapping_add(target / per_record * record_bytes), record_bytes);
                         }
                     }
-                    let mut blocks = [std::ptr::null(); T];
+                    let mut places = [std::ptr::null(); T];
                     for t in 0..T {
-                        blocks[t] = x[t].as_ptr().add(block * Q8_BYTES);
+                        places[t] = x[t].as_ptr().add(block * Q8_BYTES);
                     }
-                    add_block::<F, T>(plane, scales, blocks, &mut sums[r]);
+                    add_block::<F, T>(plane, scales, places, &mut sums[r]);
                 }
             }
         }

@@ -1,0 +1,120 @@
+//! Products with many rows on the matrix units that four warps share: activations in half precision as these units read them,
+//! and the launch.
+
+use puna_backend::BackendError;
+use puna_backend::arena::SlotId;
+use puna_graph::Symbol;
+
+use super::products::{MOST_PARTIAL, Part, Source};
+use super::{Arg, Lowering, NULL, args};
+use crate::{Argument, Extent};
+
+/// Rows of a matrix that a unit, four warps, takes at once.
+const UNIT: u32 = 64;
+/// Threads of a unit.
+const UNIT_THREADS: u32 = 128;
+/// Rows of a matrix from which on a block takes more of them, so that activations are read less often.
+const MANY_ROWS: u32 = 16384;
+/// Rows of activations in a tile, when there are many, and else at most.
+const MANY_TOKENS: u32 = 128;
+const FEW_TOKENS: u32 = 64;
+/// Blocks of columns that kernels fetch ahead.
+const STAGES: u32 = 8;
+/// Columns that rows of activations are filled up to.
+const COLUMNS: u32 = 256;
+/// Columns of a step of the kernel, and bytes of these in a row of activations.
+const STEP: u32 = 64;
+const STEP_BYTES: u32 = 128;
+/// Columns that a part of the width has at least.
+const LEAST_PART: u32 = 512;
+
+/// Activations that were made for products.
+#[derive(Clone, Copy)]
+pub struct Activations {
+    halves: SlotId,
+    scales: SlotId,
+    /// Rows that there is room for.
+    apart: u32,
+}
+
+impl Lowering<'_, '_> {
+    /// Activations in half precision with the scales of their rows.
+    pub(super) fn prepare_tiles(
+        &mut self,
+        source: Source,
+        (symbol, times): (Symbol, u32),
+        columns: u32,
+    ) -> Result<Activations, BackendError> {
+        let apart = (self.rows(symbol) * times).max(FEW_TOKENS);
+        if let Some((halves, scales)) = self.prepared.get(&source).copied() {
+            return Ok(Activations { halves, scales, apart });
+        }
+        let whole = columns.next_multiple_of(COLUMNS);
+        let halves = self.scratch((apart * STEP_BYTES) as usize * (whole / STEP) as usize);
+        let scales = self.scratch(apart as usize * 4);
+        let ([x, up, norm], function, epsilon) = self.source_arguments(source)?;
+        let arguments = args![x, up, norm, halves, scales, columns, whole, apart, function, epsilon];
+        let threads = super::rowwise::block_threads(columns);
+        self.launch("prepare_tiles", self.groups(symbol, times), threads, 0, arguments);
+        self.prepared.insert(source, (halves, scales));
+        Ok(Activations { halves, scales, apart })
+    }
+
+    /// Products with up to three matrices.
+    pub(super) fn wide_launch(
+        &mut self,
+        parts: &[&Part],
+        (kernel, split): (String, u32),
+        activations: Activations,
+        (symbol, times): (Symbol, u32),
+        residual: Arg,
+        gated: i32,
+    ) {
+        let first = parts[0].matrix;
+        let all_tokens = self.rows(symbol) * times;
+        let rows: u32 = parts.iter().map(|part| part.matrix.rows).sum();
+        let tiles_of = |tile: u32| -> u32 {
+            match gated {
+                0 => parts.iter().map(|part| part.matrix.rows.div_ceil(tile)).sum(),
+                _ => first.rows.div_ceil(tile / 2),
+            }
+        };
+        // Large tiles need enough of them for all processors.
+        let large = tiles_of(4 * UNIT) * all_tokens.div_ceil(MANY_TOKENS) >= self.device.processors();
+        let tokens = match all_tokens {
+            ..=32 => 32,
+            65.. if large => MANY_TOKENS,
+            _ => FEW_TOKENS,
+        };
+        // Units of a block, rows that one takes, and blocks that share a processor.
+        let (units, taken, together) = match tokens {
+            MANY_TOKENS => (2, 2 * UNIT, 1),
+            _ if gated > 0 || rows >= MANY_ROWS => (4, UNIT, 1),
+            _ => (2, UNIT, 2),
+        };
+        let tile = units * taken;
+        let tiles = tiles_of(tile);
+        let blocks = tiles * all_tokens.div_ceil(tokens);
+        let bytes = blocks as u64 * (tile * tokens) as u64 * 4;
+        let wanted = together * self.device.processors() / blocks.max(1);
+        let splits = wanted.min(first.columns / LEAST_PART).min((MOST_PARTIAL / bytes.max(1)) as u32).max(1);
+        let partial: Arg = match splits {
+            1 => NULL,
+            _ => self.scratch((splits as u64 * bytes) as usize).into(),
+        };
+        let (mut arguments, places) = self.part_arguments(parts, split, first.columns / 32);
+        let Activations { halves, scales, apart } = activations;
+        arguments.extend(args![halves, apart, scales, Arg::Known(Argument::Rows(symbol, times))]);
+        arguments.extend(places);
+        arguments.extend(args![residual, gated, partial, self.around.counters]);
+        arguments.extend(self.format_arguments(&first.layout));
+        let grid = [
+            Extent::Rows { symbol, per: tokens, times, most: i32::MAX as u32 },
+            Extent::Fixed(tiles),
+            Extent::Fixed(splits),
+        ];
+        // With room to begin where the units' layouts may.
+        let shared = STAGES * tokens * STEP_BYTES + 1024;
+        self.launch(format!("wide_{kernel}_{units}_{tokens}"), grid, units * UNIT_THREADS, shared, arguments);
+    }
+}
