@@ -9,6 +9,7 @@
 //! caused them, and the others go on.
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod ahead;
 mod diffusion;
 mod disk;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use crate::ahead::Ahead;
@@ -44,6 +45,8 @@ pub(crate) struct Worker {
     pub(crate) clock: u64,
     pub(crate) ahead: Ahead,
     pub(crate) speculation: Speculation,
+    /// How strongly adapters count in the model now.
+    pub(crate) worn: Arc<[f32]>,
 }
 
 /// Runs something of the model; a panic becomes an error.
@@ -64,8 +67,11 @@ impl Worker {
         if let Some(disk) = &mut disk {
             disk.serve_model(model.identity());
         }
-        let slots: Vec<Slot> = (0..model.sequences()).map(|_| Slot::default()).collect();
+        let worn: Arc<[f32]> = model.adapters().into();
+        let slot = |_| Slot { adapters: worn.clone(), ..Slot::default() };
+        let slots: Vec<Slot> = (0..model.sequences()).map(slot).collect();
         Self {
+            worn,
             speculation: Speculation::new(aids.proposers, slots.len()),
             store: Store::new(options.store_bytes),
             disk,
@@ -174,11 +180,13 @@ impl Worker {
 
     fn save(&mut self, sequence: u32) -> Result<Vec<u8>, EngineError> {
         let slot = self.idle(sequence)?;
+        self.wear(slot)?;
         guarded(|| self.model.save(sequence, &self.slots[slot].held))
     }
 
     fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, EngineError> {
         let slot = self.idle(sequence)?;
+        self.wear(slot)?;
         let result = guarded(|| self.model.restore(sequence, bytes));
         match &result {
             Ok(tokens) => {

@@ -48,7 +48,8 @@ impl Model {
         let watched = watch(&graph);
         graph.outputs.extend(watched.into_iter().map(|value| (Output::Watched, value)));
         let weights = Arc::new(FileWeights::new(file, &graph, added));
-        Self::assemble(graph, weights, information, backends, placement, &options, progress)
+        let model = Self::assemble(graph, weights, information, backends, placement, &options, progress)?;
+        Ok(Model { adapters: extras.strengths(), ..model })
     }
 
     /// Loads a graph whose weights come from anywhere. `context` and `vocabulary` of the information are filled
@@ -131,6 +132,7 @@ impl Model {
             cell_bytes,
             texts,
             fingerprint: None,
+            adapters: Vec::new(),
             observer: None,
         })
     }

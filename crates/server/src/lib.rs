@@ -45,7 +45,7 @@ pub use error::{ApiError, ERRORS, ErrorRow, Kind, ServerError};
 pub use grammar::grammar_tokens;
 pub use many::{Entry, OWN_ROUTES, Offer, StartChild};
 pub use metrics::{METRICS, MetricRow, Metrics};
-pub use options::{AuditOptions, Defaults, Embeds, Facts, Options, Served, Tls, Warnings};
+pub use options::{AdapterFacts, AuditOptions, Defaults, Embeds, Facts, Options, Served, Tls, Warnings};
 pub use report::{Report, Reports};
 pub use residence::{Awake, Reload, Residence};
 pub use routes::{ROUTES, Route};

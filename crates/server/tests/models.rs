@@ -166,6 +166,8 @@ fn a_real_model_answers_eight_clients() {
         facts: Facts::default(),
         defaults: Defaults::default(),
         embeds: None,
+        adapters: Vec::new(),
+        switchable: false,
     };
     let client = Client::new(Server::start(served, common::options()).unwrap());
     let questions = ["What is the capital of France?", "Count to five.", "Name a colour."];

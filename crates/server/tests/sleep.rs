@@ -51,7 +51,9 @@ fn idle_models_sleep_and_the_next_request_loads_them() {
     assert!(!asleep(&client));
     eventually("it sleeps", 5 * SECOND, || asleep(&client));
     // None of these needs the model.
-    for path in ["/health", "/props", "/v1/models", "/metrics", "/slots", "/api/tags", "/api/ps"] {
+    for path in
+        ["/health", "/props", "/v1/models", "/metrics", "/slots", "/api/tags", "/api/ps", "/lora-adapters"]
+    {
         assert_eq!(client.get(path).status, 200, "{path}");
     }
     client.post("/tokenize", json!({"content": "a"})).ok();

@@ -138,7 +138,7 @@ pub fn model_with(
     console: &Console,
     options: &ModelOptions,
 ) -> Result<Model, Failure> {
-    watched(opened, config, console, options, &|_| Vec::new())
+    build(opened, config, console, options, &|_| Vec::new(), false)
 }
 
 /// The same, with values of its graph that [`Model::observe`] will hand on.
@@ -149,8 +149,32 @@ pub fn watched(
     options: &ModelOptions,
     watch: &dyn Fn(&Graph) -> Vec<ValueId>,
 ) -> Result<Model, Failure> {
+    build(opened, config, console, options, watch, false)
+}
+
+/// The same as [`model_with`], with adapters whose strength can be changed while the model runs, where the back end can
+/// do that.
+pub fn switchable(
+    opened: &Opened,
+    config: &Config,
+    console: &Console,
+    options: &ModelOptions,
+) -> Result<Model, Failure> {
+    build(opened, config, console, options, &|_| Vec::new(), true)
+}
+
+fn build(
+    opened: &Opened,
+    config: &Config,
+    console: &Console,
+    options: &ModelOptions,
+    watch: &dyn Fn(&Graph) -> Vec<ValueId>,
+    switch: bool,
+) -> Result<Model, Failure> {
     let backend = backend(&processor(&config.cpu), config.device.name.as_deref())?;
-    let model = load_with(&opened.file, &backend, options, console, &extras(config)?, watch)?;
+    let mut extras = extras(config)?;
+    extras.switchable = switch && backend.name() == PROCESSOR;
+    let model = load_with(&opened.file, &backend, options, console, &extras, watch)?;
     let unused = puna_models::unused_tensors(model.graph(), &opened.file.tensors);
     if !unused.is_empty() {
         let more = if unused.len() > LISTED { ", ..." } else { "" };

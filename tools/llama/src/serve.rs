@@ -11,8 +11,8 @@ use puna_engine::{Aids, DiskCache, Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
 use puna_server::{
-    AuditOptions, Defaults, Embeds, Facts, Options, Report, Reports, Residence, Served, Server, ServerError,
-    Stopper, Tls, Warnings,
+    AdapterFacts, AuditOptions, Defaults, Embeds, Facts, Options, Report, Reports, Residence, Served, Server,
+    ServerError, Stopper, Tls, Warnings,
 };
 use puna_tokenizer::Tokenizer;
 use std::path::PathBuf;
@@ -91,7 +91,15 @@ fn serve(
 fn model(opened: &load::Opened, config: &Config, console: &Console, parallel: u32) -> Result<Model, Failure> {
     match config.embedding.serve || config.embedding.serve_ranks {
         true => embedder(opened, config, console, parallel),
-        false => load::model(opened, config, console, parallel, parallel + speculation::rows(config)),
+        false => {
+            let options = load::options(config, parallel, parallel + speculation::rows(config))?;
+            let mut model = load::switchable(opened, config, console, &options)?;
+            if config.server.adapters_off {
+                let off = vec![0.0; model.adapters().len()];
+                model.set_adapters(&off)?;
+            }
+            Ok(model)
+        }
     }
 }
 
@@ -200,12 +208,34 @@ fn served(
         bytes: information.file_bytes,
         build: format!("puna-{}", env!("CARGO_PKG_VERSION")),
     };
+    let switchable = !model.adapters().is_empty();
+    if config.server.adapters_off && !switchable {
+        let reason = "needs adapters (--lora), a model that makes text and the processor (-dev CPU)";
+        return Err(Failure::Failed(format!("--lora-init-without-apply {reason}")));
+    }
+    let adapters = config.model.adapters.iter().map(|(path, scale)| AdapterFacts {
+        path: path.display().to_string(),
+        scale: if config.server.adapters_off { 0.0 } else { *scale },
+    });
+    let adapters = adapters.collect();
     // All caches in their largest form, and a few numbers for each position.
     let caches: u64 = model.memory().iter().map(|memory| memory.caches).sum();
     let slot_bytes = caches.saturating_mul(2) + 64 * u64::from(model.information().context) + (1 << 20);
     let engine = self::engine(invocation, config, console, &tokenizer, model)?;
     let engine = residence(invocation, config, console, engine, parallel);
-    Ok((Served { engine, tokenizer, template: renderer.template, facts, defaults, embeds }, slot_bytes))
+    Ok((
+        Served {
+            engine,
+            tokenizer,
+            template: renderer.template,
+            facts,
+            defaults,
+            embeds,
+            adapters,
+            switchable,
+        },
+        slot_bytes,
+    ))
 }
 
 /// The folder in which what slots hold outlives the program.
