@@ -11,6 +11,11 @@ impl Worker {
         let strengths = self.slots[slot].adapters.clone();
         if strengths != self.worn {
             guarded(|| self.model.set_adapters(&strengths))?;
+            // What was saved with others is of no use now.
+            self.store.serve(strengths.clone());
+            if let Some(disk) = &mut self.disk {
+                disk.serve_model(self.model.identity());
+            }
             self.worn = strengths;
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::time::{Duration, Instant};
 
 use crate::ahead::Ahead;
 use crate::embedding::{EmbeddingSender, Embeddings};
@@ -13,6 +14,9 @@ use crate::store::Store;
 use crate::{
     Aids, DiskCache, EngineError, EngineOptions, Event, EventSender, FinishReason, Request, RequestId, Runner,
 };
+
+/// For so long commands are obeyed between two steps, at least one. Cancellations take far less.
+const LISTENING: Duration = Duration::from_millis(5);
 
 type Reply<T> = Sender<Result<T, EngineError>>;
 
@@ -70,10 +74,12 @@ impl Worker {
         let worn: Arc<[f32]> = model.adapters().into();
         let slot = |_| Slot { adapters: worn.clone(), ..Slot::default() };
         let slots: Vec<Slot> = (0..model.sequences()).map(slot).collect();
+        let mut store = Store::new(options.store_bytes);
+        store.serve(worn.clone());
         Self {
             worn,
             speculation: Speculation::new(aids.proposers, slots.len()),
-            store: Store::new(options.store_bytes),
+            store,
             disk,
             model,
             options,
@@ -87,19 +93,10 @@ impl Worker {
 
     /// Serves until told to stop or until the handle is gone.
     pub(crate) fn serve(mut self, commands: &Receiver<Command>) {
-        loop {
-            let idle = self.slots.iter().all(|slot| slot.job.is_none()) && self.embeddings.is_empty();
-            let unfiled = if idle { self.unfiled() } else { None };
-            let command = if idle && unfiled.is_none() {
-                commands.recv().map_err(|_| TryRecvError::Disconnected)
-            } else {
-                commands.try_recv()
-            };
-            match (command, unfiled) {
-                (Ok(Command::Stop) | Err(TryRecvError::Disconnected), _) => break,
-                (Ok(command), _) => self.obey(command),
-                (Err(TryRecvError::Empty), Some(slot)) => self.file(slot, false),
-                (Err(TryRecvError::Empty), None) => self.step(),
+        while self.listen(commands) {
+            match self.unfiled().filter(|_| self.is_idle()) {
+                Some(slot) => self.file(slot, false),
+                None => self.step(),
             }
             self.assign();
         }
@@ -115,6 +112,31 @@ impl Worker {
             (queued.events)(Event::Failed(EngineError::Stopped));
         }
         self.embeddings.stop();
+    }
+
+    fn is_idle(&self) -> bool {
+        self.slots.iter().all(|slot| slot.job.is_none()) && self.embeddings.is_empty()
+    }
+
+    /// Does what it was told; waits for something if there is nothing else to do. Only for a while: however much comes,
+    /// steps go on. False if this is the end.
+    fn listen(&mut self, commands: &Receiver<Command>) -> bool {
+        let mut begun = None;
+        while begun.is_none_or(|begun: Instant| begun.elapsed() < LISTENING) {
+            let wait = self.is_idle() && self.unfiled().is_none();
+            let command = match wait {
+                true => commands.recv().map_err(|_| TryRecvError::Disconnected),
+                false => commands.try_recv(),
+            };
+            begun.get_or_insert_with(Instant::now);
+            match command {
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Ok(command) => self.obey(command),
+                Err(TryRecvError::Empty) => break,
+            }
+            self.assign();
+        }
+        true
     }
 
     fn obey(&mut self, command: Command) {

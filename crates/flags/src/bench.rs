@@ -480,8 +480,8 @@ static LISTS: &[Flag<Bench>] = &[
         words(v, &["on", "off", "auto"])
     })
     .inert("a memory map is always read on demand"),
-    fixed!("--repack", "0|1", "Convert weights to the kernels' layout; 1 if absent", lists.repack, booleans)
-        .inert("kernels read no other layout"),
+    fixed!("--repack", "0|1", "Convert weights to the layout that kernels read", lists.repack, booleans)
+        .inert("they always are"),
     fixed!(
         "-ngl --n-gpu-layers --gpu-layers",
         "N",

@@ -98,10 +98,7 @@ impl Model {
         if found != expected || strengths.iter().any(|strength| !strength.is_finite()) {
             return Err(RuntimeError::Adapters { found, expected });
         }
-        if self.adapters != strengths {
-            self.adapters = strengths.to_vec();
-            self.fingerprint = None;
-        }
+        self.adapters = strengths.to_vec();
         Ok(())
     }
 

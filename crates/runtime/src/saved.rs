@@ -17,11 +17,10 @@ const VERSION: u32 = 2;
 /// Bytes before those that the checksum covers.
 const PREFIX: usize = 8 + 4 + 8 + 8;
 
-/// Identifies a model: how strongly its adapters count, its graph with all attributes, names and formats, and the first
-/// bytes of every weight, so that two trainings of one architecture differ.
-fn fingerprint(graph: &Graph, weights: &dyn WeightSource, adapters: &[f32]) -> u64 {
+/// Identifies a model: its graph with all attributes, names and formats, and the first bytes of every weight, so that
+/// two trainings of one architecture differ.
+fn fingerprint(graph: &Graph, weights: &dyn WeightSource) -> u64 {
     let mut hash = Checksum::default();
-    adapters.iter().for_each(|strength| hash.add(&strength.to_le_bytes()));
     hash.add(graph.to_string().as_bytes());
     for index in 0..graph.weights.len() {
         let bytes = weights.bytes(WeightId(index as u32));
@@ -292,10 +291,17 @@ impl Model {
         hash.value()
     }
 
+    /// Identifies the model as it computes now: with how strongly its adapters count.
     fn fingerprint(&mut self) -> u64 {
-        *self
-            .fingerprint
-            .get_or_insert_with(|| fingerprint(&self.graph, self.weights.as_ref(), &self.adapters))
+        let own = *self.fingerprint.get_or_insert_with(|| fingerprint(&self.graph, self.weights.as_ref()));
+        if self.adapters.is_empty() {
+            return own;
+        }
+        let mut hash = Checksum::default();
+        hash.add(&own.to_le_bytes());
+        // Both zeros count as one.
+        self.adapters.iter().for_each(|strength| hash.add(&(strength + 0.0).to_le_bytes()));
+        hash.value()
     }
 
     fn formats(&self) -> [u32; 2] {

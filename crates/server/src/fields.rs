@@ -79,8 +79,11 @@ impl Fields {
         match value {
             Value::String(text) => Ok(Some(vec![text.clone()])),
             Value::Array(items) => {
-                let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
-                texts.collect::<Option<_>>().map(Some).ok_or_else(|| wrong(name, value, expected))
+                let text = |(index, item): (usize, &Value)| {
+                    let text = item.as_str().map(str::to_owned);
+                    text.ok_or_else(|| wrong(&format!("{name}[{index}]"), item, "a string"))
+                };
+                items.iter().enumerate().map(text).collect::<ApiResult<_>>().map(Some)
             }
             _ => Err(wrong(name, value, expected)),
         }

@@ -47,7 +47,7 @@ pub use many::{Entry, OWN_ROUTES, Offer, StartChild};
 pub use metrics::{METRICS, MetricRow, Metrics};
 pub use options::{AdapterFacts, AuditOptions, Defaults, Embeds, Facts, Options, Served, Tls, Warnings};
 pub use report::{Report, Reports};
-pub use residence::{Awake, Reload, Residence};
+pub use residence::{Awake, Freed, Reload, Residence};
 pub use routes::{ROUTES, Route};
 pub use sampling::{dry_breakers, infill_texts};
 pub use server::{Server, Stopper};

@@ -28,7 +28,7 @@ fn sleepy(
     let start = |model| Engine::start(model, EngineOptions::default()).map_err(|error| error.to_string());
     let again = move || start(reload(count.fetch_add(1, Ordering::SeqCst) + 1)?);
     let first = start(model("first", 2000)).unwrap();
-    let engine = Residence::sleeping(first, Duration::from_millis(300), Box::new(again));
+    let engine = Residence::sleeping(first, Duration::from_millis(300), Box::new(again), Box::new(|| ()));
     let served = Served { engine, ..served(model("", 10), 16, tokenizer(), TEMPLATE) };
     (Client::new(Server::start(served, options()).unwrap()), loads)
 }

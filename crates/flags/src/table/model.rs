@@ -155,6 +155,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         "Load adapters without applying them, until a request does",
         |c: &mut Config, on| c.server.adapters_off = on,
     )
+    .needs(&["lora", "lora-scaled"])
     .tools(ToolSet::SERVE),
     Flag::value("--control-vector", "FILE,...", "Vectors to add to what layers hand on; may be repeated", |c: &mut Config, v| {
         c.model.control_vectors.extend(comma_list(v).into_iter().map(|path| (path.into(), 1.0)));
