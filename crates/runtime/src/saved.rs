@@ -147,7 +147,8 @@ impl Model {
         if tokens.len() != length as usize {
             return Err(RuntimeError::TokenCount { sequence, tokens: tokens.len(), length });
         }
-        let mut bytes = Vec::new();
+        // What comes first is known last.
+        let mut bytes = vec![0; PREFIX];
         bytes.extend(self.fingerprint().to_le_bytes());
         let architecture = self.information.architecture.as_bytes();
         bytes.extend((architecture.len() as u32).to_le_bytes());
@@ -177,14 +178,13 @@ impl Model {
             bytes.extend((contents.len() as u64).to_le_bytes());
             bytes.extend(contents);
         }
-        let checksum = Checksum::of(&bytes);
-        let mut saved = Vec::with_capacity(PREFIX + bytes.len());
-        saved.extend(MAGIC);
-        saved.extend(VERSION.to_le_bytes());
-        saved.extend(((PREFIX + bytes.len()) as u64).to_le_bytes());
-        saved.extend(checksum.to_le_bytes());
-        saved.append(&mut bytes);
-        Ok(saved)
+        let mut prefix = Vec::with_capacity(PREFIX);
+        prefix.extend(MAGIC);
+        prefix.extend(VERSION.to_le_bytes());
+        prefix.extend((bytes.len() as u64).to_le_bytes());
+        prefix.extend(Checksum::of(&bytes[PREFIX..]).to_le_bytes());
+        bytes[..PREFIX].copy_from_slice(&prefix);
+        Ok(bytes)
     }
 
     /// Replaces the sequence by a saved one and returns the tokens saved with it. Bytes that do not fit in any

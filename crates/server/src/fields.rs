@@ -150,6 +150,16 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_texts_name_what_is_none() {
+        let all = fields(r#"{"a":"x","b":["x","y"],"c":["x",null],"d":5}"#);
+        let read = |name: &str| all.texts(&[name]).map_err(|error| error.message);
+        assert_eq!(read("a"), Ok(Some(vec!["x".into()])));
+        assert_eq!(read("b"), Ok(Some(vec!["x".into(), "y".into()])));
+        assert_eq!(read("c"), Err("field 'c[1]': expected a string, got null".into()));
+        assert_eq!(read("d"), Err("field 'd': expected a string or a list of strings, got a number".into()));
+    }
+
+    #[test]
     fn bodies_that_are_no_objects() {
         let deep = "[".repeat(100_000);
         for body in ["", "[]", "3", "{", "nul", deep.as_str(), "{\"a\":\"\u{1}\"}"] {
