@@ -9,6 +9,11 @@ impl Worker {
     /// Has the model count adapters as it did for what a slot holds.
     pub(crate) fn wear(&mut self, slot: usize) -> Result<(), EngineError> {
         let strengths = self.slots[slot].adapters.clone();
+        self.wear_these(strengths)
+    }
+
+    /// Has the model count adapters like this.
+    pub(crate) fn wear_these(&mut self, strengths: Arc<[f32]>) -> Result<(), EngineError> {
         if strengths != self.worn {
             guarded(|| self.model.set_adapters(&strengths))?;
             // What was saved with others is of no use now.

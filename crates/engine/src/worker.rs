@@ -25,7 +25,7 @@ pub(crate) enum Command {
     Cancel(RequestId),
     Embed(Vec<Vec<u32>>, EmbeddingSender),
     Save(u32, Reply<Vec<u8>>),
-    Restore(u32, Vec<u8>, Reply<Vec<u32>>),
+    Restore(u32, Vec<u8>, Arc<[f32]>, Reply<Vec<u32>>),
     Clear(u32, Reply<()>),
     Held(u32, Reply<Vec<u32>>),
     Stop,
@@ -159,8 +159,8 @@ impl Worker {
             Command::Save(sequence, reply) => {
                 let _ = reply.send(self.save(sequence));
             }
-            Command::Restore(sequence, bytes, reply) => {
-                let _ = reply.send(self.restore(sequence, &bytes));
+            Command::Restore(sequence, bytes, adapters, reply) => {
+                let _ = reply.send(self.restore(sequence, &bytes, adapters));
             }
             Command::Clear(sequence, reply) => {
                 let _ = reply.send(self.idle(sequence).map(|slot| self.clear(slot)));
@@ -206,13 +206,15 @@ impl Worker {
         guarded(|| self.model.save(sequence, &self.slots[slot].held))
     }
 
-    fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, EngineError> {
+    fn restore(&mut self, sequence: u32, bytes: &[u8], adapters: Arc<[f32]>) -> Result<Vec<u32>, EngineError> {
         let slot = self.idle(sequence)?;
-        self.wear(slot)?;
+        let adapters = if adapters.is_empty() { self.slots[slot].adapters.clone() } else { adapters };
+        self.wear_these(adapters.clone())?;
         let result = guarded(|| self.model.restore(sequence, bytes));
         match &result {
             Ok(tokens) => {
                 self.slots[slot].held.clone_from(tokens);
+                self.slots[slot].adapters = adapters;
                 self.slots[slot].filed = false;
             }
             Err(EngineError::Panic { .. }) => self.clear(slot),

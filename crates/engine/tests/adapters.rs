@@ -92,7 +92,12 @@ fn saved_sequences_keep_their_adapters() {
     // The other slot is of a model as it was loaded.
     assert!(engine.restore(1, bytes.clone()).is_err());
     engine.clear(0).unwrap();
-    engine.restore(0, bytes).unwrap();
+    engine.restore(0, bytes.clone()).unwrap();
     let again = collect(engine.submit(in_slot(0)).1);
-    assert_eq!((cached(&again), again.tokens), (prompt.len() - 1, first.tokens));
+    assert_eq!((cached(&again), &again.tokens), (prompt.len() - 1, &first.tokens));
+    // Unless it is told; a sequence that is refused changes nothing.
+    assert!(engine.restore_with(1, vec![1, 2, 3], [0.5, 2.0].into()).is_err());
+    engine.restore_with(1, bytes, [0.5, 2.0].into()).unwrap();
+    let there = collect(engine.submit(in_slot(1)).1);
+    assert_eq!((cached(&there), there.tokens), (prompt.len() - 1, first.tokens));
 }
