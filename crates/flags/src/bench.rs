@@ -3,7 +3,7 @@
 use crate::config::ISA_LEVELS;
 use crate::flag::{Action, Flag, Group, ToolSet};
 use crate::table::{CACHE_TYPES, MOST_THREADS, device};
-use crate::values::{Toggle, at_least, boolean, choice, filled, integer, integers, number, toggle};
+use crate::values::{Toggle, Whole, at_least, boolean, choice, filled, integer, integers, number, toggle};
 
 /// Most values that one list may have, and most tests in one run.
 const MOST: usize = 100_000;
@@ -246,7 +246,7 @@ impl Bench {
 }
 
 /// Whole numbers and ranges `FIRST-LAST[+STEP|*FACTOR]`, separated by commas.
-fn ranges<T: TryFrom<i128>>(value: &str) -> Result<Vec<T>, String> {
+fn ranges<T: Whole>(value: &str) -> Result<Vec<T>, String> {
     let mut all = Vec::new();
     for item in value.split(',') {
         // A leading minus is a sign, not a range.

@@ -125,7 +125,7 @@ pub(crate) fn filled(value: &str) -> Result<String, String> {
 }
 
 /// A comma list of whole numbers.
-pub(crate) fn integers<T: TryFrom<i128>>(value: &str) -> Result<Vec<T>, String> {
+pub(crate) fn integers<T: Whole>(value: &str) -> Result<Vec<T>, String> {
     value
         .split(',')
         .map(|item| integer(item).map_err(|_| "expected whole numbers separated by commas".into()))
