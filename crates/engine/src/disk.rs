@@ -229,7 +229,9 @@ fn serve(tasks: &Receiver<Task>, warn: &Warn) {
                     && !failing
                 {
                     let folder = path.parent().unwrap_or(&path).display();
-                    warn(&format!("the cache folder {folder} cannot be written now, what it should hold is lost: {error}"));
+                    warn(&format!(
+                        "the cache folder {folder} cannot be written now, what it should hold is lost: {error}"
+                    ));
                 }
                 failing = written.is_err();
             }

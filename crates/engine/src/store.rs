@@ -63,7 +63,8 @@ impl Store {
         if entry.size() > self.limit {
             return;
         }
-        let covered = |kept: &Entry| kept.adapters == entry.adapters && entry.tokens.starts_with(&kept.tokens);
+        let covered =
+            |kept: &Entry| kept.adapters == entry.adapters && entry.tokens.starts_with(&kept.tokens);
         self.entries.retain(|kept| !covered(kept));
         self.clock += 1;
         self.entries.push(entry);

@@ -206,7 +206,12 @@ impl Worker {
         guarded(|| self.model.save(sequence, &self.slots[slot].held))
     }
 
-    fn restore(&mut self, sequence: u32, bytes: &[u8], adapters: Arc<[f32]>) -> Result<Vec<u32>, EngineError> {
+    fn restore(
+        &mut self,
+        sequence: u32,
+        bytes: &[u8],
+        adapters: Arc<[f32]>,
+    ) -> Result<Vec<u32>, EngineError> {
         let slot = self.idle(sequence)?;
         let adapters = if adapters.is_empty() { self.slots[slot].adapters.clone() } else { adapters };
         self.wear_these(adapters.clone())?;

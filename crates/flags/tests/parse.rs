@@ -158,7 +158,8 @@ fn flags_that_do_nothing_alone_are_refused() {
         assert_eq!(serve(line, &[]), Ok(Vec::new()), "{line:?}");
     }
     // The environment is not written for one command.
-    let warning = "environment variable LLAMA_ARG_MODELS_MAX does nothing without --models-dir or --models-preset";
+    let warning =
+        "environment variable LLAMA_ARG_MODELS_MAX does nothing without --models-dir or --models-preset";
     assert_eq!(serve(&["-m", "x"], &[("LLAMA_ARG_MODELS_MAX", "2")]), Ok(vec![warning.to_owned()]));
     let both = [("LLAMA_ARG_MODELS_MAX", "2"), ("LLAMA_ARG_MODELS_DIR", "x")];
     assert_eq!(serve(&[], &both), Ok(Vec::new()));

@@ -148,7 +148,9 @@ fn source(fields: &Fields) -> ApiResult<Option<(String, Source)>> {
                     Err(missing("response_format.json_schema"))
                 }
                 (None | Some(Value::Null), given) => schema("response_format.schema", given),
-                (Some(other), _) => Err(wrong("response_format.json_schema", other, "an object with a schema")),
+                (Some(other), _) => {
+                    Err(wrong("response_format.json_schema", other, "an object with a schema"))
+                }
             },
             other => Err(ApiError::invalid(format!(
                 "field 'response_format': type \"{other}\", expected text, json_object or json_schema"

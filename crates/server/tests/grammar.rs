@@ -96,7 +96,10 @@ fn j01_j03_j05_j06_what_is_wrong_is_refused_and_nothing_else_suffers() {
             "#/type",
         ),
         (json!({"response_format": {"type": "json_schema"}}), "'response_format.json_schema' is missing"),
-        (json!({"response_format": {"type": "json_schema", "json_schema": 5}}), "'response_format.json_schema': expected"),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": 5}}),
+            "'response_format.json_schema': expected",
+        ),
         (
             json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}),
             "'response_format.json_schema.schema' is missing",

@@ -278,7 +278,8 @@ fn one_model_or_many() {
     assert!(error.contains("no-such-folder"), "{error}");
     // None so far: that is said.
     let folder = tempfile::tempdir().unwrap();
-    let mut command = common::llama(&["serve", "--models-dir", folder.path().to_str().unwrap(), "--port", "0"]);
+    let mut command =
+        common::llama(&["serve", "--models-dir", folder.path().to_str().unwrap(), "--port", "0"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
