@@ -168,7 +168,13 @@ impl Model {
             cells.push(held.into_iter().map(|(_, cell)| cell).collect());
         }
         bytes.extend((self.graph.states.len() as u32).to_le_bytes());
-        for (state, group) in self.state_groups().into_iter().enumerate() {
+        let groups = self.state_groups();
+        let size = |(state, group): (usize, &usize)| {
+            8 + cells.get(*group).map_or(0, |cells| cells.len() * self.cell_bytes[state])
+        };
+        // Nearly all of it; whoever keeps many has no room to spare for what growing leaves over.
+        bytes.reserve_exact(groups.iter().enumerate().map(size).sum());
+        for (state, group) in groups.into_iter().enumerate() {
             let state = StateId(state as u32);
             // Nothing is kept of what serves a step alone.
             let contents = match (cells.get(group), self.states_of(state)) {
