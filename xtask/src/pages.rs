@@ -175,6 +175,10 @@ fn flag_line<C>(flag: &Flag<C>, tools: bool) -> String {
     if let Some(reason) = flag.inert {
         let _ = write!(meaning, " (accepted without effect: {reason})");
     }
+    if !flag.needs.is_empty() {
+        let needs: Vec<String> = flag.needs.iter().map(|name| format!("`--{name}`")).collect();
+        let _ = write!(meaning, " (with {})", needs.join(" or "));
+    }
     let default = flag.default.unwrap_or("");
     let variable = flag.env.map(|name| format!("`{name}`")).unwrap_or_default();
     let mut line = format!("| {name} | {meaning} | {default} | {variable} |");

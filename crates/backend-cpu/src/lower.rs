@@ -236,6 +236,7 @@ impl Lowering<'_> {
             | Op::HyperRead(_)
             | Op::HyperWrite(_)
             | Op::ChooseByTable(_)
+            | Op::AdapterScale(_)
             | Op::WeightedSum(_)
             | Op::MatchNorm(_)
             | Op::GaussianCut(_)

@@ -1,7 +1,18 @@
-//! Zeroed memory aligned to a cache line.
+//! Zeroed memory aligned to a cache line, and giving memory back.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
+
+/// Gives the pages of freed memory back to the system. The allocator keeps them for the next time, of which a program
+/// that waits for hours does not know when it will be. Takes some milliseconds; where the C library has no way to do
+/// it, nothing happens.
+pub fn return_freed_pages() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it may be called at any time by any thread and touches only memory that is free.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
 
 /// A fixed-size byte buffer whose first byte lies on a 64-byte boundary (a cache line, and the width of an
 /// AVX-512 register). It starts zeroed; untouched pages cost no resident memory.

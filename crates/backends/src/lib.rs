@@ -10,6 +10,7 @@ use puna_backend::reference::Reference;
 use puna_backend::{Backend, BackendError};
 pub use puna_backend_cpu::bandwidth::{Bandwidth, read_bandwidth};
 pub use puna_backend_cpu::isa::{Features, Isa};
+pub use puna_backend_cpu::memory::return_freed_pages;
 use puna_backend_cpu::{Cpu, CpuOptions};
 use puna_backend_cuda::Cuda;
 use puna_backend_openvino::OpenVino;

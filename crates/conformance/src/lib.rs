@@ -1,9 +1,12 @@
 //! Test support: right values and what is needed to compare with them. No product crate depends on it.
 #![forbid(unsafe_code)]
 
+mod adapter;
 pub mod run;
 pub mod steps;
 pub mod zoo;
+
+pub use adapter::write_adapter;
 
 /// Normalised squared error: the sum of squared differences over the sum of squared right values.
 pub fn normalised_squared_error(found: &[f32], right: &[f32]) -> f64 {

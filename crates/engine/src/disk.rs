@@ -47,6 +47,9 @@ struct Entry {
     waiting: Weak<Vec<u8>>,
 }
 
+/// Takes a line for the person who runs the program; called on a thread of the cache.
+pub type Warn = Box<dyn Fn(&str) + Send>;
+
 enum Task {
     Write(PathBuf, Vec<u32>, u64, Arc<Vec<u8>>),
     Use(PathBuf),
@@ -67,10 +70,12 @@ pub struct DiskCache {
 
 impl DiskCache {
     /// The folder, which is made if it does not exist, with what is in it and sound. Files that are not will be
-    /// deleted. `limit` is in bytes.
-    pub fn open(folder: &Path, limit: u64) -> Result<Self, EngineError> {
+    /// deleted. `limit` is in bytes. An error if nothing can be written there now; when that happens later, `warn`
+    /// hears of it, once until a file is written again.
+    pub fn open(folder: &Path, limit: u64, warn: Warn) -> Result<Self, EngineError> {
         let fault = |source| EngineError::DiskCache { folder: folder.to_owned(), source };
         fs::create_dir_all(folder).map_err(fault)?;
+        try_to_write(folder).map_err(fault)?;
         let mut found: Vec<(SystemTime, Entry)> = Vec::new();
         for entry in fs::read_dir(folder).map_err(fault)? {
             let Ok(entry) = entry else { continue };
@@ -94,7 +99,7 @@ impl DiskCache {
         (1..).zip(&mut entries).for_each(|(used, entry)| entry.used = used);
         let (tasks, received) = sync_channel(WAITING);
         let thread = std::thread::Builder::new().name("cache".into());
-        let thread = thread.spawn(move || serve(&received)).map_err(EngineError::Thread)?;
+        let thread = thread.spawn(move || serve(&received, &warn)).map_err(EngineError::Thread)?;
         let clock = entries.len() as u64;
         let mut cache = Self {
             folder: folder.to_owned(),
@@ -213,17 +218,37 @@ impl Drop for DiskCache {
     }
 }
 
-fn serve(tasks: &Receiver<Task>) {
+fn serve(tasks: &Receiver<Task>, warn: &Warn) {
+    let mut failing = false;
     while let Ok(task) = tasks.recv() {
         // A cache may lose things: a full disk is no reason to stop.
-        let _ = match task {
-            Task::Write(path, tokens, model, bytes) => write(&path, &tokens, model, &bytes),
-            Task::Use(path) => {
-                File::options().append(true).open(path).and_then(|file| file.set_modified(SystemTime::now()))
+        match task {
+            Task::Write(path, tokens, model, bytes) => {
+                let written = write(&path, &tokens, model, &bytes);
+                if let Err(error) = &written
+                    && !failing
+                {
+                    let folder = path.parent().unwrap_or(&path).display();
+                    warn(&format!(
+                        "the cache folder {folder} cannot be written now, what it should hold is lost: {error}"
+                    ));
+                }
+                failing = written.is_err();
             }
-            Task::Remove(path) => fs::remove_file(path),
-        };
+            Task::Use(path) => {
+                let file = File::options().append(true).open(path);
+                drop(file.and_then(|file| file.set_modified(SystemTime::now())));
+            }
+            Task::Remove(path) => drop(fs::remove_file(path)),
+        }
     }
+}
+
+/// Writes a file and deletes it.
+fn try_to_write(folder: &Path) -> io::Result<()> {
+    let path = folder.join(format!("test.{}{UNFINISHED}", std::process::id()));
+    let written = File::create(&path).and_then(|mut file| file.write_all(b"test"));
+    written.and(fs::remove_file(&path))
 }
 
 /// What the first bytes of a file say, checked.
@@ -334,7 +359,7 @@ mod tests {
     }
 
     fn open(folder: &Path, limit: u64) -> DiskCache {
-        let mut cache = DiskCache::open(folder, limit).unwrap();
+        let mut cache = DiskCache::open(folder, limit, Box::new(|_| ())).unwrap();
         cache.serve_model(7);
         cache
     }
@@ -444,7 +469,35 @@ mod tests {
             at("notes.txt").exists() && at("new.1.unfinished").exists() && at("folder.sequence").exists()
         );
         assert!(!at("old.1.unfinished").exists());
-        let error = DiskCache::open(&at("notes.txt"), 1000).err().unwrap().to_string();
-        assert!(error.contains("notes.txt"), "{error}");
+        for place in [at("notes.txt"), at("notes.txt").join("below")] {
+            let error = DiskCache::open(&place, 1000, Box::new(|_| ())).err().unwrap().to_string();
+            assert!(error.contains("notes.txt"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("cache");
+        let (sender, heard) = std::sync::mpsc::channel();
+        let warn = Box::new(move |line: &str| sender.send(line.to_owned()).unwrap());
+        let mut cache = DiskCache::open(&place, 10_000, warn).unwrap();
+        assert_eq!(files(&place), Vec::<PathBuf>::new(), "the attempt leaves nothing");
+        fs::remove_dir(&place).unwrap();
+        put(&mut cache, &tokens(0, 20), vec![1; 100]);
+        put(&mut cache, &tokens(100, 20), vec![2; 100]);
+        let line = heard.recv().unwrap();
+        assert!(line.contains("cache cannot be written"), "{line}");
+        // The second write has failed, too, before the third one is tried.
+        while files_or_none(&place).is_empty() {
+            fs::create_dir_all(&place).unwrap();
+            put(&mut cache, &tokens(200, 20), vec![3; 100]);
+        }
+        drop(cache);
+        assert_eq!(heard.iter().count(), 0);
+    }
+
+    fn files_or_none(folder: &Path) -> Vec<PathBuf> {
+        fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
     }
 }

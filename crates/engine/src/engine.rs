@@ -1,5 +1,6 @@
 //! The handle of the engine thread.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -150,7 +151,17 @@ impl Engine {
 
     /// Replaces the sequence by a saved one and returns its tokens.
     pub fn restore(&self, sequence: u32, bytes: Vec<u8>) -> Result<Vec<u32>, EngineError> {
-        self.ask(|reply| Command::Restore(sequence, bytes, reply))
+        self.restore_with(sequence, bytes, Arc::from([]))
+    }
+
+    /// The same for a sequence that was saved when adapters counted like this ([`Request::adapters`]).
+    pub fn restore_with(
+        &self,
+        sequence: u32,
+        bytes: Vec<u8>,
+        adapters: Arc<[f32]>,
+    ) -> Result<Vec<u32>, EngineError> {
+        self.ask(|reply| Command::Restore(sequence, bytes, adapters, reply))
     }
 
     /// Empties the sequence.

@@ -1,5 +1,6 @@
 //! One request being served, and the slot that serves it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use puna_grammar::Constraint;
@@ -16,6 +17,8 @@ pub(crate) struct Slot {
     /// Tokens in the cache, in order of position.
     pub(crate) held: Vec<u32>,
     pub(crate) job: Option<Job>,
+    /// How strongly adapters counted for what it holds.
+    pub(crate) adapters: Arc<[f32]>,
     /// What it holds has been offered to the disk.
     pub(crate) filed: bool,
     /// How the text may go on after what is pending; checked by the next step.

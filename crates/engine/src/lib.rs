@@ -9,6 +9,7 @@
 //! caused them, and the others go on.
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod ahead;
 mod diffusion;
 mod disk;
@@ -30,7 +31,7 @@ pub use diffusion::{
     CanvasLogits, DiffusionError, DiffusionOptions, DiffusionOrder, DiffusionProgress, DiffusionSchedule,
     diffuse, diffuse_with,
 };
-pub use disk::DiskCache;
+pub use disk::{DiskCache, Warn};
 pub use embedding::{EmbeddingSender, normalize};
 pub use engine::{Aids, Engine, EngineOptions, EventSender};
 pub use error::EngineError;

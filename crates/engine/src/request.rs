@@ -45,6 +45,9 @@ pub struct Request {
     pub move_parts: usize,
     /// Tokens at the beginning that a context shift keeps; below 0 the whole prompt.
     pub keep: i32,
+    /// How strongly each adapter counts, where that can be changed: one number for each, or none. Requests that differ
+    /// in this share neither steps nor what was computed.
+    pub adapters: Arc<[f32]>,
 }
 
 impl Request {
@@ -63,6 +66,7 @@ impl Request {
             reuse: true,
             move_parts: 0,
             keep: 0,
+            adapters: Arc::from([]),
         }
     }
 

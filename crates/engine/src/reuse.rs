@@ -12,8 +12,9 @@ impl Worker {
         let idle = self.slots.iter().enumerate().filter(|(index, slot)| {
             slot.job.is_none() && request.sequence.is_none_or(|wanted| wanted as usize == *index)
         });
-        idle.max_by_key(|(_, slot)| {
-            let common = if request.reuse { common_prefix(&slot.held, &request.prompt) } else { 0 };
+        idle.max_by_key(|&(index, slot)| {
+            let reused = request.reuse && self.fits(index, &request.adapters);
+            let common = if reused { common_prefix(&slot.held, &request.prompt) } else { 0 };
             (common, u64::MAX - slot.used)
         })
         .map(|(index, _)| index)
@@ -21,6 +22,10 @@ impl Worker {
 
     pub(crate) fn begin(&mut self, index: usize, queued: Queued) {
         let Queued { id, mut request, mut events } = queued;
+        if let Err(error) = self.change(index, &request) {
+            events(Event::Failed(error));
+            return;
+        }
         if let Some(start) = self.model.decoder_start() {
             // The encoder reads the prompt; the decoder's text begins anew.
             self.clear(index);
@@ -120,7 +125,10 @@ impl Worker {
     }
 
     /// Saves what a slot holds in memory and on disk, because it is about to lose it. Without success it is lost.
-    fn keep(&mut self, index: usize) {
+    pub(crate) fn keep(&mut self, index: usize) {
+        if self.wear(index).is_err() {
+            return;
+        }
         let held = &self.slots[index].held;
         let disk = self.disk.as_mut().filter(|disk| disk.wants(held));
         let stored = self.store.wants(held);
@@ -147,8 +155,12 @@ impl Worker {
 
     /// Writes what a slot holds to the disk, so that it is there whenever the program ends.
     pub(crate) fn file(&mut self, index: usize, patient: bool) {
+        let worn = self.wear(index).is_ok();
         let slot = &mut self.slots[index];
         slot.filed = true;
+        if !worn {
+            return;
+        }
         if let Some(disk) = self.disk.as_mut().filter(|disk| disk.wants(&slot.held))
             && let Ok(bytes) = guarded(|| self.model.save(index as u32, &slot.held))
         {
@@ -170,6 +182,10 @@ impl Worker {
     fn fetch(&mut self, index: usize, prompt: &[u32], cached: usize, tokens: usize, bytes: &[u8]) -> usize {
         let own = self.slots[index].held.len();
         self.free_cells_beside(index, tokens.saturating_sub(own));
+        // Others may have been saved for that.
+        if self.wear(index).is_err() {
+            return cached.min(own);
+        }
         let sequence = index as u32;
         match guarded(|| self.model.restore(sequence, bytes)) {
             Ok(tokens) => self.slots[index].held = tokens,

@@ -56,6 +56,14 @@ pub trait Runner: Send {
     fn embed(&mut self, _: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, RuntimeError> {
         Err(RuntimeError::Purpose { purpose: "generating text" })
     }
+    /// How strongly each adapter counts, where that can be changed.
+    fn adapters(&self) -> Vec<f32> {
+        Vec::new()
+    }
+    /// Changes how strongly adapters count from the next batch on.
+    fn set_adapters(&mut self, _: &[f32]) -> Result<(), RuntimeError> {
+        Ok(())
+    }
     /// A number that tells saved sequences of this model from those of others.
     fn identity(&mut self) -> u64 {
         0
@@ -138,6 +146,14 @@ impl Runner for Model {
 
     fn shift(&mut self, sequence: u32, keep: u32, discard: u32) -> Result<(), RuntimeError> {
         Model::shift(self, sequence, keep, discard)
+    }
+
+    fn adapters(&self) -> Vec<f32> {
+        Model::adapters(self).to_vec()
+    }
+
+    fn set_adapters(&mut self, strengths: &[f32]) -> Result<(), RuntimeError> {
+        Model::set_adapters(self, strengths)
     }
 
     fn identity(&mut self) -> u64 {

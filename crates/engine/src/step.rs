@@ -34,7 +34,7 @@ impl Worker {
             }
         }
         self.guess();
-        let demands = self.demands();
+        let demands = self.alike(self.demands());
         let wanted: usize = demands.iter().map(|demand| demand.pending).sum();
         if wanted == 0 {
             return;
@@ -163,6 +163,9 @@ impl Worker {
     }
 
     fn run(&mut self, shares: &[Share]) -> Result<Outputs, EngineError> {
+        if let Some(first) = shares.first() {
+            self.wear(first.slot)?;
+        }
         let work = shares.iter().map(|share| {
             let slot = &self.slots[share.slot];
             let pending = slot.pending().iter().take(share.tokens);

@@ -8,6 +8,8 @@ use crate::worker::common_prefix;
 pub(crate) const SHORTEST: usize = 16;
 
 struct Entry {
+    /// How strongly adapters counted.
+    adapters: Arc<[f32]>,
     tokens: Vec<u32>,
     bytes: Arc<Vec<u8>>,
     /// Counts uses, to find the one not used for longest.
@@ -26,12 +28,19 @@ pub(crate) struct Store {
     size: usize,
     entries: Vec<Entry>,
     clock: u64,
+    /// How strongly adapters count for what is saved and looked for now.
+    adapters: Arc<[f32]>,
 }
 
 impl Store {
     /// Of so many bytes at most; 0 keeps nothing.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, size: 0, entries: Vec::new(), clock: 0 }
+        Self { limit, size: 0, entries: Vec::new(), clock: 0, adapters: Arc::from([]) }
+    }
+
+    /// From now on sequences are those for which adapters count like this.
+    pub(crate) fn serve(&mut self, adapters: Arc<[f32]>) {
+        self.adapters = adapters;
     }
 
     /// Whether saving a sequence with these tokens is worth it: it is long enough, and nothing that is here begins
@@ -39,17 +48,24 @@ impl Store {
     pub(crate) fn wants(&self, tokens: &[u32]) -> bool {
         self.limit > 0
             && tokens.len() >= SHORTEST
-            && !self.entries.iter().any(|entry| entry.tokens.starts_with(tokens))
+            && !self.own().any(|entry| entry.tokens.starts_with(tokens))
+    }
+
+    fn own(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| entry.adapters == self.adapters)
     }
 
     /// Keeps a sequence in place of those that it begins with. One that alone is more than the limit is not kept, and
     /// nothing makes room for it.
     pub(crate) fn put(&mut self, tokens: Vec<u32>, bytes: Arc<Vec<u8>>) {
-        let entry = Entry { tokens, bytes, used: self.clock + 1 };
+        let adapters = self.adapters.clone();
+        let entry = Entry { adapters, tokens, bytes, used: self.clock + 1 };
         if entry.size() > self.limit {
             return;
         }
-        self.entries.retain(|kept| !entry.tokens.starts_with(&kept.tokens));
+        let covered =
+            |kept: &Entry| kept.adapters == entry.adapters && entry.tokens.starts_with(&kept.tokens);
+        self.entries.retain(|kept| !covered(kept));
         self.clock += 1;
         self.entries.push(entry);
         self.size = self.entries.iter().map(Entry::size).sum();
@@ -64,7 +80,8 @@ impl Store {
     /// tokens, that of the shared ones, and its bytes.
     pub(crate) fn find(&mut self, prompt: &[u32], least: usize) -> Option<(usize, usize, Arc<Vec<u8>>)> {
         let common = |entry: &Entry| common_prefix(&entry.tokens, prompt);
-        let best = self.entries.iter_mut().max_by_key(|entry| common(entry))?;
+        let own = self.entries.iter_mut().filter(|entry| entry.adapters == self.adapters);
+        let best = own.max_by_key(|entry| common(entry))?;
         let shared = common(best);
         if shared <= least.max(SHORTEST - 1) {
             return None;
@@ -112,6 +129,14 @@ mod tests {
         assert_eq!((store.size, store.entries.len()), (240, 2));
         store.put(tokens(500, 20), Arc::new(vec![0; 1000]));
         assert_eq!((store.size, store.entries.len()), (240, 2), "what cannot be kept throws nothing out");
+        // With other adapters nothing of that is there, and nothing is thrown out as covered.
+        store.serve(Arc::from([0.5]));
+        assert_eq!(store.find(&tokens(0, 30), 0), None);
+        assert!(store.wants(&tokens(0, 20)));
+        store.put(tokens(0, 12), Arc::new(vec![0; 10]));
+        assert_eq!(store.entries.len(), 3);
+        store.serve(Arc::from([]));
+        assert!(store.find(&tokens(0, 30), 0).is_some());
         store.clear();
         assert_eq!((store.size, store.entries.len()), (0, 0));
         assert!(!Store::new(0).wants(&tokens(0, 20)));

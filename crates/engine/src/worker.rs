@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::time::{Duration, Instant};
 
 use crate::ahead::Ahead;
 use crate::embedding::{EmbeddingSender, Embeddings};
@@ -13,6 +15,9 @@ use crate::{
     Aids, DiskCache, EngineError, EngineOptions, Event, EventSender, FinishReason, Request, RequestId, Runner,
 };
 
+/// For so long commands are obeyed between two steps, at least one. Cancellations take far less.
+const LISTENING: Duration = Duration::from_millis(5);
+
 type Reply<T> = Sender<Result<T, EngineError>>;
 
 pub(crate) enum Command {
@@ -20,7 +25,7 @@ pub(crate) enum Command {
     Cancel(RequestId),
     Embed(Vec<Vec<u32>>, EmbeddingSender),
     Save(u32, Reply<Vec<u8>>),
-    Restore(u32, Vec<u8>, Reply<Vec<u32>>),
+    Restore(u32, Vec<u8>, Arc<[f32]>, Reply<Vec<u32>>),
     Clear(u32, Reply<()>),
     Held(u32, Reply<Vec<u32>>),
     Stop,
@@ -44,6 +49,8 @@ pub(crate) struct Worker {
     pub(crate) clock: u64,
     pub(crate) ahead: Ahead,
     pub(crate) speculation: Speculation,
+    /// How strongly adapters count in the model now.
+    pub(crate) worn: Arc<[f32]>,
 }
 
 /// Runs something of the model; a panic becomes an error.
@@ -64,10 +71,15 @@ impl Worker {
         if let Some(disk) = &mut disk {
             disk.serve_model(model.identity());
         }
-        let slots: Vec<Slot> = (0..model.sequences()).map(|_| Slot::default()).collect();
+        let worn: Arc<[f32]> = model.adapters().into();
+        let slot = |_| Slot { adapters: worn.clone(), ..Slot::default() };
+        let slots: Vec<Slot> = (0..model.sequences()).map(slot).collect();
+        let mut store = Store::new(options.store_bytes);
+        store.serve(worn.clone());
         Self {
+            worn,
             speculation: Speculation::new(aids.proposers, slots.len()),
-            store: Store::new(options.store_bytes),
+            store,
             disk,
             model,
             options,
@@ -81,19 +93,10 @@ impl Worker {
 
     /// Serves until told to stop or until the handle is gone.
     pub(crate) fn serve(mut self, commands: &Receiver<Command>) {
-        loop {
-            let idle = self.slots.iter().all(|slot| slot.job.is_none()) && self.embeddings.is_empty();
-            let unfiled = if idle { self.unfiled() } else { None };
-            let command = if idle && unfiled.is_none() {
-                commands.recv().map_err(|_| TryRecvError::Disconnected)
-            } else {
-                commands.try_recv()
-            };
-            match (command, unfiled) {
-                (Ok(Command::Stop) | Err(TryRecvError::Disconnected), _) => break,
-                (Ok(command), _) => self.obey(command),
-                (Err(TryRecvError::Empty), Some(slot)) => self.file(slot, false),
-                (Err(TryRecvError::Empty), None) => self.step(),
+        while self.listen(commands) {
+            match self.unfiled().filter(|_| self.is_idle()) {
+                Some(slot) => self.file(slot, false),
+                None => self.step(),
             }
             self.assign();
         }
@@ -109,6 +112,31 @@ impl Worker {
             (queued.events)(Event::Failed(EngineError::Stopped));
         }
         self.embeddings.stop();
+    }
+
+    fn is_idle(&self) -> bool {
+        self.slots.iter().all(|slot| slot.job.is_none()) && self.embeddings.is_empty()
+    }
+
+    /// Does what it was told; waits for something if there is nothing else to do. Only for a while: however much comes,
+    /// steps go on. False if this is the end.
+    fn listen(&mut self, commands: &Receiver<Command>) -> bool {
+        let mut begun = None;
+        while begun.is_none_or(|begun: Instant| begun.elapsed() < LISTENING) {
+            let wait = self.is_idle() && self.unfiled().is_none();
+            let command = match wait {
+                true => commands.recv().map_err(|_| TryRecvError::Disconnected),
+                false => commands.try_recv(),
+            };
+            begun.get_or_insert_with(Instant::now);
+            match command {
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Ok(command) => self.obey(command),
+                Err(TryRecvError::Empty) => break,
+            }
+            self.assign();
+        }
+        true
     }
 
     fn obey(&mut self, command: Command) {
@@ -131,8 +159,8 @@ impl Worker {
             Command::Save(sequence, reply) => {
                 let _ = reply.send(self.save(sequence));
             }
-            Command::Restore(sequence, bytes, reply) => {
-                let _ = reply.send(self.restore(sequence, &bytes));
+            Command::Restore(sequence, bytes, adapters, reply) => {
+                let _ = reply.send(self.restore(sequence, &bytes, adapters));
             }
             Command::Clear(sequence, reply) => {
                 let _ = reply.send(self.idle(sequence).map(|slot| self.clear(slot)));
@@ -174,15 +202,24 @@ impl Worker {
 
     fn save(&mut self, sequence: u32) -> Result<Vec<u8>, EngineError> {
         let slot = self.idle(sequence)?;
+        self.wear(slot)?;
         guarded(|| self.model.save(sequence, &self.slots[slot].held))
     }
 
-    fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, EngineError> {
+    fn restore(
+        &mut self,
+        sequence: u32,
+        bytes: &[u8],
+        adapters: Arc<[f32]>,
+    ) -> Result<Vec<u32>, EngineError> {
         let slot = self.idle(sequence)?;
+        let adapters = if adapters.is_empty() { self.slots[slot].adapters.clone() } else { adapters };
+        self.wear_these(adapters.clone())?;
         let result = guarded(|| self.model.restore(sequence, bytes));
         match &result {
             Ok(tokens) => {
                 self.slots[slot].held.clone_from(tokens);
+                self.slots[slot].adapters = adapters;
                 self.slots[slot].filed = false;
             }
             Err(EngineError::Panic { .. }) => self.clear(slot),

@@ -3,7 +3,7 @@
 mod arithmetic;
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use arithmetic::*;
@@ -292,6 +292,30 @@ fn a_request_nobody_listens_to_is_cancelled() {
     let start = Instant::now();
     assert_eq!(run(&engine, greedy(&PROMPT, 3)).tokens, expected(&PROMPT, 3));
     assert!(start.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn steps_go_on_however_much_is_asked_beside_them() {
+    let model = Arithmetic { delay: Duration::from_millis(5), ..Arithmetic::new(1000, 1) };
+    let log = model.log.clone();
+    let engine = engine(model);
+    let (_, events) = engine.submit(greedy(&PROMPT, 100));
+    // Each is refused, and that takes longer than a step.
+    let steps: Arc<Mutex<Vec<usize>>> = Arc::default();
+    for _ in 0..20 {
+        let (steps, log) = (steps.clone(), log.clone());
+        engine.embed_to(
+            vec![vec![1]],
+            Box::new(move |result| {
+                assert!(result.is_err());
+                std::thread::sleep(Duration::from_millis(10));
+                steps.lock().unwrap().push(log.lock().unwrap().len());
+            }),
+        );
+    }
+    assert_eq!(collect(events).tokens, expected(&PROMPT, 100));
+    let steps = steps.lock().unwrap();
+    assert!(steps.len() == 20 && steps.windows(2).skip(1).all(|pair| pair[0] < pair[1]), "{steps:?}");
 }
 
 #[test]

@@ -91,7 +91,8 @@ fn a_panic_empties_the_store() {
 /// With a folder and nothing in memory.
 fn with_folder(model: Arithmetic, folder: &Path, limit: u64) -> Engine {
     let options = EngineOptions { step_tokens: 16, ..EngineOptions::default() };
-    let aids = Aids { disk: Some(DiskCache::open(folder, limit).expect("a folder")), ..Aids::default() };
+    let disk = DiskCache::open(folder, limit, Box::new(|_| ())).expect("a folder");
+    let aids = Aids { disk: Some(disk), ..Aids::default() };
     Engine::start_with(model, options, aids).expect("starts")
 }
 

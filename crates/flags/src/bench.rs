@@ -3,7 +3,7 @@
 use crate::config::ISA_LEVELS;
 use crate::flag::{Action, Flag, Group, ToolSet};
 use crate::table::{CACHE_TYPES, MOST_THREADS, SPLITS, device_list, override_list, share_list};
-use crate::values::{Toggle, at_least, boolean, choice, filled, integer, integers, toggle};
+use crate::values::{Toggle, Whole, at_least, boolean, choice, filled, integer, integers, toggle};
 
 /// Most values that one list may have, and most tests in one run.
 const MOST: usize = 100_000;
@@ -246,7 +246,7 @@ impl Bench {
 }
 
 /// Whole numbers and ranges `FIRST-LAST[+STEP|*FACTOR]`, separated by commas.
-fn ranges<T: TryFrom<i128>>(value: &str) -> Result<Vec<T>, String> {
+fn ranges<T: Whole>(value: &str) -> Result<Vec<T>, String> {
     let mut all = Vec::new();
     for item in value.split(',') {
         // A leading minus is a sign, not a range.
@@ -478,8 +478,8 @@ static LISTS: &[Flag<Bench>] = &[
         words(v, &["on", "off", "auto"])
     })
     .inert("a memory map is always read on demand"),
-    fixed!("--repack", "0|1", "Convert weights to the kernels' layout; 1 if absent", lists.repack, booleans)
-        .inert("kernels read no other layout"),
+    fixed!("--repack", "0|1", "Convert weights to the layout that kernels read", lists.repack, booleans)
+        .inert("they always are"),
     list!(
         "-ngl --n-gpu-layers --gpu-layers",
         "N",

@@ -639,6 +639,8 @@ pub struct Server {
     pub sleep: Option<u32>,
     /// A router started this server.
     pub routed: bool,
+    /// Adapters do not count at first.
+    pub adapters_off: bool,
 }
 
 impl Default for Server {
@@ -681,6 +683,7 @@ impl Default for Server {
             models_autoload: true,
             sleep: None,
             routed: false,
+            adapters_off: false,
         }
     }
 }

@@ -47,6 +47,14 @@ pub enum UsageError {
         /// The value.
         value: String,
     },
+    /// A flag that does nothing without another.
+    #[error("{flag} needs {}", either(.needs))]
+    Alone {
+        /// Its name.
+        flag: String,
+        /// Flags of which one is needed.
+        needs: Vec<String>,
+    },
     /// A flag whose effect nobody has built.
     #[error("{flag} is not supported yet")]
     NotYet {
@@ -86,6 +94,11 @@ pub enum UsageError {
     /// Anything else that the parser refuses.
     #[error("{0}")]
     Other(String),
+}
+
+/// Flags of which one is meant.
+pub(crate) fn either(flags: &[String]) -> String {
+    flags.join(" or ")
 }
 
 fn hint(suggestion: &Option<String>) -> String {

@@ -58,6 +58,8 @@ pub struct Flag<C: 'static> {
     pub help: &'static str,
     /// Why the flag is accepted without having an effect, if so.
     pub inert: Option<&'static str>,
+    /// Names of flags without one of which this one does nothing; none if it stands alone.
+    pub needs: &'static [&'static str],
     /// The tools that know the flag.
     pub tools: ToolSet,
     /// Value and setter.
@@ -67,7 +69,7 @@ pub struct Flag<C: 'static> {
 impl<C> Flag<C> {
     const fn new(spellings: &'static str, help: &'static str, kind: Kind<C>) -> Self {
         let tools = ToolSet::ALL;
-        Self { spellings, negative: "", env: None, default: None, help, inert: None, tools, kind }
+        Self { spellings, negative: "", env: None, default: None, help, inert: None, needs: &[], tools, kind }
     }
 
     /// A flag without a value.
@@ -134,6 +136,11 @@ impl<C> Flag<C> {
     /// Accepted without effect, for this reason.
     pub const fn inert(self, reason: &'static str) -> Self {
         Self { inert: Some(reason), ..self }
+    }
+
+    /// Of no use without one of these flags: an error then, or a warning if it comes from the environment.
+    pub const fn needs(self, names: &'static [&'static str]) -> Self {
+        Self { needs: names, ..self }
     }
 
     /// Known to these tools only.

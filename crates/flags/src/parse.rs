@@ -4,7 +4,7 @@
 //! neither long names after one dash (`-ngl`) nor values that look like flags; `clap` then checks them, and the
 //! setters are called in the order of the command line.
 
-use crate::error::UsageError;
+use crate::error::{UsageError, either};
 use crate::flag::{Action, Flag, Kind};
 use crate::spec::{POSITIONAL, Spec};
 use crate::suggest::closest;
@@ -66,8 +66,10 @@ impl<C> Spec<C> {
         }
 
         let mut warnings = Vec::new();
+        let mut variables = BTreeSet::new();
         for flag in self.flags() {
             let Some((variable, value)) = variable_of(flag, environment) else { continue };
+            variables.insert(flag.name());
             let value =
                 value.into_string().map_err(|_| UsageError::NotUtf8Variable { name: variable.clone() })?;
             if given.contains(flag.name()) {
@@ -75,6 +77,18 @@ impl<C> Spec<C> {
             } else {
                 apply_variable(&mut config, flag, &variable, &value)?;
             }
+        }
+        for flag in self.flags().filter(|flag| !flag.needs.is_empty()) {
+            let there = |name: &&str| given.contains(name) || variables.contains(name);
+            if !there(&flag.name()) || flag.needs.iter().any(|name| there(name)) {
+                continue;
+            }
+            let needs: Vec<String> = flag.needs.iter().map(|name| format!("--{name}")).collect();
+            if given.contains(flag.name()) {
+                return Err(UsageError::Alone { flag: format!("--{}", flag.name()), needs });
+            }
+            let variable = flag.env.unwrap_or_default();
+            warnings.push(format!("environment variable {variable} does nothing without {}", either(&needs)));
         }
         calls.sort_by_key(|(index, ..)| *index);
         for (_, flag, positive, value) in calls {

@@ -125,6 +125,10 @@ fn describe<C>(flag: &Flag<C>) -> String {
             text.push_str(&format!(" [{label}: {items}]"));
         }
     }
+    if !flag.needs.is_empty() {
+        let needs: Vec<String> = flag.needs.iter().map(|name| format!("--{name}")).collect();
+        text.push_str(&format!(" [with: {}]", needs.join(" or ")));
+    }
     for (label, item) in [("default", flag.default), ("env", flag.env)] {
         if let Some(item) = item {
             text.push_str(&format!(" [{label}: {item}]"));

@@ -37,21 +37,44 @@ pub(crate) fn toggle(value: &str) -> Result<Toggle, String> {
     }
 }
 
+/// A type of whole numbers and what it can hold.
+pub(crate) trait Whole: TryFrom<i128> {
+    const LEAST: i128;
+    const MOST: i128;
+    fn wide(self) -> i128;
+}
+
+macro_rules! whole {
+    ($($type:ty)*) => {
+        $(impl Whole for $type {
+            const LEAST: i128 = <$type>::MIN as i128;
+            const MOST: i128 = <$type>::MAX as i128;
+            fn wide(self) -> i128 {
+                self as i128
+            }
+        })*
+    };
+}
+
+whole!(u8 u16 u32 u64 usize i32 i64);
+
 /// A whole number that fits the type of the field.
-pub(crate) fn integer<T: TryFrom<i128>>(value: &str) -> Result<T, String> {
-    let number = i128::from_str(value.trim()).map_err(|_| "expected a whole number".to_owned())?;
-    T::try_from(number).map_err(|_| "the number is out of range".into())
+pub(crate) fn integer<T: Whole>(value: &str) -> Result<T, String> {
+    within(value, T::LEAST)
 }
 
 /// A whole number of at least `least`.
-pub(crate) fn at_least<T: TryFrom<i128> + PartialOrd + std::fmt::Display>(
-    value: &str,
-    least: T,
-) -> Result<T, String> {
-    match integer::<T>(value) {
-        Ok(number) if number < least => Err(format!("expected a whole number of at least {least}")),
-        other => other,
-    }
+pub(crate) fn at_least<T: Whole>(value: &str, least: T) -> Result<T, String> {
+    within(value, least.wide())
+}
+
+fn within<T: Whole>(value: &str, least: i128) -> Result<T, String> {
+    let number = i128::from_str(value.trim()).map_err(|_| "expected a whole number".to_owned())?;
+    let fits = T::try_from(number).ok().filter(|_| number >= least);
+    fits.ok_or_else(|| match number < least {
+        true => format!("expected a whole number of at least {least}"),
+        false => format!("expected a whole number of at most {}", T::MOST),
+    })
 }
 
 /// A finite number.
@@ -102,7 +125,7 @@ pub(crate) fn filled(value: &str) -> Result<String, String> {
 }
 
 /// A comma list of whole numbers.
-pub(crate) fn integers<T: TryFrom<i128>>(value: &str) -> Result<Vec<T>, String> {
+pub(crate) fn integers<T: Whole>(value: &str) -> Result<Vec<T>, String> {
     value
         .split(',')
         .map(|item| integer(item).map_err(|_| "expected whole numbers separated by commas".into()))
@@ -142,8 +165,15 @@ mod tests {
     fn numbers_say_what_they_expect() {
         assert_eq!(integer::<u32>("12"), Ok(12));
         assert_eq!(integer::<i32>("-1"), Ok(-1));
-        assert_eq!(integer::<u32>("-1"), Err("the number is out of range".into()));
-        assert_eq!(integer::<u32>("99999999999999999999"), Err("the number is out of range".into()));
+        assert_eq!(integer::<u32>("-1"), Err("expected a whole number of at least 0".into()));
+        assert_eq!(
+            integer::<i32>("-99999999999"),
+            Err("expected a whole number of at least -2147483648".into())
+        );
+        assert_eq!(
+            integer::<u32>("99999999999999999999"),
+            Err("expected a whole number of at most 4294967295".into())
+        );
         assert_eq!(integer::<u32>("1.5"), Err("expected a whole number".into()));
         assert_eq!(number("nan"), Err("expected a number".into()));
         assert_eq!(positive("0"), Err("expected a number above 0".into()));

@@ -120,7 +120,7 @@ fn errors_name_flag_value_and_remedy() {
         (&["-c"], "-c needs a value: N"),
         (&["-m", "-c", "5"], "-m needs a value: FILE"),
         (&["-c", "x"], "--ctx-size cannot be \"x\": expected a whole number"),
-        (&["-c", "-5"], "--ctx-size cannot be \"-5\": the number is out of range"),
+        (&["-c", "-5"], "--ctx-size cannot be \"-5\": expected a whole number of at least 0"),
         (&["--top-p", "2"], "--top-p cannot be \"2\": expected 0 to 1"),
         (&["--mlock=1"], "--mlock takes no value, but was given \"1\""),
         (&["--mmproj", "x"], "--mmproj is not supported yet"),
@@ -134,6 +134,54 @@ fn errors_name_flag_value_and_remedy() {
         (&["-ngl", "some"], "--gpu-layers cannot be \"some\": expected a number, auto or all"),
     ] {
         assert_eq!(refuse(line), expected, "{line:?}");
+    }
+}
+
+#[test]
+fn flags_that_do_nothing_alone_are_refused() {
+    const SERVE: Spec<Config> = Spec { name: "serve", tool: ToolSet::SERVE, ..CLI };
+    let serve = |line: &[&str], environment: &[(&str, &str)]| {
+        parse_with(&SERVE, line, environment).map(|(_, warnings)| warnings).map_err(|error| error.to_string())
+    };
+    for (line, error) in [
+        (&["--cache-disk-size", "5"][..], "--cache-disk-size needs --cache-disk"),
+        (&["-m", "x", "--models-max", "2"], "--models-max needs --models-dir or --models-preset"),
+        (&["--no-models-autoload"], "--models-autoload needs --models-dir or --models-preset"),
+        (&["--audit-prompts"], "--audit-prompts needs --audit-log"),
+        (&["--ssl-key-file", "x"], "--ssl-key-file needs --ssl-cert-file"),
+        (&["--ssl-cert-file", "x"], "--ssl-cert-file needs --ssl-key-file"),
+        (&["--lora-init-without-apply"], "--lora-init-without-apply needs --lora or --lora-scaled"),
+    ] {
+        assert_eq!(serve(line, &[]), Err(error.to_owned()), "{line:?}");
+    }
+    for line in [
+        &["--cache-disk-size", "5", "--cache-disk", "x"][..],
+        &["--models-preset", "x", "--models-max", "2"],
+        &["--lora-scaled", "a:1", "--lora-init-without-apply"],
+    ] {
+        assert_eq!(serve(line, &[]), Ok(Vec::new()), "{line:?}");
+    }
+    // The environment is not written for one command.
+    let warning =
+        "environment variable LLAMA_ARG_MODELS_MAX does nothing without --models-dir or --models-preset";
+    assert_eq!(serve(&["-m", "x"], &[("LLAMA_ARG_MODELS_MAX", "2")]), Ok(vec![warning.to_owned()]));
+    let both = [("LLAMA_ARG_MODELS_MAX", "2"), ("LLAMA_ARG_MODELS_DIR", "x")];
+    assert_eq!(serve(&[], &both), Ok(Vec::new()));
+    assert_eq!(serve(&["--models-max", "2"], &both[1..]), Ok(Vec::new()));
+}
+
+#[test]
+fn numbers_out_of_range_are_told_the_range() {
+    const SERVE: Spec<Config> = Spec { name: "serve", tool: ToolSet::SERVE, ..CLI };
+    for (line, part) in [
+        (&["--sleep-idle-seconds", "-5"][..], "expected -1 or a whole number of at least 1"),
+        (&["-np", "0"], "expected -1 or a whole number of at least 1"),
+        (&["--port", "70000"], "expected a whole number of at most 65535"),
+        (&["--timeout", "-1"], "expected a whole number of at least 1"),
+        (&["-cram", "-2"], "expected a whole number of at least -1"),
+    ] {
+        let error = parse_with(&SERVE, line, &[]).unwrap_err().to_string();
+        assert!(error.ends_with(part), "{error}");
     }
 }
 

@@ -27,6 +27,16 @@ fn every_spelling_means_one_flag() {
 }
 
 #[test]
+fn what_flags_need_is_there() {
+    for flag in rows(FLAGS) {
+        for name in flag.needs {
+            let needed = rows(FLAGS).find(|other| other.name() == *name && other.tools.has(flag.tools));
+            assert!(needed.is_some(), "{} needs {name}", flag.spellings);
+        }
+    }
+}
+
+#[test]
 fn shown_defaults_are_the_real_ones() {
     for flag in rows(FLAGS) {
         let Some(default) = flag.default else { continue };

@@ -53,6 +53,8 @@ pub struct Step {
     pub encoder_positions: Vec<i32>,
     /// One entry per cache group of the graph, in the order of `Graph::groups`.
     pub groups: Vec<GroupStep>,
+    /// How strongly each adapter counts, where adapters can be switched.
+    pub adapters: Vec<f32>,
 }
 
 impl GroupStep {

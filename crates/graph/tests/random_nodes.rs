@@ -183,6 +183,7 @@ fn operation(name: &str, random: &mut Random, states: usize) -> Op {
                 .collect();
             NgramRows { state, multipliers, heads, end: random.small() }.into()
         }
+        "AdapterScale" => AdapterScale { adapter: random.small(), factor: float }.into(),
         "ChooseByTable" => ChooseByTable { experts: random.small() }.into(),
         "AddRow" => AddRow { row: random.small() }.into(),
         "MeanRows" => MeanRows.into(),

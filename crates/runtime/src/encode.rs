@@ -55,8 +55,13 @@ impl Model {
                 }
             });
         }
-        let step =
-            Step { groups, encoder_tokens: tokens.to_vec(), encoder_positions: positions, ..Step::default() };
+        let step = Step {
+            groups,
+            encoder_tokens: tokens.to_vec(),
+            encoder_positions: positions,
+            adapters: self.adapters.clone(),
+            ..Step::default()
+        };
         self.run_step(&step).map(drop)
     }
 }

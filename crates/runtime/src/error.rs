@@ -37,6 +37,16 @@ pub enum RuntimeError {
         /// Numbers that its tokens need; 0 if the model takes none.
         expected: usize,
     },
+    /// Factors of adapters that do not fit the model.
+    #[error(
+        "{found} factors were given, not all of them finite or not one for each of the {expected} adapters that can be switched"
+    )]
+    Adapters {
+        /// Factors given.
+        found: usize,
+        /// Adapters that the model has and that can be switched.
+        expected: usize,
+    },
     /// Loading was stopped by the caller.
     #[error("loading was cancelled")]
     Cancelled,

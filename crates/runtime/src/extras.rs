@@ -103,9 +103,14 @@ impl Adapter {
 
     /// What the product of `A` and `B` is multiplied by: the factor it was opened with times `alpha / rank`.
     pub fn factor(&self, up: &TensorInfo) -> Result<f32, RuntimeError> {
+        Ok(self.scale * self.own_factor(up)?)
+    }
+
+    /// The file's own factor, `alpha / rank`.
+    fn own_factor(&self, up: &TensorInfo) -> Result<f32, RuntimeError> {
         let alpha = self.file.metadata.f32_or("adapter.lora.alpha", 0.0)?;
         let rank = up.shape.last().copied().unwrap_or(1).max(1) as f32;
-        Ok(if alpha == 0.0 { self.scale } else { self.scale * alpha / rank })
+        Ok(if alpha == 0.0 { 1.0 } else { alpha / rank })
     }
 
     /// Refuses an adapter of another architecture.
@@ -124,6 +129,8 @@ impl Adapter {
 pub struct Extras {
     /// Adapters, all at once.
     pub adapters: Vec<Adapter>,
+    /// How strongly each counts can be changed while the model runs ([`crate::Model::set_adapters`]).
+    pub switchable: bool,
     /// Vectors that are added to what layers hand on.
     pub directions: BTreeMap<u32, Vec<f32>>,
 }
@@ -168,6 +175,11 @@ impl Extras {
         if found { Ok(()) } else { Err(wrong("it has no directions".into())) }
     }
 
+    /// How strongly each adapter counts at first, if that can be changed.
+    pub(crate) fn strengths(&self) -> Vec<f32> {
+        self.adapters.iter().filter(|_| self.switchable).map(Adapter::scale).collect()
+    }
+
     /// Adds everything to a graph; the weights are then found in what is returned.
     pub(crate) fn add_to(&self, graph: &mut Graph, architecture: &str) -> Result<Added, RuntimeError> {
         let mut added = Added::default();
@@ -185,8 +197,11 @@ impl Extras {
                     })
                 };
                 let (down, up) = (declare(&pair.down)?, declare(&pair.up)?);
-                let scale = adapter.factor(&pair.up)?;
-                changes.push(LowRank { weight: pair.weight.clone(), down, up, scale });
+                let (scale, number) = match self.switchable {
+                    true => (adapter.own_factor(&pair.up)?, u32::try_from(number).ok()),
+                    false => (adapter.factor(&pair.up)?, None),
+                };
+                changes.push(LowRank { weight: pair.weight.clone(), down, up, scale, adapter: number });
                 origins.push(adapter);
             }
         }

@@ -63,7 +63,8 @@ impl Model {
             plan = Plan { choices: plan.choices, ..again };
         }
         let weights = Arc::new(FileWeights::new(file.clone(), &graph, added));
-        Self::assemble_as(graph, weights, information, backends, plan, &options, progress)
+        let model = Self::assemble_as(graph, weights, information, backends, plan, &options, progress)?;
+        Ok(Model { adapters: extras.strengths(), ..model })
     }
 
     /// Loads a graph whose weights come from anywhere. `context` and `vocabulary` of the information are filled
@@ -138,6 +139,7 @@ impl Model {
             cell_bytes,
             texts,
             fingerprint: None,
+            adapters: Vec::new(),
             observer: None,
         })
     }

@@ -34,6 +34,8 @@ pub struct Model {
     pub(crate) texts: Texts,
     /// Made when first needed, since it reads a little of every weight.
     pub(crate) fingerprint: Option<u64>,
+    /// How strongly each adapter counts, where that can be changed.
+    pub(crate) adapters: Vec<f32>,
     /// Who looks at the watched values after each step.
     pub(crate) observer: Option<Observer>,
 }
@@ -81,6 +83,24 @@ impl Model {
             }
         }
         Ok(outputs)
+    }
+
+    /// How strongly each adapter counts, if the model was loaded with adapters that can be switched
+    /// ([`crate::Extras::switchable`]); otherwise nothing.
+    pub fn adapters(&self) -> &[f32] {
+        &self.adapters
+    }
+
+    /// Changes how strongly each adapter counts from the next step on. What sequences hold was computed with the old
+    /// strengths: only a sequence that is cleared is wholly of the new ones. Saved sequences fit the strengths that
+    /// they were saved with.
+    pub fn set_adapters(&mut self, strengths: &[f32]) -> Result<(), RuntimeError> {
+        let (found, expected) = (strengths.len(), self.adapters.len());
+        if found != expected || strengths.iter().any(|strength| !strength.is_finite()) {
+            return Err(RuntimeError::Adapters { found, expected });
+        }
+        self.adapters = strengths.to_vec();
+        Ok(())
     }
 
     /// Hands the values that [`Model::load_with`] was told to watch to `observer` after each step.
@@ -214,7 +234,8 @@ impl Model {
         let positions: Vec<i32> = rows.iter().map(|(_, position)| *position).collect();
         let groups = self.place(&pieces, &positions, &sequences)?;
         let long_texts = self.texts.of_pieces(&pieces);
-        let step = Step { tokens, positions, output_rows, groups, sequences, long_texts, ..step };
+        let adapters = self.adapters.clone();
+        let step = Step { tokens, positions, output_rows, groups, sequences, long_texts, adapters, ..step };
         let mut boundary = self.run_step(&step)?;
         if let Some(observer) = &mut self.observer {
             observer(&boundary.values);

@@ -17,8 +17,8 @@ const VERSION: u32 = 2;
 /// Bytes before those that the checksum covers.
 const PREFIX: usize = 8 + 4 + 8 + 8;
 
-/// Identifies a model: its graph with all attributes, names and formats, and the first bytes of every weight, so
-/// that two trainings of one architecture differ.
+/// Identifies a model: its graph with all attributes, names and formats, and the first bytes of every weight, so that
+/// two trainings of one architecture differ.
 fn fingerprint(graph: &Graph, weights: &dyn WeightSource) -> u64 {
     let mut hash = Checksum::default();
     hash.add(graph.to_string().as_bytes());
@@ -147,7 +147,8 @@ impl Model {
         if tokens.len() != length as usize {
             return Err(RuntimeError::TokenCount { sequence, tokens: tokens.len(), length });
         }
-        let mut bytes = Vec::new();
+        // What comes first is known last.
+        let mut bytes = vec![0; PREFIX];
         bytes.extend(self.fingerprint().to_le_bytes());
         let architecture = self.information.architecture.as_bytes();
         bytes.extend((architecture.len() as u32).to_le_bytes());
@@ -167,7 +168,13 @@ impl Model {
             cells.push(held.into_iter().map(|(_, cell)| cell).collect());
         }
         bytes.extend((self.graph.states.len() as u32).to_le_bytes());
-        for (state, group) in self.state_groups().into_iter().enumerate() {
+        let groups = self.state_groups();
+        let size = |(state, group): (usize, &usize)| {
+            8 + cells.get(*group).map_or(0, |cells| cells.len() * self.cell_bytes[state])
+        };
+        // Nearly all of it; whoever keeps many has no room to spare for what growing leaves over.
+        bytes.reserve_exact(groups.iter().enumerate().map(size).sum());
+        for (state, group) in groups.into_iter().enumerate() {
             let state = StateId(state as u32);
             // Nothing is kept of what serves a step alone.
             let contents = match (cells.get(group), self.states_of(state)) {
@@ -177,14 +184,13 @@ impl Model {
             bytes.extend((contents.len() as u64).to_le_bytes());
             bytes.extend(contents);
         }
-        let checksum = Checksum::of(&bytes);
-        let mut saved = Vec::with_capacity(PREFIX + bytes.len());
-        saved.extend(MAGIC);
-        saved.extend(VERSION.to_le_bytes());
-        saved.extend(((PREFIX + bytes.len()) as u64).to_le_bytes());
-        saved.extend(checksum.to_le_bytes());
-        saved.append(&mut bytes);
-        Ok(saved)
+        let mut prefix = Vec::with_capacity(PREFIX);
+        prefix.extend(MAGIC);
+        prefix.extend(VERSION.to_le_bytes());
+        prefix.extend((bytes.len() as u64).to_le_bytes());
+        prefix.extend(Checksum::of(&bytes[PREFIX..]).to_le_bytes());
+        bytes[..PREFIX].copy_from_slice(&prefix);
+        Ok(bytes)
     }
 
     /// Replaces the sequence by a saved one and returns the tokens saved with it. Bytes that do not fit in any
@@ -291,8 +297,17 @@ impl Model {
         hash.value()
     }
 
+    /// Identifies the model as it computes now: with how strongly its adapters count.
     fn fingerprint(&mut self) -> u64 {
-        *self.fingerprint.get_or_insert_with(|| fingerprint(&self.graph, self.weights.as_ref()))
+        let own = *self.fingerprint.get_or_insert_with(|| fingerprint(&self.graph, self.weights.as_ref()));
+        if self.adapters.is_empty() {
+            return own;
+        }
+        let mut hash = Checksum::default();
+        hash.add(&own.to_le_bytes());
+        // Both zeros count as one.
+        self.adapters.iter().for_each(|strength| hash.add(&(strength + 0.0).to_le_bytes()));
+        hash.value()
     }
 
     fn formats(&self) -> [u32; 2] {

@@ -1,7 +1,7 @@
 //! What all requests share: options, keys and the log; of a model its queue's length, counters, and what each slot does.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
@@ -49,6 +49,8 @@ pub struct App {
     pub grammars: Grammars,
     /// How the model writes reasoning and calls.
     pub speech: Speech,
+    /// How strongly each adapter counts for requests that say nothing else; none if that cannot be changed.
+    strengths: RwLock<Arc<[f32]>>,
     open: Arc<AtomicUsize>,
 }
 
@@ -60,15 +62,27 @@ impl App {
         if let Some(reports) = &front.options.routed {
             served.engine.tell(reports.clone());
         }
+        let scales = served.adapters.iter().filter(|_| served.switchable).map(|adapter| adapter.scale);
         Self {
             front,
             speech,
+            strengths: RwLock::new(scales.collect()),
             served,
             metrics: Arc::default(),
             slots: Arc::new(slots),
             grammars: Grammars::default(),
             open: Arc::default(),
         }
+    }
+
+    /// How strongly each adapter counts for requests that say nothing else; none if that cannot be changed.
+    pub fn strengths(&self) -> Arc<[f32]> {
+        self.strengths.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes that for requests to come.
+    pub fn set_strengths(&self, strengths: Arc<[f32]>) {
+        *self.strengths.write().unwrap_or_else(PoisonError::into_inner) = strengths;
     }
 
     /// Number of slots.

@@ -34,7 +34,7 @@ pub struct Audit {
     lines: Mutex<Option<Sender<String>>>,
     waiting: Arc<AtomicUsize>,
     ending: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Audit {
@@ -55,7 +55,7 @@ impl Audit {
             .name("audit".into())
             .spawn(move || writer.serve(&lines))
             .map_err(|reason| ServerError::Runtime { reason })?;
-        let (prompts, thread) = (options.prompts, Some(thread));
+        let (prompts, thread) = (options.prompts, Mutex::new(Some(thread)));
         Ok(Self { rules, prompts, lines: Mutex::new(Some(sender)), waiting, ending, thread })
     }
 
@@ -72,16 +72,22 @@ impl Audit {
     pub fn keeps_up(&self) -> bool {
         self.waiting.load(Ordering::Acquire) < MOST_WAITING
     }
+
+    /// Waits until all lines are written, if they can be. What comes afterwards is not.
+    pub fn close(&self) {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.ending.store(true, Ordering::Release);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // It has nothing to hand on.
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Drop for Audit {
     fn drop(&mut self) {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.ending.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            // It has nothing to hand on.
-            let _ = thread.join();
-        }
+        self.close();
     }
 }
 

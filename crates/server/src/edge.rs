@@ -5,8 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -36,8 +37,9 @@ fn named(value: &HeaderValue) -> Arc<Key> {
     Arc::new(Key::plain(name, String::new()))
 }
 
-/// How long a body that nobody wants may take.
-const DRAIN: std::time::Duration = std::time::Duration::from_secs(2);
+/// How long a body that nobody wants may take, and how long nothing of it may come.
+const DRAIN: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// A request that has passed the edge.
 pub struct Call {
@@ -129,7 +131,9 @@ pub async fn serve<H, F: Future<Output = ApiResult<Response>>>(
     let (parts, body) = request.into_parts();
     let origin = allowed_origin(&front.options.origins, &parts.headers);
     let caller = Caller::new(front, route.key, format!("{} {}", route.method, parts.uri.path()));
-    let mut unread = Some(body);
+    let mut body = body.into_data_stream();
+    // A client may ask first whether its body is wanted; looking for it would say yes.
+    let mut expected = !parts.headers.contains_key(header::EXPECT);
     let answered = unwinding(async {
         // Nobody has shown a key yet that could be refused.
         drop(model.map(|model| caller.choose(model)));
@@ -154,7 +158,12 @@ pub async fn serve<H, F: Future<Output = ApiResult<Response>>>(
             Ok(found) => found.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
             Err(_) => return Err(ApiError::invalid("the path is not valid UTF-8")),
         };
-        let reading = read(unread.take().unwrap_or_default(), length, front.options.body_bytes);
+        let limit = front.options.body_bytes;
+        if length.is_some_and(|length: u64| length > limit as u64) {
+            return Err(too_large(limit));
+        }
+        expected = true;
+        let reading = read(&mut body, limit);
         let body = match tokio::time::timeout(front.options.body_time, reading).await {
             Ok(body) => body?,
             Err(_) => return Err(ApiError::new(Kind::Timeout, "the body did not come in time")),
@@ -168,7 +177,7 @@ pub async fn serve<H, F: Future<Output = ApiResult<Response>>>(
         let body = (route.error)(&error);
         error.response(&body)
     });
-    if let Some(body) = unread {
+    if expected {
         drain(body, front.options.body_bytes).await;
     }
     caller.answered(response.status().as_u16());
@@ -192,7 +201,7 @@ pub async fn fallback(front: Arc<Front>, request: Request) -> Response {
         let error = ApiError::new(Kind::NotFound, message);
         error.response(&error.body())
     };
-    drain(body, front.options.body_bytes).await;
+    drain(body.into_data_stream(), front.options.body_bytes).await;
     finish(response.headers_mut(), origin);
     response
 }
@@ -228,44 +237,36 @@ fn is_local(origin: &str) -> bool {
     matches!(host, "localhost" | "127.0.0.1" | "::1")
 }
 
-/// Reads a body. One that is too large is read on for a while without being kept, because a client that is
-/// still sending does not see the answer.
-async fn read(body: Body, length: Option<u64>, limit: usize) -> ApiResult<Bytes> {
-    let mut stream = body.into_data_stream();
-    let mut bytes = Vec::with_capacity(length.unwrap_or(0).min(64 << 10) as usize);
-    let mut seen = 0usize;
+fn too_large(limit: usize) -> ApiError {
+    ApiError::new(Kind::TooLarge, format!("the body is larger than {limit} bytes"))
+}
+
+/// Reads a body. One that is too large is refused as soon as that is known.
+async fn read(stream: &mut BodyDataStream, limit: usize) -> ApiResult<Bytes> {
+    let mut bytes = Vec::new();
     while let Some(part) = stream.next().await {
         let part = part.map_err(|error| ApiError::invalid(format!("the body cannot be read: {error}")))?;
-        seen = seen.saturating_add(part.len());
-        if seen <= limit {
-            bytes.extend_from_slice(&part);
-        } else {
-            bytes = Vec::new();
-            if seen > limit.saturating_mul(4) {
-                break;
-            }
+        if part.len() > limit - bytes.len() {
+            return Err(too_large(limit));
         }
-    }
-    if seen > limit {
-        let message = format!("the body is larger than {limit} bytes");
-        return Err(ApiError::new(Kind::TooLarge, message));
+        bytes.extend_from_slice(&part);
     }
     Ok(Bytes::from(bytes))
 }
 
-/// Reads a body that nobody wants: a client that is still sending would not see the answer.
-async fn drain(body: Body, limit: usize) {
-    let mut stream = body.into_data_stream();
+/// Reads what is left of a body that nobody wants, as far as it comes now: a client that is still sending would not see
+/// the answer. One that waits, or goes on for ever, has to see it in time.
+async fn drain(mut stream: BodyDataStream, limit: usize) {
     let mut seen = 0usize;
     let reading = async {
-        while let Some(Ok(part)) = stream.next().await {
+        while let Ok(Some(Ok(part))) = tokio::time::timeout(PAUSE, stream.next()).await {
             seen = seen.saturating_add(part.len());
-            if seen > limit {
+            if seen > limit.saturating_mul(4) {
                 break;
             }
         }
     };
-    // A client that takes longer has to see the answer in time.
+    // Either way nobody wants it.
     let _ = tokio::time::timeout(DRAIN, reading).await;
 }
 

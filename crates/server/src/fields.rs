@@ -79,8 +79,11 @@ impl Fields {
         match value {
             Value::String(text) => Ok(Some(vec![text.clone()])),
             Value::Array(items) => {
-                let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
-                texts.collect::<Option<_>>().map(Some).ok_or_else(|| wrong(name, value, expected))
+                let text = |(index, item): (usize, &Value)| {
+                    let text = item.as_str().map(str::to_owned);
+                    text.ok_or_else(|| wrong(&format!("{name}[{index}]"), item, "a string"))
+                };
+                items.iter().enumerate().map(text).collect::<ApiResult<_>>().map(Some)
             }
             _ => Err(wrong(name, value, expected)),
         }
@@ -144,6 +147,16 @@ mod tests {
         assert!(all.number(&["c"]).is_err());
         assert_eq!(all.clamped(&["f"], 0.0..=1.0), Ok(Some(0.0)));
         assert_eq!(all.integer(&["absent", "e", "a"], 0..=5), Ok(Some(3)));
+    }
+
+    #[test]
+    fn lists_of_texts_name_what_is_none() {
+        let all = fields(r#"{"a":"x","b":["x","y"],"c":["x",null],"d":5}"#);
+        let read = |name: &str| all.texts(&[name]).map_err(|error| error.message);
+        assert_eq!(read("a"), Ok(Some(vec!["x".into()])));
+        assert_eq!(read("b"), Ok(Some(vec!["x".into(), "y".into()])));
+        assert_eq!(read("c"), Err("field 'c[1]': expected a string, got null".into()));
+        assert_eq!(read("d"), Err("field 'd': expected a string or a list of strings, got a number".into()));
     }
 
     #[test]

@@ -140,9 +140,17 @@ fn source(fields: &Fields) -> ApiResult<Option<(String, Source)>> {
                 }
                 given => schema("response_format.schema", given),
             },
-            "json_schema" => match format.get("json_schema") {
-                Some(inner) => schema("response_format.json_schema.schema", inner.get("schema")),
-                None => schema("response_format.schema", format.get("schema")),
+            "json_schema" => match (format.get("json_schema"), format.get("schema")) {
+                (Some(Value::Object(inner)), _) => {
+                    schema("response_format.json_schema.schema", inner.get("schema"))
+                }
+                (None | Some(Value::Null), None | Some(Value::Null)) => {
+                    Err(missing("response_format.json_schema"))
+                }
+                (None | Some(Value::Null), given) => schema("response_format.schema", given),
+                (Some(other), _) => {
+                    Err(wrong("response_format.json_schema", other, "an object with a schema"))
+                }
             },
             other => Err(ApiError::invalid(format!(
                 "field 'response_format': type \"{other}\", expected text, json_object or json_schema"

@@ -33,10 +33,12 @@ struct Body {
     path: &'static str,
     needed: &'static [Member],
     others: &'static [&'static [Member]],
+    /// It is a list of such objects.
+    list: bool,
 }
 
 const fn body(path: &'static str, needed: &'static [Member], others: &'static [&'static [Member]]) -> Body {
-    Body { path, needed, others }
+    Body { path, needed, others, list: false }
 }
 
 use Shape::{Flag, List, Message, Number, Object, Prompt, Text, Texts, Whole};
@@ -68,6 +70,7 @@ const NATIVE: &[Member] = &[
     ("n_probs", Whole(0)),
     ("n_keep", Whole(-1)),
     ("id_slot", Whole(-1)),
+    ("lora", List(&Object)),
     ("return_tokens", Flag),
     ("return_progress", Flag),
     ("response_fields", List(&Text)),
@@ -96,6 +99,7 @@ const OLLAMA: &[Member] =
 /// Every endpoint that is posted to.
 const BODIES: &[Body] = &[
     body("/props", &[], &[]),
+    Body { list: true, ..body("/lora-adapters", &[("id", Whole(0)), ("scale", Number)], &[]) },
     body("/models/load", &[("model", Text)], &[]),
     body("/models/unload", &[("model", Text)], &[]),
     body("/slots/{id}", &[], &[&[("filename", Text)]]),
@@ -164,7 +168,8 @@ impl Body {
         let properties: Map<String, Value> =
             members.map(|(name, shape)| ((*name).to_owned(), shape.schema())).collect();
         let required: Vec<&str> = self.needed.iter().map(|(name, _)| *name).collect();
-        json!({ "type": "object", "properties": properties, "required": required })
+        let one = json!({ "type": "object", "properties": properties, "required": required });
+        if self.list { json!({ "type": "array", "items": one }) } else { one }
     }
 }
 

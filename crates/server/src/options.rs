@@ -29,6 +29,19 @@ pub struct Served {
     pub defaults: Defaults,
     /// What its embeddings are like, if it makes them instead of text.
     pub embeds: Option<Embeds>,
+    /// Its adapters.
+    pub adapters: Vec<AdapterFacts>,
+    /// Requests may change how strongly the adapters count.
+    pub switchable: bool,
+}
+
+/// One of a model's adapters.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AdapterFacts {
+    /// Its file.
+    pub path: String,
+    /// How strongly it counts at first.
+    pub scale: f32,
 }
 
 /// What a model's embeddings are like.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use puna_engine::Request;
 use serde_json::{Map, Value, json};
 
+use crate::api::adapters::strengths;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult, Kind};
 use crate::fields::Fields;
@@ -44,7 +45,7 @@ pub struct Plan {
 }
 
 /// Fields that would change the result and that nothing here obeys yet.
-const REFUSED: &[&str] = &["lora", "n_indent"];
+const REFUSED: &[&str] = &["n_indent"];
 
 impl Plan {
     /// Reads the fields that all endpoints share. `probabilities` is the number of most probable tokens to
@@ -105,7 +106,12 @@ impl Plan {
             "n_predict": predict, "n_keep": keep, "ignore_eos": ignore_end, "stop": stops, "stream": stream,
             "n_probs": probabilities.unwrap_or(0), "post_sampling_probs": after_sampling, "cache_prompt": reuse,
         })));
+        let adapters = match fields.get(&["lora"]) {
+            None => app.strengths(),
+            Some((name, value)) => strengths(app, name, value)?,
+        };
         let template = Request {
+            adapters,
             predict,
             end_of_generation: served.tokenizer.vocabulary().end_of_generation_tokens().collect(),
             ignore_end,

@@ -14,6 +14,9 @@ use crate::report::{Report, Reports};
 /// Loads the model again; an error says why it cannot.
 pub type Reload = Box<dyn Fn() -> Result<Engine, String> + Send + Sync>;
 
+/// Called when an engine was put to sleep: its memory is free, but the allocator may hold it back.
+pub type Freed = Box<dyn Fn() + Send + Sync>;
+
 /// Between two looks at whether an engine is idle, at most.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -49,6 +52,7 @@ struct Sleep {
     /// So long without requests before it sleeps.
     idle: Duration,
     reload: Reload,
+    freed: Freed,
 }
 
 /// An engine that may be asleep.
@@ -69,9 +73,9 @@ impl Residence {
     }
 
     /// One that sleeps after `idle` without requests and is loaded again by `reload`, which must give an engine of the
-    /// same sizes.
-    pub fn sleeping(engine: Engine, idle: Duration, reload: Reload) -> Arc<Self> {
-        Self::with(engine, Some(Sleep { idle, reload }))
+    /// same sizes. Whenever it has fallen asleep, `freed` is called.
+    pub fn sleeping(engine: Engine, idle: Duration, reload: Reload, freed: Freed) -> Arc<Self> {
+        Self::with(engine, Some(Sleep { idle, reload, freed }))
     }
 
     fn with(engine: Engine, sleep: Option<Sleep>) -> Arc<Self> {
@@ -168,7 +172,8 @@ impl Residence {
 
     /// Puts the engine to sleep whenever it was idle for long enough. Never ends for one that may sleep.
     pub(crate) async fn nap(self: Arc<Self>) {
-        let Some(Sleep { idle, .. }) = self.sleep else { return };
+        let Some(Sleep { idle, .. }) = &self.sleep else { return };
+        let idle = *idle;
         loop {
             tokio::time::sleep((idle / 4).clamp(Duration::from_millis(10), LOOK)).await;
             let mut place = self.engine.lock().await;
@@ -178,7 +183,13 @@ impl Residence {
             };
             if let Some(engine) = place.take_if(|_| due) {
                 // Waits for the engine's thread and frees memory: both take their time.
-                let _ = tokio::task::spawn_blocking(move || drop(engine)).await;
+                let home = self.clone();
+                let freeing = tokio::task::spawn_blocking(move || {
+                    drop(engine);
+                    home.sleep.iter().for_each(|sleep| (sleep.freed)());
+                });
+                // A panic in there leaves nothing to put in order here.
+                let _ = freeing.await;
                 self.asleep.store(true, Ordering::Release);
                 self.report(Report::Sleeping);
             }

@@ -11,7 +11,7 @@ use axum::routing::{MethodFilter, on};
 use serde_json::Value;
 
 use crate::api::{
-    anthropic, embeddings, infill, information, native, ollama, openai, responses, slots, text,
+    adapters, anthropic, embeddings, infill, information, native, ollama, openai, responses, slots, text,
 };
 use crate::app::{App, Front};
 use crate::edge::{self, Call};
@@ -75,6 +75,12 @@ pub static ROUTES: &[Route] = &[
     post(&["/props"], "changes nothing so far", |app, call| Box::pin(information::set_properties(app, call))),
     get(&["/metrics"], "counters for Prometheus", |app, call| Box::pin(information::metrics(app, call))),
     get(&["/slots"], "what each slot does", |app, call| Box::pin(information::slots(app, call))),
+    get(&["/lora-adapters"], "the adapters and how strongly each counts", |app, call| {
+        Box::pin(adapters::list(app, call))
+    }),
+    post(&["/lora-adapters"], "changes how strongly adapters count", |app, call| {
+        Box::pin(adapters::change(app, call))
+    }),
     post(&["/slots/{id}"], "saves, restores or erases what a slot holds", |app, call| {
         Box::pin(slots::act(app, call))
     }),

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::app::{App, Front};
+use crate::audit::Audit;
 use crate::connections::{self, asked};
 use crate::error::ServerError;
 use crate::keys;
@@ -38,6 +39,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
     task: Option<JoinHandle<()>>,
     runtime: Option<Runtime>,
+    audit: Option<Arc<Audit>>,
 }
 
 /// Asks a server to stop, from anywhere.
@@ -64,6 +66,9 @@ impl Server {
     /// Listens and serves many models, each in a process of its own.
     pub fn start_many(offer: Offer, options: Options) -> Result<Self, ServerError> {
         let entries = Many::entries(&offer).map_err(|reason| ServerError::Models { reason })?;
+        if entries.is_empty() {
+            options.warnings.say("there is no model to serve yet; GET /models?reload=1 looks again");
+        }
         Self::launch(options, move |front| {
             let models = Many::new(front, offer, entries);
             models.begin();
@@ -103,6 +108,7 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let listener = tokio::net::TcpListener::from_std(listener).map_err(bind)?;
         let routed = front.options.routed.clone();
+        let audit = front.audit.clone();
         let (router, closing) = make(front.clone());
         let task = match acceptor {
             None => {
@@ -119,7 +125,7 @@ impl Server {
         if let Some(reports) = routed {
             reports.say(&Report::Listening(address));
         }
-        Ok(Self { address, stop, task: Some(task), runtime: Some(runtime) })
+        Ok(Self { address, stop, task: Some(task), runtime: Some(runtime), audit })
     }
 
     /// Where it listens.
@@ -150,6 +156,7 @@ impl Server {
             });
             if let Some(result) = ended {
                 self.task = None;
+                self.close();
                 return flatten(result);
             }
         }
@@ -162,18 +169,24 @@ impl Server {
             (Some(runtime), Some(task)) => flatten(runtime.block_on(task)),
             _ => Ok(()),
         };
+        self.close();
+        result
+    }
+
+    /// Ends what is still going on. The log is complete then, also if something does not end in time.
+    fn close(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(LAST_BYTES);
         }
-        result
+        if let Some(audit) = self.audit.take() {
+            audit.close();
+        }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(LAST_BYTES);
-        }
+        self.close();
     }
 }
 

@@ -250,9 +250,30 @@ fn hostile_connections() {
     }
     let slow = client.raw(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{");
     assert!(slow.contains(" 408 ") && slow.contains("timeout_error"), "{slow}");
-    let huge = client.raw(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999999\r\n\r\n{");
-    assert!(huge.contains(" 408 "), "{huge}");
     client.get("/health").ok();
+}
+
+#[test]
+fn bodies_that_are_too_large_are_refused_at_once() {
+    let client = start(hello(), Options { body_bytes: 1000, ..options() });
+    let begin = Instant::now();
+    let head = "POST /completion HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+    for length in ["1001", "9999999999999"] {
+        let answer = client.raw(format!("{head}Content-Length: {length}\r\n\r\n{{").as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("request_too_large"), "{answer}");
+    }
+    // Who asks first is told no, and not to go on.
+    let answer = client.raw(format!("{head}Expect: 100-continue\r\nContent-Length: 5000\r\n\r\n").as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    // A length that nobody knows before.
+    let chunk = format!("400\r\n{}\r\n", "x".repeat(1024));
+    let answer = client.raw(format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunk}").as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    // The time for a body is a minute.
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    // Who sends it all sees the answer, too.
+    assert_eq!(client.post_bytes("/completion", &[b' '; 3500]).status, 413);
+    assert_eq!(client.post("/completion", json!({"prompt": "@hello:"})).ok()["content"], "Hi there");
 }
 
 #[test]

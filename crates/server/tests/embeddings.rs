@@ -73,6 +73,8 @@ fn client_with(
         facts: Facts { name: "zoo".into(), ..Facts::default() },
         defaults: Defaults::default(),
         embeds: Some(embeds),
+        adapters: Vec::new(),
+        switchable: false,
     };
     (Client::new(Server::start(served, common::options()).unwrap()), zoo)
 }

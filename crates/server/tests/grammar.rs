@@ -95,7 +95,15 @@ fn j01_j03_j05_j06_what_is_wrong_is_refused_and_nothing_else_suffers() {
             json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "wrong"}}}}),
             "#/type",
         ),
-        (json!({"response_format": {"type": "json_schema"}}), "response_format.schema"),
+        (json!({"response_format": {"type": "json_schema"}}), "'response_format.json_schema' is missing"),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": 5}}),
+            "'response_format.json_schema': expected",
+        ),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}),
+            "'response_format.json_schema.schema' is missing",
+        ),
         (json!({"response_format": {"type": "xml"}}), "response_format"),
         (json!({"grammar": "root ::= \"a\"", "grammar_lazy": true}), "grammar_triggers"),
         (

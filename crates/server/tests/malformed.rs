@@ -108,6 +108,7 @@ fn good() -> Vec<(&'static str, Value)> {
             json!({"input_prefix": "a", "input_suffix": "b", "input_extra": [{"filename": "f", "text": "t"}], "prompt": "p", "n_predict": 2}),
         ),
         ("/props", json!({"x": 1})),
+        ("/lora-adapters", json!([{"id": 0, "scale": 0.5}])),
         ("/slots/0?action=save", json!({"filename": "f"})),
         ("/slots/0?action=restore", json!({"filename": "f"})),
         ("/slots/1?action=erase", json!({})),

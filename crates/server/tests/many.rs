@@ -39,7 +39,8 @@ fn serves_as_one_of_many() {
                 .map_err(|error| error.to_string())
         };
         let idle = Duration::from_millis(300);
-        served = Served { engine: Residence::sleeping(engine().unwrap(), idle, Box::new(engine)), ..served };
+        let residence = Residence::sleeping(engine().unwrap(), idle, Box::new(engine), Box::new(|| ()));
+        served = Served { engine: residence, ..served };
     }
     let audit = std::env::var_os("PUNA_TEST_AUDIT").map(PathBuf::from);
     let audit = audit.map(|file| AuditOptions { file, rules: None, prompts: false });

@@ -108,6 +108,8 @@ fn equal_requests_get_equal_answers() {
             facts: Facts::default(),
             defaults: Defaults::default(),
             embeds: None,
+            adapters: Vec::new(),
+            switchable: false,
         };
         let client = Client::new(Server::start(served, common::options()).unwrap());
         let prompt: Vec<u32> = zoo.tokens.iter().cycle().take(100).copied().collect();
@@ -166,6 +168,8 @@ fn a_real_model_answers_eight_clients() {
         facts: Facts::default(),
         defaults: Defaults::default(),
         embeds: None,
+        adapters: Vec::new(),
+        switchable: false,
     };
     let client = Client::new(Server::start(served, common::options()).unwrap());
     let questions = ["What is the capital of France?", "Count to five.", "Name a colour."];

@@ -28,7 +28,7 @@ fn sleepy(
     let start = |model| Engine::start(model, EngineOptions::default()).map_err(|error| error.to_string());
     let again = move || start(reload(count.fetch_add(1, Ordering::SeqCst) + 1)?);
     let first = start(model("first", 2000)).unwrap();
-    let engine = Residence::sleeping(first, Duration::from_millis(300), Box::new(again));
+    let engine = Residence::sleeping(first, Duration::from_millis(300), Box::new(again), Box::new(|| ()));
     let served = Served { engine, ..served(model("", 10), 16, tokenizer(), TEMPLATE) };
     (Client::new(Server::start(served, options()).unwrap()), loads)
 }
@@ -51,7 +51,9 @@ fn idle_models_sleep_and_the_next_request_loads_them() {
     assert!(!asleep(&client));
     eventually("it sleeps", 5 * SECOND, || asleep(&client));
     // None of these needs the model.
-    for path in ["/health", "/props", "/v1/models", "/metrics", "/slots", "/api/tags", "/api/ps"] {
+    for path in
+        ["/health", "/props", "/v1/models", "/metrics", "/slots", "/api/tags", "/api/ps", "/lora-adapters"]
+    {
         assert_eq!(client.get(path).status, 200, "{path}");
     }
     client.post("/tokenize", json!({"content": "a"})).ok();

@@ -136,7 +136,7 @@ pub fn model_with(
     console: &Console,
     options: &ModelOptions,
 ) -> Result<Model, Failure> {
-    watched(opened, config, console, options, &|_| Vec::new())
+    build(opened, config, console, options, &|_| Vec::new(), false)
 }
 
 /// The same, with values of its graph that [`Model::observe`] will hand on.
@@ -147,8 +147,33 @@ pub fn watched(
     options: &ModelOptions,
     watch: &dyn Fn(&Graph) -> Vec<ValueId>,
 ) -> Result<Model, Failure> {
+    build(opened, config, console, options, watch, false)
+}
+
+/// The same as [`model_with`], with adapters whose strength can be changed while the model runs, where the back end can
+/// do that.
+pub fn switchable(
+    opened: &Opened,
+    config: &Config,
+    console: &Console,
+    options: &ModelOptions,
+) -> Result<Model, Failure> {
+    build(opened, config, console, options, &|_| Vec::new(), true)
+}
+
+fn build(
+    opened: &Opened,
+    config: &Config,
+    console: &Console,
+    options: &ModelOptions,
+    watch: &dyn Fn(&Graph) -> Vec<ValueId>,
+    switch: bool,
+) -> Result<Model, Failure> {
     let devices = placement::devices(&processor(&config.cpu), &config.device, &opened.file.tensors, console)?;
-    let model = load_with(&opened.file, &devices, options, console, &extras(config)?, watch)?;
+    let mut extras = extras(config)?;
+    // Others cannot do that.
+    extras.switchable = switch && devices.backends.len() == 1;
+    let model = load_with(&opened.file, &devices, options, console, &extras, watch)?;
     let unused = puna_models::unused_tensors(model.graph(), &opened.file.tensors);
     if !unused.is_empty() {
         let more = if unused.len() > LISTED { ", ..." } else { "" };

@@ -11,8 +11,8 @@ use puna_engine::{Aids, DiskCache, Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
 use puna_server::{
-    AuditOptions, Defaults, Embeds, Facts, Options, Report, Reports, Residence, Served, Server, ServerError,
-    Stopper, Tls, Warnings,
+    AdapterFacts, AuditOptions, Defaults, Embeds, Facts, Options, Report, Reports, Residence, Served, Server,
+    ServerError, Stopper, Tls, Warnings,
 };
 use puna_tokenizer::Tokenizer;
 use std::path::PathBuf;
@@ -53,10 +53,11 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         }
     });
     let result = serve(invocation, &config, console, Some(reports.clone()));
-    if let Err(failure) = &result {
+    // The router writes what it hears; once is enough.
+    result.map_err(|failure| {
         reports.say(&Report::Failed(failure.message()));
-    }
-    result
+        Failure::Told
+    })
 }
 
 fn serve(
@@ -91,7 +92,15 @@ fn serve(
 fn model(opened: &load::Opened, config: &Config, console: &Console, parallel: u32) -> Result<Model, Failure> {
     match config.embedding.serve || config.embedding.serve_ranks {
         true => embedder(opened, config, console, parallel),
-        false => load::model(opened, config, console, parallel, parallel + speculation::rows(config)),
+        false => {
+            let options = load::options(config, parallel, parallel + speculation::rows(config))?;
+            let mut model = load::switchable(opened, config, console, &options)?;
+            if config.server.adapters_off {
+                let off = vec![0.0; model.adapters().len()];
+                model.set_adapters(&off)?;
+            }
+            Ok(model)
+        }
     }
 }
 
@@ -102,6 +111,7 @@ fn engine(
     console: &Console,
     tokenizer: &Tokenizer,
     model: Model,
+    disk: Option<DiskCache>,
 ) -> Result<Engine, Failure> {
     let options = EngineOptions {
         step_tokens: model.options().micro_batch,
@@ -116,7 +126,7 @@ fn engine(
             }
             Some(_) => Vec::new(),
         },
-        disk: disk(&config.server)?,
+        disk,
     };
     Engine::start_with(model, options, aids).map_err(|error| Failure::Failed(error.to_string()))
 }
@@ -133,14 +143,16 @@ fn residence(
     let (invocation, config, console) = (invocation.clone(), config.clone(), console.clone());
     let reload = move || {
         let again = || {
+            let disk = disk(&config.server, &console)?;
             let opened = load::open(&invocation, &config, &console, true)?;
             let tokenizer = opened.tokenizer(&console)?;
             let model = model(&opened, &config, &console, parallel)?;
-            self::engine(&invocation, &config, &console, &tokenizer, model)
+            self::engine(&invocation, &config, &console, &tokenizer, model, disk)
         };
         again().map_err(|failure| failure.message())
     };
-    Residence::sleeping(engine, Duration::from_secs(u64::from(seconds)), Box::new(reload))
+    let idle = Duration::from_secs(u64::from(seconds));
+    Residence::sleeping(engine, idle, Box::new(reload), Box::new(puna_backends::return_freed_pages))
 }
 
 /// Loads the model and starts its engine. Also the largest size of a saved slot in bytes.
@@ -150,6 +162,9 @@ fn served(
     console: &Arc<Console>,
 ) -> Result<(Served, u64), Failure> {
     session::check_sampling(invocation, &config.sampling)?;
+    // What can be told at once is, and not after a large model has been loaded.
+    speculation::check(config)?;
+    let disk = disk(&config.server, console)?;
     let opened = load::open(invocation, config, console, true)?;
     let metadata = &opened.file.metadata;
     let tokenizer = opened.tokenizer(console)?;
@@ -200,18 +215,43 @@ fn served(
         bytes: information.file_bytes,
         build: format!("puna-{}", env!("CARGO_PKG_VERSION")),
     };
+    let switchable = !model.adapters().is_empty();
+    if config.server.adapters_off && !switchable {
+        let reason = "needs adapters (--lora), a model that makes text and the processor (-dev CPU)";
+        return Err(Failure::Failed(format!("--lora-init-without-apply {reason}")));
+    }
+    let adapters = config.model.adapters.iter().map(|(path, scale)| AdapterFacts {
+        path: path.display().to_string(),
+        scale: if config.server.adapters_off { 0.0 } else { *scale },
+    });
+    let adapters = adapters.collect();
     // All caches in their largest form, and a few numbers for each position.
     let caches: u64 = model.memory().iter().map(|memory| memory.caches).sum();
     let slot_bytes = caches.saturating_mul(2) + 64 * u64::from(model.information().context) + (1 << 20);
-    let engine = self::engine(invocation, config, console, &tokenizer, model)?;
+    let engine = self::engine(invocation, config, console, &tokenizer, model, disk)?;
     let engine = residence(invocation, config, console, engine, parallel);
-    Ok((Served { engine, tokenizer, template: renderer.template, facts, defaults, embeds }, slot_bytes))
+    Ok((
+        Served {
+            engine,
+            tokenizer,
+            template: renderer.template,
+            facts,
+            defaults,
+            embeds,
+            adapters,
+            switchable,
+        },
+        slot_bytes,
+    ))
 }
 
 /// The folder in which what slots hold outlives the program.
-fn disk(server: &puna_flags::Server) -> Result<Option<DiskCache>, Failure> {
+fn disk(server: &puna_flags::Server, console: &Arc<Console>) -> Result<Option<DiskCache>, Failure> {
     let limit = u64::from(server.cache_folder_mebibytes) << 20;
-    let open = |folder: &PathBuf| DiskCache::open(folder, limit);
+    let open = |folder: &PathBuf| {
+        let console = console.clone();
+        DiskCache::open(folder, limit, Box::new(move |line| console.warn(line)))
+    };
     server.cache_folder.as_ref().map(open).transpose().map_err(|error| Failure::Failed(error.to_string()))
 }
 
@@ -250,20 +290,16 @@ fn options(invocation: &Invocation, config: &Config) -> Result<Options, Failure>
     {
         return Err(Failure::Failed(format!("--slot-save-path: {} is no folder", folder.display())));
     }
-    let tls = match (&server.tls_key, &server.tls_certificate) {
+    let tls = match (server.tls_key.clone(), server.tls_certificate.clone()) {
         (None, None) => None,
-        (Some(key), Some(certificate)) => Some(Tls { key: key.clone(), certificate: certificate.clone() }),
-        (Some(_), None) => return Err(invocation.usage("--ssl-key-file needs --ssl-cert-file")),
-        (None, Some(_)) => return Err(invocation.usage("--ssl-cert-file needs --ssl-key-file")),
+        (Some(key), Some(certificate)) => Some(Tls { key, certificate }),
+        // The environment named one of them: without this the server would not be as private as was meant.
+        _ => return Err(invocation.usage("TLS needs --ssl-key-file and --ssl-cert-file")),
     };
-    let audit = match (&server.audit_log, &server.audit_rules, server.audit_prompts) {
-        (Some(file), rules, prompts) => {
-            Some(AuditOptions { file: file.clone(), rules: rules.clone(), prompts })
-        }
-        (None, None, false) => None,
-        (None, Some(_), _) => return Err(invocation.usage("--audit-rules needs --audit-log")),
-        (None, None, true) => return Err(invocation.usage("--audit-prompts needs --audit-log")),
-    };
+    let audit = server.audit_log.clone().map(|file| {
+        let (rules, prompts) = (server.audit_rules.clone(), server.audit_prompts);
+        AuditOptions { file, rules, prompts }
+    });
     Ok(Options {
         host: server.host.clone(),
         port: server.port,

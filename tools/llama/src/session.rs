@@ -78,6 +78,7 @@ impl Session {
     ) -> Result<Self, Failure> {
         interrupt::install();
         check_sampling(invocation, &config.sampling)?;
+        speculation::check(config)?;
         let opened = load::open(invocation, config, console, true)?;
         let tokenizer = opened.tokenizer(console)?;
         let grammar = config.sampling.grammar.as_ref();

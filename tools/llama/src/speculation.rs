@@ -102,6 +102,16 @@ fn draft(
     Ok(Some(Box::new(load::model(&opened, &own, console, sequences, sequences)?)))
 }
 
+/// Whether the draft model's file is there, which is looked for before the model is loaded.
+pub fn check(config: &Config) -> Result<(), Failure> {
+    match &config.speculation.draft_model {
+        Some(path) if !path.exists() => {
+            Err(Failure::Failed(format!("draft model (-md): {}: there is no such file", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// In what two vocabularies differ, if that matters.
 fn difference(model: &Tokenizer, draft: &Tokenizer) -> Option<String> {
     let (model, draft) = (model.vocabulary(), draft.vocabulary());

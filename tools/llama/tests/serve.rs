@@ -231,7 +231,9 @@ fn many_models_end_with_their_router() {
         "-t",
         "1",
     ]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let told = folder.path().join("told");
+    let errors = std::fs::File::create(&told).unwrap();
+    let mut child = command.stdout(Stdio::piped()).stderr(errors).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("{line:?}"));
@@ -242,6 +244,8 @@ fn many_models_end_with_their_router() {
         refused.starts_with("HTTP/1.0 500") && refused.contains("'cut' could not be loaded"),
         "{refused}"
     );
+    let told = std::fs::read_to_string(told).unwrap();
+    assert_eq!(told.lines().filter(|line| line.contains("cut.gguf")).count(), 1, "it is said once: {told}");
     let start = Instant::now();
     while !ask(address, "GET /models HTTP/1.0\r\n\r\n").contains("\"sleeping\"") {
         assert!(start.elapsed() < Duration::from_secs(15), "it does not sleep");
@@ -272,4 +276,69 @@ fn one_model_or_many() {
     assert!(error.contains("--models-dir"), "{error}");
     let error = common::failure(1, &["serve", "--models-dir", "no-such-folder"]);
     assert!(error.contains("no-such-folder"), "{error}");
+    // None so far: that is said.
+    let folder = tempfile::tempdir().unwrap();
+    let mut command =
+        common::llama(&["serve", "--models-dir", folder.path().to_str().unwrap(), "--port", "0"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.starts_with("warning: there is no model to serve yet"), "{line}");
+}
+
+#[test]
+fn what_can_be_told_at_once_is_not_told_after_loading() {
+    // The model does not exist either.
+    let begin = ["serve", "-m", "no-such-model.gguf", "--port", "0"];
+    let error = common::failure(1, &[&begin[..], &["-md", "no-such-draft.gguf"]].concat());
+    assert_eq!(error, "error: draft model (-md): no-such-draft.gguf: there is no such file");
+    let tool = ["completion", "-m", "no-such-model.gguf", "-p", "x", "-md", "no-such-draft.gguf"];
+    let error = common::failure(1, &tool);
+    assert!(error.contains("no-such-draft.gguf"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), "x").unwrap();
+    let below = folder.path().join("file/cache");
+    let error = common::failure(1, &[&begin[..], &["--cache-disk", below.to_str().unwrap()]].concat());
+    assert!(error.starts_with("error: the cache folder ") && error.contains("file/cache"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn adapters_are_switched_while_the_server_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("zoo.gguf");
+    model(&path);
+    let adapter = folder.path().join("adapter.gguf");
+    let file = puna_gguf::File::open(&path, &puna_gguf::OpenOptions::default()).unwrap();
+    puna_conformance::write_adapter(&file, &adapter, 1.0);
+    let (path, adapter) = (path.to_str().unwrap(), adapter.to_str().unwrap());
+    let plain = complete_alone(path, &[]);
+    let (mut child, address) = serve(path, &["--lora", adapter, "--lora-init-without-apply"]);
+    let list = ask(&address, "GET /lora-adapters HTTP/1.0\r\n\r\n");
+    assert!(list.contains("\"scale\":0.0") && list.contains("adapter.gguf"), "{list}");
+    assert_eq!(complete(&address, 1).0, plain);
+    let set = post(&address, "/lora-adapters", "[{\"id\":0,\"scale\":6.0}]");
+    assert!(set.starts_with("HTTP/1.0 200"), "{set}");
+    let switched = complete(&address, 1);
+    assert_eq!(switched.1, 0, "nothing computed without it is used");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let fixed = complete_alone(path, &["--lora-scaled", &format!("{adapter}:6.0")]);
+    assert_eq!(switched.0, fixed);
+    assert!(fixed != plain, "the adapter changes nothing: {plain}");
+    let other = ["serve", "-m", path, "-dev", "reference", "--log-disable"];
+    let error = common::failure(1, &[&other[..], &["--lora", adapter, "--lora-init-without-apply"]].concat());
+    assert!(error.contains("--lora-init-without-apply"), "{error}");
+}
+
+/// What a server with these flags answers.
+#[cfg(unix)]
+fn complete_alone(path: &str, more: &[&str]) -> String {
+    let (mut child, address) = serve(path, more);
+    let answer = complete(&address, 1).0;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    answer
 }

@@ -8,6 +8,15 @@ export interface Properties {
   path: string;
   context: number;
   vision: boolean;
+  /** What a server of many models offers; empty for a server of one. */
+  models: Offered[];
+}
+
+/** A model of a server of many. */
+export interface Offered {
+  name: string;
+  /** unloaded, loading, loaded or sleeping. */
+  status: string;
 }
 
 /** Pieces of an answer. */
@@ -36,16 +45,34 @@ async function failure(response: Response): Promise<Error> {
   }
 }
 
-export async function properties(): Promise<Properties> {
-  const response = await fetch("props", { headers: headers() });
+async function get(path: string): Promise<any> {
+  const response = await fetch(path, { headers: headers() });
   if (!response.ok) throw await failure(response);
-  const all = await response.json();
+  return response.json();
+}
+
+function describe(all: any): Properties {
   return {
     name: all.model_alias || all.model_path || "model",
     path: all.model_path ?? "",
     context: all.default_generation_settings?.n_ctx ?? 0,
     vision: all.modalities?.vision ?? false,
+    models: [],
   };
+}
+
+/** What the server is; of many models it is about the one that was chosen, else one that is loaded, else the first. */
+export async function properties(): Promise<Properties> {
+  const all = await get("props");
+  if (all.role !== "router") return describe(all);
+  const listed: any[] = (await get("models")).data;
+  const models = listed.map(({ id, status }): Offered => ({ name: id, status: status?.value ?? "" }));
+  const ready = ({ status }: Offered) => status === "loaded" || status === "sleeping";
+  const chosen = models.find(({ name }) => name === settings.model) ?? models.find(ready) ?? models[0];
+  if (!chosen) throw new Error("the server has no models");
+  // Looking at a model does not load it; what it is like is known once it is there.
+  const about = ready(chosen) ? await get(`props?autoload=0&model=${encodeURIComponent(chosen.name)}`).catch(() => ({})) : {};
+  return { ...describe(about), name: chosen.name, models };
 }
 
 function toRequest(message: Message): object {
@@ -67,8 +94,9 @@ function toRequest(message: Message): object {
   return { role, content: [...parts, { type: "text", text }] };
 }
 
-function body(system: string, messages: Message[]): object {
+function body(model: string | null, system: string, messages: Message[]): object {
   const all: Record<string, unknown> = {
+    ...(model === null ? {} : { model }),
     messages: [...(system.trim() ? [{ role: "system", content: system }] : []), ...messages.map(toRequest)],
     stream: true,
     stream_options: { include_usage: true },
@@ -79,12 +107,14 @@ function body(system: string, messages: Message[]): object {
   return all;
 }
 
-/** Asks for an answer; throws what the server says is wrong. */
-export async function* answer(system: string, messages: Message[], signal: AbortSignal): AsyncGenerator<Piece> {
+/** Asks for an answer, of this model if there are several; throws what the server says is wrong. */
+export async function* answer(
+  model: string | null, system: string, messages: Message[], signal: AbortSignal,
+): AsyncGenerator<Piece> {
   const response = await fetch("v1/chat/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json", ...headers() },
-    body: JSON.stringify(body(system, messages)),
+    body: JSON.stringify(body(model, system, messages)),
     signal,
   });
   if (!response.ok || !response.body) throw await failure(response);

@@ -3,6 +3,8 @@
 export interface Settings {
   theme: "system" | "light" | "dark";
   key: string;
+  /** The model to ask, where the server has several. */
+  model: string;
   system: string;
   tools: string;
   thinking: "model" | "on" | "off";
@@ -18,6 +20,7 @@ export interface Settings {
 const standard: Settings = {
   theme: "system",
   key: "",
+  model: "",
   system: "",
   tools: "",
   thinking: "model",
@@ -49,8 +52,8 @@ export function keep(): void {
 }
 
 export function reset(): void {
-  const { key, theme } = settings;
-  Object.assign(settings, standard, { key, theme });
+  const { key, model, theme } = settings;
+  Object.assign(settings, standard, { key, model, theme });
 }
 
 export const sampling = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed", "max_tokens"] as const;

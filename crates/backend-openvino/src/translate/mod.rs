@@ -253,6 +253,7 @@ pub fn unsupported(graph: &Graph, node: usize) -> Option<String> {
         {
             Some("rows of an encoder".to_owned())
         }
+        Op::AdapterScale(_) => Some("adapters that can be switched".to_owned()),
         Op::MatMul(_) if rank(0) != 2 => Some(format!("a product with a value of {} axes", rank(0))),
         _ => None,
     }

@@ -191,10 +191,10 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         .env("LLAMA_ARG_NO_HOST")
         .inert("weights on the CPU lie in ordinary memory")
         .tools(ToolSet::ENGINE),
-    Flag::switch("--repack", "Convert weights to the layout that kernels like best", |_, _| ())
+    Flag::switch("--repack", "Convert weights to the layout that kernels read", |_, _| ())
         .negative("-nr --no-repack")
         .env("LLAMA_ARG_REPACK")
-        .inert("kernels read no other layout; results are the same")
+        .inert("they always are")
         .tools(ToolSet::ENGINE),
     Flag::not_yet("--rpc", "HOST:PORT,...", "Devices of other machines")
         .env("LLAMA_ARG_RPC")

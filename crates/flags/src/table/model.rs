@@ -150,7 +150,13 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         Ok(())
     })
     .tools(ADAPTED),
-    Flag::not_yet("--lora-init-without-apply", "", "Load adapters without applying them").tools(ToolSet::SERVE),
+    Flag::switch(
+        "--lora-init-without-apply",
+        "Load adapters without applying them, until a request does",
+        |c: &mut Config, on| c.server.adapters_off = on,
+    )
+    .needs(&["lora", "lora-scaled"])
+    .tools(ToolSet::SERVE),
     Flag::value("--control-vector", "FILE,...", "Vectors to add to what layers hand on; may be repeated", |c: &mut Config, v| {
         c.model.control_vectors.extend(comma_list(v).into_iter().map(|path| (path.into(), 1.0)));
         Ok(())

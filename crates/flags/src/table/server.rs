@@ -6,6 +6,9 @@ use crate::values::{at_least, filled, integer, path};
 
 const SERVE: ToolSet = ToolSet::SERVE;
 
+/// Flags that make a server of many models.
+const ROUTER: &[&str] = &["models-dir", "models-preset"];
+
 /// Texts separated by commas.
 fn list(value: &str) -> Result<Vec<String>, String> {
     let texts: Vec<String> =
@@ -31,7 +34,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::value("-np --parallel", "N", "Requests answered at once; -1 means 4", |c: &mut Config, v| {
         c.server.parallel = match integer::<i32>(v)? {
             -1 => None,
-            number => Some(at_least(&number.to_string(), 1)?),
+            _ => Some(at_least(v, 1).map_err(|_| "expected -1 or a whole number of at least 1")?),
         };
         Ok(())
     })
@@ -85,10 +88,12 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
             Ok(())
         },
     )
+    .needs(&["audit-log"])
     .tools(SERVE),
     Flag::switch("--audit-prompts", "Write prompts into the audit log, too", |c: &mut Config, on| {
         c.server.audit_prompts = on;
     })
+    .needs(&["audit-log"])
     .tools(SERVE),
     Flag::switch("--allow-unauthenticated", "Serve other machines without a key", |c: &mut Config, on| {
         c.server.allow_unauthenticated = on;
@@ -208,6 +213,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         Ok(())
     })
     .default("4096")
+    .needs(&["cache-disk"])
     .tools(SERVE),
     Flag::value(
         "--cache-reuse",
@@ -258,12 +264,14 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         Ok(())
     })
     .env("LLAMA_ARG_SSL_KEY_FILE")
+    .needs(&["ssl-cert-file"])
     .tools(SERVE),
     Flag::value("--ssl-cert-file", "FILE", "Certificate chain for TLS, PEM", |c: &mut Config, v| {
         c.server.tls_certificate = Some(path(v)?);
         Ok(())
     })
     .env("LLAMA_ARG_SSL_CERT_FILE")
+    .needs(&["ssl-key-file"])
     .tools(SERVE),
     Flag::value("--models-dir", "DIR", "Serve all models of a folder", |c: &mut Config, v| {
         c.server.models_folder = Some(path(v)?);
@@ -293,6 +301,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     )
     .env("LLAMA_ARG_MODELS_MAX")
     .default("4")
+    .needs(ROUTER)
     .tools(SERVE),
     Flag::switch("--models-autoload", "Requests load the models that they name", |c: &mut Config, on| {
         c.server.models_autoload = on;
@@ -300,6 +309,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .negative("--no-models-autoload")
     .env("LLAMA_ARG_MODELS_AUTOLOAD")
     .default("on")
+    .needs(ROUTER)
     .tools(SERVE),
     Flag::value(
         "--sleep-idle-seconds",
@@ -308,7 +318,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         |c: &mut Config, v| {
             c.server.sleep = match integer::<i32>(v)? {
                 -1 => None,
-                _ => Some(at_least(v, 1)?),
+                _ => Some(at_least(v, 1).map_err(|_| "expected -1 or a whole number of at least 1")?),
             };
             Ok(())
         },

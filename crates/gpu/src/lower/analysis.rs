@@ -114,6 +114,8 @@ pub fn supports(graph: &Graph, index: usize) -> bool {
         | Op::NgramRows(_) => false,
         // Nor those of draft heads.
         Op::Features(_) | Op::PreferFeatured(_) => false,
+        // Launches do not change between steps.
+        Op::AdapterScale(_) => false,
         Op::Rope(rope) => matches!(rope.place, RopePlace::Own | RopePlace::OfTexts { .. }),
         Op::ShortConvolution(convolution) if convolution.dilation != 1 => false,
         Op::Unary(unary) => codes::function(unary.function).is_some(),

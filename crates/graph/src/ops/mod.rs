@@ -2,6 +2,7 @@
 
 use crate::{Array, Dim, Element, GraphError, StateDecl, StateId, Symbol, Type, evaluate::Context};
 
+mod adapter_scale;
 mod add;
 mod add_row;
 mod attention;
@@ -42,6 +43,7 @@ mod unary;
 mod weighted_sum;
 mod xielu;
 
+pub use adapter_scale::AdapterScale;
 pub use add::Add;
 pub use add_row::AddRow;
 pub use attention::{Attention, MaskRule, RelativeBias, alibi_slope};
@@ -161,7 +163,7 @@ ops! {
     AddRow, MeanRows, Convolution, GroupNorm, FillColumns,
     Interpolate, ShortConvolution, TokenShift, SelectiveScan, GatedDeltaRule, GatedLinearAttention, Rwkv7,
     HyperRead, HyperWrite, BlockAttention, CompressBlocks, NgramRows, ChooseByTable,
-    Features, PreferFeatured,
+    Features, PreferFeatured, AdapterScale,
 }
 
 /// Shape-rule helper: builds the error of operation `op`.

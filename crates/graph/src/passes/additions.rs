@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::ops::{Add, GatherRows, MatMul, MatMulExperts, MatMulHeads, Scale};
+use crate::ops::{AdapterScale, Add, GatherRows, MatMul, MatMulExperts, MatMulHeads, Scale};
 use crate::{Graph, GraphError, Node, Op, Operand, ValueId, WeightDecl, WeightId};
 
 /// A change of one weight: `scale · B · (A · x)` is added to its product with `x`.
@@ -16,6 +16,8 @@ pub struct LowRank {
     pub up: WeightDecl,
     /// Factor.
     pub scale: f32,
+    /// Number of the adapter, if each step says how strongly it counts.
+    pub adapter: Option<u32>,
 }
 
 /// A vector that is added to what a layer hands on.
@@ -119,10 +121,15 @@ fn add_change(
     let chosen = matches!(node.op, Op::MatMulExperts(_)).then(|| node.inputs.get(2).copied()).flatten();
     let (down, up) = (weights.declare(graph, &change.down), weights.declare(graph, &change.up));
     let inputs = [down, x].into_iter().chain(chosen).collect();
-    let low = graph.push(first, inputs, node.layer, "lora_a")?;
+    let mut low = graph.push(first, inputs, node.layer, "lora_a")?;
+    if let Some(adapter) = change.adapter {
+        // Here the value is as narrow as the rank.
+        let scale = AdapterScale { adapter, factor: change.scale };
+        low = graph.push(scale, vec![low.into()], node.layer, "lora_scale")?;
+    }
     let inputs = [up, low.into()].into_iter().chain(chosen).collect();
     let mut high = graph.push(second, inputs, node.layer, "lora_b")?;
-    if change.scale != 1.0 {
+    if change.adapter.is_none() && change.scale != 1.0 {
         high = graph.push(Scale { factor: change.scale }, vec![high.into()], node.layer, "lora_scale")?;
     }
     graph.push(Add, vec![value.into(), high.into()], node.layer, "lora").map(Some)
@@ -152,7 +159,7 @@ mod tests {
     }
 
     fn change(name: &str, down: &[u32], up: &[u32], scale: f32) -> LowRank {
-        LowRank { weight: name.into(), down: weight("a", down), up: weight("b", up), scale }
+        LowRank { weight: name.into(), down: weight("a", down), up: weight("b", up), scale, adapter: None }
     }
 
     #[test]
@@ -173,6 +180,16 @@ mod tests {
         assert_eq!(changed.weights.len(), 5);
         // The output reads what the direction was added to.
         assert_eq!(changed.nodes[7].inputs[1], Operand::Value(ValueId(6)));
+    }
+
+    #[test]
+    fn what_can_be_switched_asks_the_step() {
+        let mut changed = graph();
+        let switched = LowRank { adapter: Some(1), ..change("w", &[2, 4], &[4, 2], 1.0) };
+        add(&mut changed, &[switched], &[]).unwrap();
+        let names: Vec<&str> = changed.nodes.iter().map(|node| node.name).collect();
+        assert_eq!(names, ["embed", "w", "lora_a", "lora_scale", "lora_b", "lora", "output"]);
+        assert!(matches!(changed.nodes[3].op, Op::AdapterScale(AdapterScale { adapter: 1, factor: 1.0 })));
     }
 
     #[test]

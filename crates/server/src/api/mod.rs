@@ -1,5 +1,6 @@
 //! The endpoints: one file for each family.
 
+pub mod adapters;
 pub mod anthropic;
 pub mod embeddings;
 pub mod infill;

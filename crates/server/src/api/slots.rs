@@ -59,7 +59,7 @@ fn restore(app: &App, engine: &Engine, slot: u32, fields: &Fields) -> ApiResult<
     let start = Instant::now();
     let bytes = read(&path, &name, app.front.options.slot_bytes)?;
     let length = bytes.len();
-    let tokens = engine.restore(slot, bytes).map_err(|error| match error {
+    let tokens = engine.restore_with(slot, bytes, app.strengths()).map_err(|error| match error {
         puna_engine::EngineError::Runtime(reason) => {
             ApiError::invalid(format!("'{name}' is not a saved slot of this model: {reason}"))
         }

@@ -79,6 +79,8 @@ pub fn served(
         facts,
         defaults: Defaults::default(),
         embeds: None,
+        adapters: Vec::new(),
+        switchable: false,
     }
 }
 
