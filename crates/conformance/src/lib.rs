@@ -1,6 +1,7 @@
 //! Test support: right values and what is needed to compare with them. No product crate depends on it.
 #![forbid(unsafe_code)]
 
+pub mod pairs;
 pub mod run;
 pub mod steps;
 pub mod zoo;

@@ -42,6 +42,9 @@ pub struct Outputs {
     pub rows: Vec<OutputRow>,
     /// `[rows, width]`, unnormalised. They may hold NaN if the model's weights do.
     pub logits: Vec<f32>,
+    /// `[tokens of the batch, layers · width]`: what each layer of
+    /// [`ModelOptions::layer_inputs`](crate::ModelOptions::layer_inputs) read, side by side; empty without such layers.
+    pub layer_inputs: Vec<f32>,
 }
 
 /// Origin of one row of logits.

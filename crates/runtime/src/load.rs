@@ -11,6 +11,7 @@ use crate::Extras;
 use crate::draft::feature_width;
 use crate::estimate::weight_bytes;
 use crate::information::vocabulary;
+use crate::layer_inputs;
 use crate::ledger::Ledger;
 use crate::model::Loaded;
 use crate::texts::Texts;
@@ -43,8 +44,10 @@ impl Model {
     ) -> Result<Model, RuntimeError> {
         let information = ModelInformation::of_file(&file.metadata, &file.tensors)?;
         let options = options.resolved(information.context_train)?;
-        let mut graph = puna_models::build(&file.metadata, &file.tensors, &options.build())?;
-        let added = extras.add_to(&mut graph, &information.architecture)?;
+        let tensors = file.tensors.with_lent(extras.lent.values().map(|(_, tensor)| tensor));
+        let mut graph = puna_models::build(&file.metadata, &tensors, &options.build())?;
+        let mut added = extras.add_to(&mut graph, &information.architecture)?;
+        added.tensors.extend(extras.lent.clone());
         let watched = watch(&graph);
         graph.outputs.extend(watched.into_iter().map(|value| (Output::Watched, value)));
         let weights = Arc::new(FileWeights::new(file, &graph, added));
@@ -75,6 +78,8 @@ impl Model {
             return Err(RuntimeError::NotALanguageModel { what: "caches" });
         }
         weights::check(&graph, weights.as_ref())?;
+        let mut graph = graph;
+        let layer_inputs = layer_inputs::hand_out(&mut graph, &options.layer_inputs)?;
         let graph = Arc::new(graph);
         let devices = place(&graph, backends, placement)?;
         let caches = CacheOptions {
@@ -128,6 +133,7 @@ impl Model {
             output: output.0,
             pooled: output.1,
             hidden,
+            layer_inputs,
             cell_bytes,
             texts,
             fingerprint: None,

@@ -147,7 +147,15 @@ impl Model {
         if tokens.len() != length as usize {
             return Err(RuntimeError::TokenCount { sequence, tokens: tokens.len(), length });
         }
-        let mut bytes = Vec::new();
+        let held: Vec<Vec<(i32, u32)>> = self.ledgers.iter().map(|ledger| ledger.held(sequence)).collect();
+        let groups = self.state_groups();
+        let cells = |state: usize| held.get(groups[state]).map_or(0, Vec::len);
+        let contents: usize = (0..groups.len()).map(|state| cells(state) * self.cell_bytes[state]).sum();
+        // At once in its whole size, with length and checksum still to come: it may fill much of the memory.
+        let mut bytes = Vec::with_capacity(contents + 8 * (tokens.len() + groups.len()) + 1024);
+        bytes.extend(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.resize(PREFIX, 0);
         bytes.extend(self.fingerprint().to_le_bytes());
         let architecture = self.information.architecture.as_bytes();
         bytes.extend((architecture.len() as u32).to_le_bytes());
@@ -159,15 +167,14 @@ impl Model {
         bytes.extend(u32::from(self.texts.is_long(sequence)).to_le_bytes());
         put_list(&mut bytes, tokens.iter().copied());
         bytes.extend((self.ledgers.len() as u32).to_le_bytes());
-        let mut cells: Vec<Vec<u32>> = Vec::with_capacity(self.ledgers.len());
-        for ledger in &self.ledgers {
-            let held = ledger.held(sequence);
+        let mut cells: Vec<Vec<u32>> = Vec::with_capacity(held.len());
+        for (ledger, held) in self.ledgers.iter().zip(held) {
             bytes.extend(ledger.lost(sequence).to_le_bytes());
             put_list(&mut bytes, held.iter().map(|(position, _)| position.unsigned_abs()));
             cells.push(held.into_iter().map(|(_, cell)| cell).collect());
         }
         bytes.extend((self.graph.states.len() as u32).to_le_bytes());
-        for (state, group) in self.state_groups().into_iter().enumerate() {
+        for (state, group) in groups.into_iter().enumerate() {
             let state = StateId(state as u32);
             // Nothing is kept of what serves a step alone.
             let contents = match (cells.get(group), self.states_of(state)) {
@@ -177,14 +184,11 @@ impl Model {
             bytes.extend((contents.len() as u64).to_le_bytes());
             bytes.extend(contents);
         }
-        let checksum = Checksum::of(&bytes);
-        let mut saved = Vec::with_capacity(PREFIX + bytes.len());
-        saved.extend(MAGIC);
-        saved.extend(VERSION.to_le_bytes());
-        saved.extend(((PREFIX + bytes.len()) as u64).to_le_bytes());
-        saved.extend(checksum.to_le_bytes());
-        saved.append(&mut bytes);
-        Ok(saved)
+        let length = bytes.len() as u64;
+        let checksum = Checksum::of(&bytes[PREFIX..]);
+        bytes[12..20].copy_from_slice(&length.to_le_bytes());
+        bytes[20..PREFIX].copy_from_slice(&checksum.to_le_bytes());
+        Ok(bytes)
     }
 
     /// Replaces the sequence by a saved one and returns the tokens saved with it. Bytes that do not fit in any

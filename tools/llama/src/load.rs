@@ -10,7 +10,9 @@ use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, Metadata, OpenOptions};
 use puna_graph::{Graph, ValueId};
 use puna_quant::DType;
-use puna_runtime::{Adapter, Extras, Model, ModelOptions, Placement, Pooling, Purpose, RuntimeError};
+use puna_runtime::{
+    Adapter, DraftHead, Extras, Model, ModelOptions, Placement, Pooling, Purpose, RuntimeError,
+};
 use puna_tokenizer::Tokenizer;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -209,6 +211,39 @@ fn load_with(
     extras: &Extras,
     watch: &dyn Fn(&Graph) -> Vec<ValueId>,
 ) -> Result<Model, Failure> {
+    let placement = Placement::default();
+    loading(file, backend, options, console, &mut |backends, progress| {
+        Model::load_with(file.clone(), backends, &placement, options, extras, watch, progress)
+    })
+}
+
+/// Loads a draft head that guesses for a model.
+pub fn head(
+    opened: &Opened,
+    target: &Opened,
+    config: &Config,
+    console: &Console,
+    options: &ModelOptions,
+) -> Result<DraftHead, Failure> {
+    let backend = backend(&processor(&config.cpu), config.device.name.as_deref())?;
+    let placement = Placement::default();
+    loading(&opened.file, &backend, options, console, &mut |backends, progress| {
+        DraftHead::load(&opened.file, &target.file, backends, &placement, options, progress)
+    })
+}
+
+/// What loads from back ends and tells how far it is.
+type Load<'l, T> =
+    &'l mut dyn FnMut(&[Arc<dyn Backend>], &mut dyn FnMut(f32) -> bool) -> Result<T, RuntimeError>;
+
+/// Loads with a progress bar.
+fn loading<T>(
+    file: &Arc<File>,
+    backend: &Arc<dyn Backend>,
+    options: &ModelOptions,
+    console: &Console,
+    load: Load<'_, T>,
+) -> Result<T, Failure> {
     file.prefetch();
     let bytes: u64 = file.tensors.iter().map(|tensor| tensor.byte_len()).sum();
     let bar = console.progress(Some(bytes));
@@ -221,17 +256,9 @@ fn load_with(
     if backend.name() != PROCESSOR {
         backends.push(self::backend(&backend_options(), Some(PROCESSOR))?);
     }
-    let model = Model::load_with(
-        file.clone(),
-        &backends,
-        &Placement::default(),
-        options,
-        extras,
-        watch,
-        &mut progress,
-    );
+    let loaded = load(&backends, &mut progress);
     bar.finish_and_clear();
-    model.map_err(|error| with_remedy(error, file, options.context))
+    loaded.map_err(|error| with_remedy(error, file, options.context))
 }
 
 /// The failure for an error of loading; where the context is too large it says where that comes from.

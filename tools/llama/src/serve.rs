@@ -4,9 +4,8 @@ use crate::chat::template::Renderer;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{
-    constraint, file_types, files, interrupt, load, models, pages, recommended, session, speculation,
-};
+use crate::speculation::Guessing;
+use crate::{constraint, file_types, files, interrupt, load, models, pages, recommended, session};
 use puna_engine::{Aids, DiskCache, Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
@@ -87,20 +86,27 @@ fn serve(
     Ok(server.serve_until_signal()?)
 }
 
-/// Loads the model that the flags name.
-fn model(opened: &load::Opened, config: &Config, console: &Console, parallel: u32) -> Result<Model, Failure> {
+/// Loads the model that the flags name, for what guesses ahead.
+fn model(
+    opened: &load::Opened,
+    config: &Config,
+    console: &Console,
+    guessing: &Guessing,
+    parallel: u32,
+) -> Result<Model, Failure> {
     match config.embedding.serve || config.embedding.serve_ranks {
         true => embedder(opened, config, console, parallel),
-        false => load::model(opened, config, console, parallel, parallel + speculation::rows(config)),
+        false => load::model_with(opened, config, console, &guessing.options(config, parallel)?),
     }
 }
 
 /// Starts the engine with what helps it.
 fn engine(
-    invocation: &Invocation,
+    opened: &load::Opened,
     config: &Config,
     console: &Console,
     tokenizer: &Tokenizer,
+    guessing: Guessing,
     model: Model,
 ) -> Result<Engine, Failure> {
     let options = EngineOptions {
@@ -111,9 +117,7 @@ fn engine(
     };
     let aids = Aids {
         proposers: match model.embedded_rows() {
-            None => {
-                speculation::proposers(invocation, config, console, tokenizer, model.options().sequences)?
-            }
+            None => guessing.proposers(config, console, opened, tokenizer, model.options().sequences)?,
             Some(_) => Vec::new(),
         },
         disk: disk(&config.server)?,
@@ -133,10 +137,11 @@ fn residence(
     let (invocation, config, console) = (invocation.clone(), config.clone(), console.clone());
     let reload = move || {
         let again = || {
+            let guessing = Guessing::open(&invocation, &config, &console)?;
             let opened = load::open(&invocation, &config, &console, true)?;
             let tokenizer = opened.tokenizer(&console)?;
-            let model = model(&opened, &config, &console, parallel)?;
-            self::engine(&invocation, &config, &console, &tokenizer, model)
+            let model = model(&opened, &config, &console, &guessing, parallel)?;
+            self::engine(&opened, &config, &console, &tokenizer, guessing, model)
         };
         again().map_err(|failure| failure.message())
     };
@@ -150,6 +155,7 @@ fn served(
     console: &Arc<Console>,
 ) -> Result<(Served, u64), Failure> {
     session::check_sampling(invocation, &config.sampling)?;
+    let guessing = Guessing::open(invocation, config, console)?;
     let opened = load::open(invocation, config, console, true)?;
     let metadata = &opened.file.metadata;
     let tokenizer = opened.tokenizer(console)?;
@@ -160,7 +166,7 @@ fn served(
     let grammar = config.sampling.grammar.as_ref();
     let grammar = constraint::grammar(invocation, grammar, || puna_server::grammar_tokens(&tokenizer))?;
     let embedding = &config.embedding;
-    let model = model(&opened, config, console, parallel)?;
+    let model = model(&opened, config, console, &guessing, parallel)?;
     let ranks = embedding.serve_ranks || load::pooling_of(config, metadata)? == Pooling::Rank;
     let embeds = model.embedded_rows().map(|rows| Embeds {
         width: model.information().width as usize,
@@ -203,7 +209,7 @@ fn served(
     // All caches in their largest form, and a few numbers for each position.
     let caches: u64 = model.memory().iter().map(|memory| memory.caches).sum();
     let slot_bytes = caches.saturating_mul(2) + 64 * u64::from(model.information().context) + (1 << 20);
-    let engine = self::engine(invocation, config, console, &tokenizer, model)?;
+    let engine = self::engine(&opened, config, console, &tokenizer, guessing, model)?;
     let engine = residence(invocation, config, console, engine, parallel);
     Ok((Served { engine, tokenizer, template: renderer.template, facts, defaults, embeds }, slot_bytes))
 }

@@ -3,7 +3,8 @@
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{console, constraint, interrupt, load, recommended, speculation};
+use crate::speculation::Guessing;
+use crate::{console, constraint, interrupt, load, recommended};
 use puna_chat::Stops;
 use puna_engine::{Aids, Engine, EngineOptions, Event, FinishReason, Request, Timings};
 use puna_flags::{Config, Sampling, Spec};
@@ -78,12 +79,13 @@ impl Session {
     ) -> Result<Self, Failure> {
         interrupt::install();
         check_sampling(invocation, &config.sampling)?;
+        let guessing = Guessing::open(invocation, config, console)?;
         let opened = load::open(invocation, config, console, true)?;
         let tokenizer = opened.tokenizer(console)?;
         let grammar = config.sampling.grammar.as_ref();
         let grammar = constraint::grammar(invocation, grammar, || grammar_tokens(&tokenizer))?;
-        let model = load::model(&opened, config, console, 1, 1 + speculation::rows(config))?;
-        let proposers = speculation::proposers(invocation, config, console, &tokenizer, 1)?;
+        let model = load::model_with(&opened, config, console, &guessing.options(config, 1)?)?;
+        let proposers = guessing.proposers(config, console, &opened, &tokenizer, 1)?;
         warn_of_shift(&model, config, console);
         let information = model.information().clone();
         let cache_bytes = model.memory().iter().map(|memory| memory.caches).sum();
