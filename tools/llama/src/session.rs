@@ -32,6 +32,8 @@ pub struct Session {
     pub template: Result<Option<String>, puna_gguf::Error>,
     /// Bytes of the caches.
     pub cache_bytes: u64,
+    /// Whether an encoder reads the prompts.
+    pub has_encoder: bool,
     sampling: Parameters,
     grammar: Option<Grammar>,
     end_of_generation: Arc<[u32]>,
@@ -96,6 +98,7 @@ impl Session {
                 information.vocabulary
             ));
         }
+        let has_encoder = model.has_encoder();
         let step_tokens = model.options().micro_batch;
         let options =
             EngineOptions { step_tokens, context_shift: config.context.shift, ..EngineOptions::default() };
@@ -112,6 +115,7 @@ impl Session {
             information,
             template: metadata.optional_str("tokenizer.chat_template").map(|text| text.map(str::to_owned)),
             cache_bytes,
+            has_encoder,
             sampling,
             grammar,
             ignore_end: config.sampling.ignore_eos,

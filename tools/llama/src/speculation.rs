@@ -51,7 +51,7 @@ impl Guessing {
                 "{path}: heads of kind '{architecture}' cannot be used yet"
             )));
         };
-        if let Some(other) = names.iter().find(|name| drafts(name) && *name != fitting) {
+        if let Some(other) = names.iter().find(|name| drafts(name) && name.as_str() != fitting) {
             return Err(Failure::Failed(format!("{path} is for --spec-type {fitting}, not {other}")));
         }
         if names.is_empty() {
