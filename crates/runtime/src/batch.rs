@@ -215,6 +215,7 @@ mod tests {
             width: 2,
             rows: vec![OutputRow { sequence: 4, position: 0 }, OutputRow { sequence: 4, position: 1 }],
             logits: vec![1.0, 2.0, 3.0, 4.0],
+            layer_inputs: Vec::new(),
         };
         assert_eq!(outputs.row(0), [1.0, 2.0]);
         assert_eq!(outputs.last(4), Some(&[3.0, 4.0][..]));
