@@ -128,7 +128,8 @@ impl Worker {
         let keep = job.keep().min(context.saturating_sub(4));
         let discard = (slot.held.len() - keep) / 2;
         let possible = self.options.context_shift && job.shiftable() && discard > 0;
-        let moved = possible && guarded(|| self.model.shift(index as u32, keep as u32, discard as u32)).is_ok();
+        let moved =
+            possible && guarded(|| self.model.shift(index as u32, keep as u32, discard as u32)).is_ok();
         // What a decoder holds cannot be computed without what its encoder has read.
         if !moved && (!possible || self.model.decoder_start().is_some()) {
             self.synchronise(index);
