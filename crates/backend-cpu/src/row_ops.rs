@@ -102,36 +102,6 @@ impl RowOp {
     pub fn run(&self, frame: &Frame<'_>, range: Range<usize>) {
         let features = frame.features;
         match self {
-            RowOp::Embed { table, symbol, out } => {
-                let tokens = match symbol {
-                    Symbol::EncoderTokens => &frame.step.encoder_tokens,
-                    Symbol::Tokens | Symbol::Outputs => &frame.step.tokens,
-                };
-                let out = frame.rows_mut(*out);
-                for row in range {
-                    // SAFETY: the row is this chunk's own.
-                    let out = unsafe { std::slice::from_raw_parts_mut(out.row(row), out.width()) };
-                    frame.weights.decode_row(*table, tokens[row] as usize, out);
-                }
-            }
-            RowOp::EmbedPositions { table, out } => {
-                let out = frame.rows_mut(*out);
-                let last = frame.weights.rows(*table).saturating_sub(1);
-                for row in range {
-                    // SAFETY: the row is this chunk's own.
-                    let out = unsafe { std::slice::from_raw_parts_mut(out.row(row), out.width()) };
-                    let position = usize::try_from(frame.step.positions[row]).unwrap_or(0);
-                    frame.weights.decode_row(*table, position.min(last), out);
-                }
-            }
-            RowOp::OutputRows { x, out } => {
-                let (x, out) = (frame.rows(*x), frame.rows_mut(*out));
-                for row in range {
-                    let source = x.row(frame.step.output_rows[row] as usize);
-                    // SAFETY: both rows have the same width and lie in different slots.
-                    unsafe { std::ptr::copy_nonoverlapping(source, out.row(row), x.width()) };
-                }
-            }
             RowOp::Norm { kind, epsilon, groups, weight, bias, x, out } => {
                 let vector = |weight: &Option<WeightId>| weight.map(|weight| frame.weights.vector(weight));
                 let (weight, bias) = (vector(weight), vector(bias));
@@ -169,6 +139,78 @@ impl RowOp {
                 let (a, b) = (frame.rows(*a), frame.rows(*b));
                 binary(features, *function, a, b, &mut frame.rows_mut(*out), range);
             }
+            RowOp::Embed { .. }
+            | RowOp::EmbedPositions { .. }
+            | RowOp::OutputRows { .. }
+            | RowOp::EmbedChosen { .. } => self.look_up(frame, range),
+            RowOp::WithVector { .. }
+            | RowOp::Slice { .. }
+            | RowOp::ScaleGroups { .. }
+            | RowOp::AddExpertBias { .. }
+            | RowOp::PositionScale { .. } => self.by_row(frame, range),
+            RowOp::Concat { .. }
+            | RowOp::Repeat { .. }
+            | RowOp::SumGroups { .. }
+            | RowOp::SumParts { .. } => self.rearrange(frame, range),
+            RowOp::Evaluate { node, inputs, out } => evaluate_rows(frame, *node, inputs, *out, range),
+            RowOp::Prepare { x, prepared } => prepare_rows(frame, *x, prepared, range),
+        }
+    }
+
+    /// Operations that choose rows.
+    fn look_up(&self, frame: &Frame<'_>, range: Range<usize>) {
+        match self {
+            RowOp::Embed { table, symbol, out } => {
+                let tokens = match symbol {
+                    Symbol::EncoderTokens => &frame.step.encoder_tokens,
+                    Symbol::Tokens | Symbol::Outputs => &frame.step.tokens,
+                };
+                let out = frame.rows_mut(*out);
+                for row in range {
+                    // SAFETY: the row is this chunk's own.
+                    let out = unsafe { std::slice::from_raw_parts_mut(out.row(row), out.width()) };
+                    frame.weights.decode_row(*table, tokens[row] as usize, out);
+                }
+            }
+            RowOp::EmbedPositions { table, out } => {
+                let out = frame.rows_mut(*out);
+                let last = frame.weights.rows(*table).saturating_sub(1);
+                for row in range {
+                    // SAFETY: the row is this chunk's own.
+                    let out = unsafe { std::slice::from_raw_parts_mut(out.row(row), out.width()) };
+                    let position = usize::try_from(frame.step.positions[row]).unwrap_or(0);
+                    frame.weights.decode_row(*table, position.min(last), out);
+                }
+            }
+            RowOp::OutputRows { x, out } => {
+                let (x, out) = (frame.rows(*x), frame.rows_mut(*out));
+                for row in range {
+                    let source = x.row(frame.step.output_rows[row] as usize);
+                    // SAFETY: both rows have the same width and lie in different slots.
+                    unsafe { std::ptr::copy_nonoverlapping(source, out.row(row), x.width()) };
+                }
+            }
+            RowOp::EmbedChosen { table, chosen, out } => {
+                let (chosen, out) = (frame.integers(*chosen), frame.rows_mut(*out));
+                let last = frame.weights.rows(*table).saturating_sub(1);
+                let count = chosen.len() / out.rows().max(1);
+                for row in range {
+                    // SAFETY: the row is this chunk's own.
+                    let out = unsafe { std::slice::from_raw_parts_mut(out.row(row), out.width()) };
+                    let parts = out.chunks_exact_mut((out.len() / count.max(1)).max(1));
+                    for (part, index) in parts.zip(&chosen[row * count..][..count]) {
+                        let index = usize::try_from(*index).unwrap_or(0).min(last);
+                        frame.weights.decode_row(*table, index, part);
+                    }
+                }
+            }
+            _ => unreachable!("{self:?} does not choose rows"),
+        }
+    }
+
+    /// Operations on the numbers of each row with a few others.
+    fn by_row(&self, frame: &Frame<'_>, range: Range<usize>) {
+        match self {
             RowOp::WithVector { function, x, vector, out } => {
                 let x = frame.rows(*x);
                 let vector = frame.weights.vector(*vector);
@@ -184,7 +226,14 @@ impl RowOp {
                             RowsMut::from_raw(out.row(row), repeats, width, width),
                         )
                     };
-                    binary(features, *function, x, Rows::repeated(vector, repeats), &mut out, 0..repeats);
+                    binary(
+                        frame.features,
+                        *function,
+                        x,
+                        Rows::repeated(vector, repeats),
+                        &mut out,
+                        0..repeats,
+                    );
                 }
             }
             RowOp::Slice { group, start, length, x, out } => {
@@ -242,51 +291,10 @@ impl RowOp {
                     out.iter_mut().zip(x).for_each(|(out, x)| *out = x * factor);
                 }
             }
-            RowOp::EmbedChosen { table, chosen, out } => {
-                let (chosen, out) = (frame.integers(*chosen), frame.rows_mut(*out));
-                let last = frame.weights.rows(*table).saturating_sub(1);
-                let count = chosen.len() / out.rows().max(1);
-                for row in range {
-                    // SAFETY: the row is this chunk's own.
-                    let out = unsafe { std::slice::from_raw_parts_mut(out.row(row), out.width()) };
-                    let parts = out.chunks_exact_mut((out.len() / count.max(1)).max(1));
-                    for (part, index) in parts.zip(&chosen[row * count..][..count]) {
-                        let index = usize::try_from(*index).unwrap_or(0).min(last);
-                        frame.weights.decode_row(*table, index, part);
-                    }
-                }
-            }
-            RowOp::Concat { .. }
-            | RowOp::Repeat { .. }
-            | RowOp::SumGroups { .. }
-            | RowOp::SumParts { .. } => {
-                self.rearrange(frame, range);
-            }
-            RowOp::Evaluate { node, inputs, out } => evaluate_rows(frame, *node, inputs, *out, range),
-            RowOp::Prepare { x, prepared } => {
-                let x = frame.rows(*x);
-                let mut done: Vec<ActivationFormat> = Vec::new();
-                for reader in &prepared.readers {
-                    let (format, slot) = prepared.form(frame, *reader, x.rows());
-                    if done.contains(&format) {
-                        continue;
-                    }
-                    done.push(format);
-                    let needed = format.bytes(x.rows(), x.width());
-                    assert!(needed <= frame.arena.slot(slot).bytes, "room for a prepared activation");
-                    // SAFETY: the rows lie side by side (stride equals width); the slot has room for every row
-                    // of the step and this chunk prepares rows of its own.
-                    unsafe {
-                        let rows = std::slice::from_raw_parts(x.row(range.start), range.len() * x.width());
-                        format.prepare(features, rows, x.width(), range.clone(), frame.pointer(slot));
-                    }
-                }
-            }
+            _ => unreachable!("{self:?} is none of these"),
         }
     }
-}
 
-impl RowOp {
     /// Operations that only move or add numbers.
     fn rearrange(&self, frame: &Frame<'_>, range: Range<usize>) {
         let read = |slot: SlotId, row: usize| {
@@ -329,6 +337,27 @@ impl RowOp {
                 }
                 _ => unreachable!("{self:?} does more than move and add"),
             }
+        }
+    }
+}
+
+/// Converts rows `range` of an activation for the matrices that read it.
+fn prepare_rows(frame: &Frame<'_>, x: SlotId, prepared: &Prepared, range: Range<usize>) {
+    let x = frame.rows(x);
+    let mut done: Vec<ActivationFormat> = Vec::new();
+    for reader in &prepared.readers {
+        let (format, slot) = prepared.form(frame, *reader, x.rows());
+        if done.contains(&format) {
+            continue;
+        }
+        done.push(format);
+        let needed = format.bytes(x.rows(), x.width());
+        assert!(needed <= frame.arena.slot(slot).bytes, "room for a prepared activation");
+        // SAFETY: the rows lie side by side (stride equals width); the slot has room for every row
+        // of the step and this chunk prepares rows of its own.
+        unsafe {
+            let rows = std::slice::from_raw_parts(x.row(range.start), range.len() * x.width());
+            format.prepare(frame.features, rows, x.width(), range.clone(), frame.pointer(slot));
         }
     }
 }

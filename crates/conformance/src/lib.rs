@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+pub mod pairs;
 pub mod run;
 pub mod steps;
 pub mod zoo;

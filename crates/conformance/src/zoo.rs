@@ -192,7 +192,8 @@ pub fn embedding_models() -> Vec<EmbeddingModel> {
 }
 
 impl EmbeddingModel {
-    fn header(&self) -> PathBuf {
+    /// The file of its header: a GGUF cut at its data section.
+    pub fn header(&self) -> PathBuf {
         folder().join("headers-embedding").join(format!("{}.header", self.name))
     }
 
@@ -291,7 +292,8 @@ pub fn draft_models() -> Vec<DraftModel> {
 }
 
 impl DraftModel {
-    fn header(&self) -> PathBuf {
+    /// The file of its header: a GGUF cut at its data section.
+    pub fn header(&self) -> PathBuf {
         let [_, own] = folders();
         own.join("headers-draft").join(format!("{}.header", self.name))
     }
@@ -325,7 +327,7 @@ pub fn fill(header: &Path, seed: u64) -> Vec<u8> {
     bytes
 }
 
-fn element(name: &str, index: u64, seed: u64) -> f32 {
+pub(crate) fn element(name: &str, index: u64, seed: u64) -> f32 {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
     let hash = name
         .bytes()

@@ -67,7 +67,7 @@ pub enum EngineError {
         name: String,
     },
     /// A kind of speculation needs a second model.
-    #[error("speculation by {name} needs a draft model (-md)")]
+    #[error("speculation by {name} needs a draft model of its kind (-md)")]
     NoDraftModel {
         /// Its name.
         name: &'static str,

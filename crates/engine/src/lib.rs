@@ -40,6 +40,6 @@ pub use request::{Request, RequestId, UNLIMITED, UNTIL_FULL};
 pub use runner::Runner;
 pub use schedule::{Demand, Limits, Share, schedule};
 pub use speculation::{
-    GUESSED_ROWS, NgramSettings, Proposer, SPECULATIONS, SpeculationSettings, SpeculationSpec, Text,
-    proposers,
+    Draft, DraftFile, Evaluated, GUESSED_ROWS, NgramSettings, Proposer, SPECULATIONS, SpeculationSettings,
+    SpeculationSpec, Text, proposers,
 };

@@ -5,7 +5,7 @@ use std::time::Instant;
 use puna_runtime::{Batch, OutputRows, Outputs, Work};
 
 use crate::job::Next;
-use crate::speculation::Wish;
+use crate::speculation::{Evaluated, Wish};
 use crate::worker::{Worker, guarded};
 use crate::{Demand, EngineError, FinishReason, GUESSED_ROWS, Limits, Share, schedule};
 
@@ -55,7 +55,10 @@ impl Worker {
             self.speculation.note(rows, start.elapsed());
         }
         match result {
-            Ok(outputs) => self.advance(&shares, &outputs),
+            Ok(outputs) => {
+                self.learn(&shares, &outputs);
+                self.advance(&shares, &outputs);
+            }
             Err(error) => self.isolate(&shares, error),
         }
     }
@@ -181,6 +184,25 @@ impl Worker {
         });
         let batch = Batch { work: work.collect() };
         guarded(|| self.model.run(&batch))
+    }
+
+    /// Tells what guesses the states of the rows that were computed, if the model hands them out.
+    fn learn(&mut self, shares: &[Share], outputs: &Outputs) {
+        let rows: usize = shares.iter().map(|share| share.tokens + share.guessed).sum();
+        let width = outputs.layer_inputs.len() / rows.max(1);
+        if width == 0 {
+            return;
+        }
+        let mut states = outputs.layer_inputs.chunks_exact(width);
+        for share in shares {
+            let (slot, rows) = (&self.slots[share.slot], share.tokens + share.guessed);
+            let pending = slot.pending().iter().take(share.tokens);
+            let evaluated = pending.chain(slot.guess.iter().take(share.guessed));
+            let tokens: Vec<u32> = slot.held.iter().chain(evaluated).copied().collect();
+            let own: Vec<f32> = states.by_ref().take(rows).flatten().copied().collect();
+            let (sequence, states) = (share.slot, &own[..]);
+            self.speculation.learn(&Evaluated { sequence, tokens: &tokens, rows, states });
+        }
     }
 
     fn advance(&mut self, shares: &[Share], outputs: &Outputs) {

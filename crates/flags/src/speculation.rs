@@ -3,8 +3,16 @@
 use std::path::PathBuf;
 
 /// Kinds of speculation that exist.
-pub const SPECULATION_TYPES: &[&str] =
-    &["ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache", "draft-simple"];
+pub const SPECULATION_TYPES: &[&str] = &[
+    "ngram-simple",
+    "ngram-map-k",
+    "ngram-map-k4v",
+    "ngram-mod",
+    "ngram-cache",
+    "draft-simple",
+    "draft-eagle3",
+    "draft-dflash",
+];
 
 /// Speculative decoding.
 #[derive(Clone, PartialEq, Debug)]

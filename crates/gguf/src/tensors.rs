@@ -88,6 +88,16 @@ impl Tensors {
         Ok(tensors)
     }
 
+    /// The same with tensors of another file, of those names that this one lacks. Their bytes come from that file.
+    pub fn with_lent<'t>(&self, lent: impl IntoIterator<Item = &'t TensorInfo>) -> Self {
+        let mut all = self.clone();
+        for info in lent {
+            // One that is there is not lent.
+            let _ = all.push(info.clone());
+        }
+        all
+    }
+
     /// Adds a tensor. Gives it back if there is one of its name.
     pub(crate) fn push(&mut self, info: TensorInfo) -> Result<(), TensorInfo> {
         if self.index.contains_key(&info.name) {

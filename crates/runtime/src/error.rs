@@ -47,6 +47,18 @@ pub enum RuntimeError {
         /// Adapters that the model has and that can be switched.
         expected: usize,
     },
+    /// The inputs of a layer cannot be handed out.
+    #[error("the model does not hand out what layer {layer} reads, as a draft head needs it")]
+    NoLayerInput {
+        /// The layer, counted from 0.
+        layer: u32,
+    },
+    /// The file is no draft head, or its tokens are not the other model's.
+    #[error("no usable draft head: {reason}")]
+    DraftHead {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Loading was stopped by the caller.
     #[error("loading was cancelled")]
     Cancelled,

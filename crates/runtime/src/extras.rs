@@ -133,6 +133,8 @@ pub struct Extras {
     pub switchable: bool,
     /// Vectors that are added to what layers hand on.
     pub directions: BTreeMap<u32, Vec<f32>>,
+    /// Tensors that the model's file lacks and another file lends, by name.
+    pub(crate) lent: HashMap<String, (Arc<File>, TensorInfo)>,
 }
 
 impl Extras {

@@ -10,6 +10,7 @@ use puna_graph::{Graph, Output, StateId, ValueId, WeightId};
 use crate::Extras;
 use crate::draft::feature_width;
 use crate::information::vocabulary;
+use crate::layer_inputs;
 use crate::ledger::Ledger;
 use crate::model::Loaded;
 use crate::placement::{Facts, Place, Plan, Situation, plan};
@@ -44,9 +45,11 @@ impl Model {
         let information = ModelInformation::of_file(&file.metadata, &file.tensors)?;
         let context_is_free = options.context == 0;
         let mut options = options.resolved(information.context_train)?;
+        let tensors = file.tensors.with_lent(extras.lent.values().map(|(_, tensor)| tensor));
         let build = |options: &ModelOptions| {
-            let mut graph = puna_models::build(&file.metadata, &file.tensors, &options.build())?;
-            let added = extras.add_to(&mut graph, &information.architecture)?;
+            let mut graph = puna_models::build(&file.metadata, &tensors, &options.build())?;
+            let mut added = extras.add_to(&mut graph, &information.architecture)?;
+            added.tensors.extend(extras.lent.clone());
             let watched = watch(&graph);
             graph.outputs.extend(watched.into_iter().map(|value| (Output::Watched, value)));
             Ok::<_, RuntimeError>((graph, added))
@@ -106,6 +109,8 @@ impl Model {
             return Err(RuntimeError::NotALanguageModel { what: "caches" });
         }
         weights::check(&graph, weights.as_ref())?;
+        let mut graph = graph;
+        let layer_inputs = layer_inputs::hand_out(&mut graph, &options.layer_inputs)?;
         let graph = Arc::new(graph);
         let caches = CacheOptions {
             keys: options.keys,
@@ -136,6 +141,7 @@ impl Model {
             output: output.0,
             pooled: output.1,
             hidden,
+            layer_inputs,
             cell_bytes,
             texts,
             fingerprint: None,

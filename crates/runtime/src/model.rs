@@ -9,6 +9,7 @@ use puna_graph::{Array, CacheGroup, Graph, GroupStep, PooledRows, Span, Step, Va
 
 use crate::batch::{MicroBatch, split};
 use crate::draft::DraftOutputs;
+use crate::layer_inputs;
 use crate::ledger::Ledger;
 use crate::texts::Texts;
 use crate::{Batch, ModelInformation, ModelOptions, OutputRow, OutputRows, Outputs, Plan, RuntimeError};
@@ -28,6 +29,8 @@ pub struct Model {
     pub(crate) pooled: Option<PooledRows>,
     /// What a draft head hands on to its next step.
     pub(crate) hidden: Option<ValueId>,
+    /// What the layers of `ModelOptions::layer_inputs` read.
+    pub(crate) layer_inputs: Vec<ValueId>,
     /// Bytes of one saved cell of each state.
     pub(crate) cell_bytes: Vec<usize>,
     /// Which sequences hold long texts.
@@ -240,6 +243,7 @@ impl Model {
         if let Some(observer) = &mut self.observer {
             observer(&boundary.values);
         }
+        layer_inputs::append(&self.layer_inputs, &boundary, step.tokens.len(), &mut outputs.layer_inputs)?;
         if step.output_rows.is_empty() {
             return Ok(());
         }

@@ -34,6 +34,8 @@ pub struct ModelOptions {
     /// Whether rows see later ones of their text in the same step (false) or not (true); `None` for what the file
     /// says. Default: `None`.
     pub causal: Option<bool>,
+    /// Layers whose inputs every run hands out for all its tokens: what draft heads read. Default: none.
+    pub layer_inputs: Vec<u32>,
 }
 
 impl Default for ModelOptions {
@@ -49,6 +51,7 @@ impl Default for ModelOptions {
             only_long_texts: false,
             purpose: Purpose::Generate,
             causal: None,
+            layer_inputs: Vec::new(),
         }
     }
 }

@@ -147,8 +147,15 @@ impl Model {
         if tokens.len() != length as usize {
             return Err(RuntimeError::TokenCount { sequence, tokens: tokens.len(), length });
         }
-        // What comes first is known last.
-        let mut bytes = vec![0; PREFIX];
+        let held: Vec<Vec<(i32, u32)>> = self.ledgers.iter().map(|ledger| ledger.held(sequence)).collect();
+        let groups = self.state_groups();
+        let cells = |state: usize| held.get(groups[state]).map_or(0, Vec::len);
+        let contents: usize = (0..groups.len()).map(|state| cells(state) * self.cell_bytes[state]).sum();
+        // At once in its whole size, with length and checksum still to come: it may fill much of the memory.
+        let mut bytes = Vec::with_capacity(contents + 8 * (tokens.len() + groups.len()) + 1024);
+        bytes.extend(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.resize(PREFIX, 0);
         bytes.extend(self.fingerprint().to_le_bytes());
         let architecture = self.information.architecture.as_bytes();
         bytes.extend((architecture.len() as u32).to_le_bytes());
@@ -160,20 +167,13 @@ impl Model {
         bytes.extend(u32::from(self.texts.is_long(sequence)).to_le_bytes());
         put_list(&mut bytes, tokens.iter().copied());
         bytes.extend((self.ledgers.len() as u32).to_le_bytes());
-        let mut cells: Vec<Vec<u32>> = Vec::with_capacity(self.ledgers.len());
-        for ledger in &self.ledgers {
-            let held = ledger.held(sequence);
+        let mut cells: Vec<Vec<u32>> = Vec::with_capacity(held.len());
+        for (ledger, held) in self.ledgers.iter().zip(held) {
             bytes.extend(ledger.lost(sequence).to_le_bytes());
             put_list(&mut bytes, held.iter().map(|(position, _)| position.unsigned_abs()));
             cells.push(held.into_iter().map(|(_, cell)| cell).collect());
         }
         bytes.extend((self.graph.states.len() as u32).to_le_bytes());
-        let groups = self.state_groups();
-        let size = |(state, group): (usize, &usize)| {
-            8 + cells.get(*group).map_or(0, |cells| cells.len() * self.cell_bytes[state])
-        };
-        // Nearly all of it; whoever keeps many has no room to spare for what growing leaves over.
-        bytes.reserve_exact(groups.iter().enumerate().map(size).sum());
         for (state, group) in groups.into_iter().enumerate() {
             let state = StateId(state as u32);
             // Nothing is kept of what serves a step alone.
@@ -184,12 +184,10 @@ impl Model {
             bytes.extend((contents.len() as u64).to_le_bytes());
             bytes.extend(contents);
         }
-        let mut prefix = Vec::with_capacity(PREFIX);
-        prefix.extend(MAGIC);
-        prefix.extend(VERSION.to_le_bytes());
-        prefix.extend((bytes.len() as u64).to_le_bytes());
-        prefix.extend(Checksum::of(&bytes[PREFIX..]).to_le_bytes());
-        bytes[..PREFIX].copy_from_slice(&prefix);
+        let length = bytes.len() as u64;
+        let checksum = Checksum::of(&bytes[PREFIX..]);
+        bytes[12..20].copy_from_slice(&length.to_le_bytes());
+        bytes[20..PREFIX].copy_from_slice(&checksum.to_le_bytes());
         Ok(bytes)
     }
 

@@ -31,6 +31,8 @@ fn every_model_passes_every_check() {
     }
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
     for (check, passed) in CHECKS.iter().zip(passed) {
-        assert!(passed + known > 170, "{} means something for {passed} models only", check.name);
+        // Recurrent layers, and positions that are more than a rotation, cannot be shifted.
+        let least = if check.name == "shifted" { 90 } else { 170 };
+        assert!(passed + known > least, "{} means something for {passed} models only", check.name);
     }
 }

@@ -29,6 +29,10 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         files::check_replaceable,
     )?;
     let session = Session::start(invocation, &SPEC, &config, &console, UNLIMITED)?;
+    if session.has_encoder && config.prompt.cache_file.is_some() {
+        let reason = "--prompt-cache: the model's encoder reads the prompt, so there is no beginning to save";
+        return Err(Failure::Failed(reason.into()));
+    }
     let interactive = config.chat.interactive || config.chat.interactive_first;
     let plain = interactive || config.prompt.cache_file.is_some();
     if config.chat.conversation.unwrap_or(!plain && chat::has_template(&session)) {

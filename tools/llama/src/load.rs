@@ -11,7 +11,7 @@ use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, Metadata, OpenOptions};
 use puna_graph::{Graph, ValueId};
 use puna_quant::DType;
-use puna_runtime::{Adapter, Extras, Model, ModelOptions, Plan, Pooling, Purpose, RuntimeError};
+use puna_runtime::{Adapter, DraftHead, Extras, Model, ModelOptions, Plan, Pooling, Purpose, RuntimeError};
 use puna_tokenizer::Tokenizer;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -242,6 +242,38 @@ fn load_with(
     extras: &Extras,
     watch: &dyn Fn(&Graph) -> Vec<ValueId>,
 ) -> Result<Model, Failure> {
+    let Devices { backends, placement } = devices;
+    loading(file, options, console, &mut |progress| {
+        Model::load_with(file.clone(), backends, placement, options, extras, watch, progress)
+    })
+}
+
+/// Loads a draft head that guesses for a model.
+pub fn head(
+    opened: &Opened,
+    target: &Opened,
+    config: &Config,
+    console: &Console,
+    options: &ModelOptions,
+) -> Result<DraftHead, Failure> {
+    let tensors = &opened.file.tensors;
+    let devices = placement::devices(&processor(&config.cpu), &config.device, tensors, console)?;
+    let Devices { backends, placement } = &devices;
+    loading(&opened.file, options, console, &mut |progress| {
+        DraftHead::load(&opened.file, &target.file, backends, placement, options, progress)
+    })
+}
+
+/// What loads and tells how far it is.
+type Load<'l, T> = &'l mut dyn FnMut(&mut dyn FnMut(f32) -> bool) -> Result<T, RuntimeError>;
+
+/// Loads with a progress bar.
+fn loading<T>(
+    file: &Arc<File>,
+    options: &ModelOptions,
+    console: &Console,
+    load: Load<'_, T>,
+) -> Result<T, Failure> {
     file.prefetch();
     let bytes: u64 = file.tensors.iter().map(|tensor| tensor.byte_len()).sum();
     let bar = console.progress(Some(bytes));
@@ -249,10 +281,9 @@ fn load_with(
         bar.set_position((share as f64 * bytes as f64) as u64);
         true
     };
-    let Devices { backends, placement } = devices;
-    let model = Model::load_with(file.clone(), backends, placement, options, extras, watch, &mut progress);
+    let loaded = load(&mut progress);
     bar.finish_and_clear();
-    model.map_err(|error| with_remedy(error, file, options.context))
+    loaded.map_err(|error| with_remedy(error, file, options.context))
 }
 
 /// The failure for an error of loading; where memory is short it says what needs less.

@@ -4,9 +4,8 @@ use crate::chat::template::Renderer;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{
-    constraint, file_types, files, interrupt, load, models, pages, recommended, session, speculation,
-};
+use crate::speculation::Guessing;
+use crate::{constraint, file_types, files, interrupt, load, models, pages, recommended, session};
 use puna_engine::{Aids, DiskCache, Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
@@ -88,13 +87,18 @@ fn serve(
     Ok(server.serve_until_signal()?)
 }
 
-/// Loads the model that the flags name.
-fn model(opened: &load::Opened, config: &Config, console: &Console, parallel: u32) -> Result<Model, Failure> {
+/// Loads the model that the flags name, for what guesses ahead.
+fn model(
+    opened: &load::Opened,
+    config: &Config,
+    console: &Console,
+    guessing: &Guessing,
+    parallel: u32,
+) -> Result<Model, Failure> {
     match config.embedding.serve || config.embedding.serve_ranks {
         true => embedder(opened, config, console, parallel),
         false => {
-            let options = load::options(config, parallel, parallel + speculation::rows(config))?;
-            let mut model = load::switchable(opened, config, console, &options)?;
+            let mut model = load::switchable(opened, config, console, &guessing.options(config, parallel)?)?;
             if config.server.adapters_off {
                 let off = vec![0.0; model.adapters().len()];
                 model.set_adapters(&off)?;
@@ -106,10 +110,11 @@ fn model(opened: &load::Opened, config: &Config, console: &Console, parallel: u3
 
 /// Starts the engine with what helps it.
 fn engine(
-    invocation: &Invocation,
+    opened: &load::Opened,
     config: &Config,
     console: &Console,
     tokenizer: &Tokenizer,
+    guessing: Guessing,
     model: Model,
     disk: Option<DiskCache>,
 ) -> Result<Engine, Failure> {
@@ -121,9 +126,7 @@ fn engine(
     };
     let aids = Aids {
         proposers: match model.embedded_rows() {
-            None => {
-                speculation::proposers(invocation, config, console, tokenizer, model.options().sequences)?
-            }
+            None => guessing.proposers(config, console, opened, tokenizer, model.options().sequences)?,
             Some(_) => Vec::new(),
         },
         disk,
@@ -144,10 +147,11 @@ fn residence(
     let reload = move || {
         let again = || {
             let disk = disk(&config.server, &console)?;
+            let guessing = Guessing::open(&invocation, &config, &console)?;
             let opened = load::open(&invocation, &config, &console, true)?;
             let tokenizer = opened.tokenizer(&console)?;
-            let model = model(&opened, &config, &console, parallel)?;
-            self::engine(&invocation, &config, &console, &tokenizer, model, disk)
+            let model = model(&opened, &config, &console, &guessing, parallel)?;
+            self::engine(&opened, &config, &console, &tokenizer, guessing, model, disk)
         };
         again().map_err(|failure| failure.message())
     };
@@ -163,7 +167,7 @@ fn served(
 ) -> Result<(Served, u64), Failure> {
     session::check_sampling(invocation, &config.sampling)?;
     // What can be told at once is, and not after a large model has been loaded.
-    speculation::check(config)?;
+    let guessing = Guessing::open(invocation, config, console)?;
     let disk = disk(&config.server, console)?;
     let opened = load::open(invocation, config, console, true)?;
     let metadata = &opened.file.metadata;
@@ -175,7 +179,7 @@ fn served(
     let grammar = config.sampling.grammar.as_ref();
     let grammar = constraint::grammar(invocation, grammar, || puna_server::grammar_tokens(&tokenizer))?;
     let embedding = &config.embedding;
-    let model = model(&opened, config, console, parallel)?;
+    let model = model(&opened, config, console, &guessing, parallel)?;
     let ranks = embedding.serve_ranks || load::pooling_of(config, metadata)? == Pooling::Rank;
     let embeds = model.embedded_rows().map(|rows| Embeds {
         width: model.information().width as usize,
@@ -228,7 +232,7 @@ fn served(
     // All caches in their largest form, and a few numbers for each position.
     let caches: u64 = model.memory().iter().map(|memory| memory.caches).sum();
     let slot_bytes = caches.saturating_mul(2) + 64 * u64::from(model.information().context) + (1 << 20);
-    let engine = self::engine(invocation, config, console, &tokenizer, model, disk)?;
+    let engine = self::engine(&opened, config, console, &tokenizer, guessing, model, disk)?;
     let engine = residence(invocation, config, console, engine, parallel);
     Ok((
         Served {

@@ -3,7 +3,8 @@
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{console, constraint, interrupt, load, recommended, speculation};
+use crate::speculation::Guessing;
+use crate::{console, constraint, interrupt, load, recommended};
 use puna_chat::Stops;
 use puna_engine::{Aids, Engine, EngineOptions, Event, FinishReason, Request, Timings};
 use puna_flags::{Config, Sampling, Spec};
@@ -31,6 +32,8 @@ pub struct Session {
     pub template: Result<Option<String>, puna_gguf::Error>,
     /// Bytes of the caches.
     pub cache_bytes: u64,
+    /// Whether an encoder reads the prompts.
+    pub has_encoder: bool,
     sampling: Parameters,
     grammar: Option<Grammar>,
     end_of_generation: Arc<[u32]>,
@@ -78,13 +81,13 @@ impl Session {
     ) -> Result<Self, Failure> {
         interrupt::install();
         check_sampling(invocation, &config.sampling)?;
-        speculation::check(config)?;
+        let guessing = Guessing::open(invocation, config, console)?;
         let opened = load::open(invocation, config, console, true)?;
         let tokenizer = opened.tokenizer(console)?;
         let grammar = config.sampling.grammar.as_ref();
         let grammar = constraint::grammar(invocation, grammar, || grammar_tokens(&tokenizer))?;
-        let model = load::model(&opened, config, console, 1, 1 + speculation::rows(config))?;
-        let proposers = speculation::proposers(invocation, config, console, &tokenizer, 1)?;
+        let model = load::model_with(&opened, config, console, &guessing.options(config, 1)?)?;
+        let proposers = guessing.proposers(config, console, &opened, &tokenizer, 1)?;
         warn_of_shift(&model, config, console);
         let information = model.information().clone();
         let cache_bytes = model.memory().iter().map(|memory| memory.caches).sum();
@@ -95,6 +98,7 @@ impl Session {
                 information.vocabulary
             ));
         }
+        let has_encoder = model.has_encoder();
         let step_tokens = model.options().micro_batch;
         let options =
             EngineOptions { step_tokens, context_shift: config.context.shift, ..EngineOptions::default() };
@@ -111,6 +115,7 @@ impl Session {
             information,
             template: metadata.optional_str("tokenizer.chat_template").map(|text| text.map(str::to_owned)),
             cache_bytes,
+            has_encoder,
             sampling,
             grammar,
             ignore_end: config.sampling.ignore_eos,

@@ -4,43 +4,127 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::load;
-use puna_engine::{GUESSED_ROWS, NgramSettings, Proposer, Runner, SpeculationSettings};
+use puna_engine::{
+    Draft, DraftFile, GUESSED_ROWS, NgramSettings, Proposer, SPECULATIONS, SpeculationSettings,
+    SpeculationSpec,
+};
 use puna_flags::{Config, NgramSizes};
+use puna_runtime::{DraftHead, ModelOptions};
 use puna_tokenizer::{Token, Tokenizer};
 
 /// Vocabularies may differ by so many tokens at their ends, as some are padded.
 const PADDING: usize = 128;
 
-/// Kinds of speculation. A draft model without a kind is used in the simple way.
-fn types(config: &Config) -> Vec<String> {
-    let speculation = &config.speculation;
-    let drafts = speculation.draft_model.is_some() || speculation.draft_hf.is_some();
-    match speculation.types.is_empty() && drafts {
-        true => vec!["draft-simple".to_owned()],
-        false => speculation.types.iter().map(|name| (*name).to_owned()).collect(),
+/// What guesses ahead: opened before the model, so that a fault of the draft is told first.
+pub struct Guessing {
+    /// Kinds of speculation.
+    names: Vec<String>,
+    /// The draft model or head, with the flags that are about it.
+    draft: Option<(load::Opened, Config)>,
+    /// Layers of the model that the head reads.
+    layers: Vec<u32>,
+}
+
+impl Guessing {
+    /// Opens what the flags name. A draft without a kind is used as its file allows.
+    pub fn open(invocation: &Invocation, config: &Config, console: &Console) -> Result<Self, Failure> {
+        let speculation = &config.speculation;
+        let mut names: Vec<String> = speculation.types.iter().map(|name| (*name).to_owned()).collect();
+        let wanted = speculation.draft_model.is_some() || speculation.draft_hf.is_some();
+        let drafts = |name: &String| kind(name).is_some_and(|spec| spec.draft != DraftFile::None);
+        if !wanted || !(names.is_empty() || names.iter().any(drafts)) {
+            return Ok(Self { names, draft: None, layers: Vec::new() });
+        }
+        let own = draft_config(config);
+        let opened = load::open(invocation, &own, console, false)?;
+        let layers = DraftHead::layers(&opened.file.metadata)?;
+        let architecture = opened.file.metadata.str("general.architecture")?;
+        let suits = |spec: &&SpeculationSpec| match spec.draft {
+            DraftFile::None => false,
+            DraftFile::Model => layers.is_none(),
+            DraftFile::Head(head) => layers.is_some() && head == architecture,
+        };
+        let fitting = SPECULATIONS.iter().find(suits).map(|spec| spec.name);
+        let path = opened.path.display();
+        let Some(fitting) = fitting else {
+            return Err(Failure::Failed(format!(
+                "{path}: heads of kind '{architecture}' cannot be used yet"
+            )));
+        };
+        if let Some(other) = names.iter().find(|name| drafts(name) && name.as_str() != fitting) {
+            return Err(Failure::Failed(format!("{path} is for --spec-type {fitting}, not {other}")));
+        }
+        if names.is_empty() {
+            names.push(fitting.to_owned());
+        }
+        Ok(Self { names, layers: layers.unwrap_or_default(), draft: Some((opened, own)) })
+    }
+
+    /// What the model has to be loaded with, for so many sequences.
+    pub fn options(&self, config: &Config, sequences: u32) -> Result<ModelOptions, Failure> {
+        let guessed = if self.names.is_empty() { 0 } else { GUESSED_ROWS };
+        let options = load::options(config, sequences, sequences.saturating_add(guessed))?;
+        Ok(ModelOptions { layer_inputs: self.layers.clone(), ..options })
+    }
+
+    /// What guesses for so many sequences of a model with this tokenizer.
+    pub fn proposers(
+        self,
+        config: &Config,
+        console: &Console,
+        opened: &load::Opened,
+        tokenizer: &Tokenizer,
+        sequences: u32,
+    ) -> Result<Vec<Box<dyn Proposer>>, Failure> {
+        let draft = match &self.draft {
+            None => None,
+            Some((draft, own)) => {
+                let its = Tokenizer::from_metadata(&draft.file.metadata)?;
+                if let Some(difference) = its.and_then(|its| difference(tokenizer, &its)) {
+                    let path = draft.path.display();
+                    return Err(Failure::Failed(format!("{path} cannot guess for the model: {difference}")));
+                }
+                Some(if self.layers.is_empty() {
+                    // Without a tokenizer nothing says that its tokens are the model's.
+                    draft.tokenizer(console)?;
+                    Draft::Model(Box::new(load::model(draft, own, console, sequences, sequences)?))
+                } else {
+                    let options = load::options(own, sequences, sequences.saturating_add(GUESSED_ROWS))?;
+                    Draft::Head(Box::new(load::head(draft, opened, own, console, &options)?))
+                })
+            }
+        };
+        puna_engine::proposers(&self.names, &settings(config), draft)
+            .map_err(|error| Failure::Failed(error.to_string()))
     }
 }
 
-/// Output rows that the model needs beside one for each sequence.
-pub fn rows(config: &Config) -> u32 {
-    if types(config).is_empty() { 0 } else { GUESSED_ROWS }
+/// The kind of speculation of this name.
+fn kind(name: &str) -> Option<&'static SpeculationSpec> {
+    SPECULATIONS.iter().find(|spec| spec.name == name)
 }
 
-/// What guesses for so many sequences of a model with this tokenizer.
-pub fn proposers(
-    invocation: &Invocation,
-    config: &Config,
-    console: &Console,
-    tokenizer: &Tokenizer,
-    sequences: u32,
-) -> Result<Vec<Box<dyn Proposer>>, Failure> {
-    let names = types(config);
-    let draft = match names.iter().any(|name| name == "draft-simple") {
-        true => draft(invocation, config, console, tokenizer, sequences)?,
-        false => None,
+/// The flags as they are for the draft: what they say about the model's own weights is not about it.
+fn draft_config(config: &Config) -> Config {
+    let speculation = &config.speculation;
+    let mut own = config.clone();
+    own.model.path.clone_from(&speculation.draft_model);
+    own.model.hf_repo.clone_from(&speculation.draft_hf);
+    (own.model.hf_file, own.model.url) = (None, None);
+    own.model.overrides.clear();
+    own.model.adapters.clear();
+    own.model.control_vectors.clear();
+    own.rope = puna_flags::Rope::default();
+    own.device = puna_flags::Device {
+        names: config.device.names.clone(),
+        fit: config.device.fit,
+        fit_target: config.device.fit_target.clone(),
+        ..puna_flags::Device::default()
     };
-    puna_engine::proposers(&names, &settings(config), draft)
-        .map_err(|error| Failure::Failed(error.to_string()))
+    let kind = |kind: &'static str, otherwise| if kind.is_empty() { otherwise } else { kind };
+    own.context.type_k = kind(speculation.draft_type_k, config.context.type_k);
+    own.context.type_v = kind(speculation.draft_type_v, config.context.type_v);
+    own
 }
 
 fn settings(config: &Config) -> SpeculationSettings {
@@ -63,55 +147,6 @@ fn settings(config: &Config) -> SpeculationSettings {
     }
 }
 
-/// Loads the draft model that the flags name, if they name one.
-fn draft(
-    invocation: &Invocation,
-    config: &Config,
-    console: &Console,
-    tokenizer: &Tokenizer,
-    sequences: u32,
-) -> Result<Option<Box<dyn Runner>>, Failure> {
-    let speculation = &config.speculation;
-    if speculation.draft_model.is_none() && speculation.draft_hf.is_none() {
-        return Ok(None);
-    }
-    // What the flags say about the model's own weights is not about those of the draft model.
-    let mut own = config.clone();
-    own.model.path.clone_from(&speculation.draft_model);
-    own.model.hf_repo.clone_from(&speculation.draft_hf);
-    (own.model.hf_file, own.model.url) = (None, None);
-    own.model.overrides.clear();
-    own.model.adapters.clear();
-    own.model.control_vectors.clear();
-    own.rope = puna_flags::Rope::default();
-    own.device = puna_flags::Device {
-        names: config.device.names.clone(),
-        fit: config.device.fit,
-        fit_target: config.device.fit_target.clone(),
-        ..puna_flags::Device::default()
-    };
-    let kind = |kind: &'static str, otherwise| if kind.is_empty() { otherwise } else { kind };
-    own.context.type_k = kind(speculation.draft_type_k, config.context.type_k);
-    own.context.type_v = kind(speculation.draft_type_v, config.context.type_v);
-    let opened = load::open(invocation, &own, console, false)?;
-    let its = opened.tokenizer(console)?;
-    if let Some(difference) = difference(tokenizer, &its) {
-        let path = opened.path.display();
-        return Err(Failure::Failed(format!("{path} cannot guess for the model: {difference}")));
-    }
-    Ok(Some(Box::new(load::model(&opened, &own, console, sequences, sequences)?)))
-}
-
-/// Whether the draft model's file is there, which is looked for before the model is loaded.
-pub fn check(config: &Config) -> Result<(), Failure> {
-    match &config.speculation.draft_model {
-        Some(path) if !path.exists() => {
-            Err(Failure::Failed(format!("draft model (-md): {}: there is no such file", path.display())))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// In what two vocabularies differ, if that matters.
 fn difference(model: &Tokenizer, draft: &Tokenizer) -> Option<String> {
     let (model, draft) = (model.vocabulary(), draft.vocabulary());
@@ -130,7 +165,6 @@ fn difference(model: &Tokenizer, draft: &Tokenizer) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use puna_engine::SPECULATIONS;
     use puna_flags::SPECULATION_TYPES;
 
     use super::*;
@@ -141,15 +175,5 @@ mod tests {
         assert_eq!(names, SPECULATION_TYPES);
         let config = Config::default();
         assert_eq!(settings(&config), SpeculationSettings::default());
-        assert_eq!((types(&config), rows(&config)), (Vec::new(), 0));
-    }
-
-    #[test]
-    fn a_draft_model_is_used_without_a_kind() {
-        let mut config = Config::default();
-        config.speculation.draft_model = Some("draft.gguf".into());
-        assert_eq!((types(&config), rows(&config)), (vec!["draft-simple".to_owned()], GUESSED_ROWS));
-        config.speculation.types = vec!["ngram-mod"];
-        assert_eq!(types(&config), ["ngram-mod"]);
     }
 }

@@ -150,7 +150,7 @@ impl DraftSimple {
 }
 
 /// The best token, if it has at least this probability.
-fn likely(logits: &[f32], least: f32) -> Option<u32> {
+pub(super) fn likely(logits: &[f32], least: f32) -> Option<u32> {
     let better = |best: (u32, f32), (token, logit): (usize, &f32)| {
         if *logit > best.1 { (token as u32, *logit) } else { best }
     };

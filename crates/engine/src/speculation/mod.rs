@@ -8,8 +8,11 @@
 //!
 //! A new kind is one file and one row of [`SPECULATIONS`].
 
+mod draft_dflash;
+mod draft_eagle3;
 mod draft_simple;
 mod followed;
+mod learned;
 mod ngram_cache;
 mod ngram_map_k;
 mod ngram_map_k4v;
@@ -19,6 +22,8 @@ mod payoff;
 mod plan;
 
 pub(crate) use plan::{Speculation, Wish};
+
+use puna_runtime::DraftHead;
 
 use crate::{EngineError, Runner};
 
@@ -37,10 +42,26 @@ pub struct Text<'a> {
     pub most: usize,
 }
 
+/// What the model has just computed of a text.
+#[derive(Clone, Copy, Debug)]
+pub struct Evaluated<'a> {
+    /// The sequence of the engine that it is in.
+    pub sequence: usize,
+    /// All tokens that the sequence held after the step, those of a guess included, whether or not they were right.
+    pub tokens: &'a [u32],
+    /// How many of them, the last ones, the step computed; at least 1.
+    pub rows: usize,
+    /// `[rows, width]`: their states in the layers that the model was loaded to hand out.
+    pub states: &'a [f32],
+}
+
 /// Guesses how texts go on.
 pub trait Proposer: Send {
     /// A guess for each text, in their order; empty where there is none. Longer ones than asked for are cut.
     fn propose(&mut self, texts: &[Text<'_>]) -> Vec<Vec<u32>>;
+
+    /// Hears of what the model has computed, if it was loaded to hand out states of layers.
+    fn learn(&mut self, _evaluated: &Evaluated<'_>) {}
 
     /// A guess costs time itself, so that asking for fewer tokens saves some.
     fn computes(&self) -> bool {
@@ -105,8 +126,27 @@ impl Default for SpeculationSettings {
     }
 }
 
-/// Makes a proposer; it takes the draft model if it uses one.
-type Build = fn(&SpeculationSettings, &mut Option<Box<dyn Runner>>) -> Option<Box<dyn Proposer>>;
+/// What a second file gives.
+pub enum Draft {
+    /// A model of its own.
+    Model(Box<dyn Runner>),
+    /// A head that reads states of the model's layers.
+    Head(Box<DraftHead>),
+}
+
+/// What a kind of speculation needs a second file for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DraftFile {
+    /// Nothing.
+    None,
+    /// A model of any architecture that generates text.
+    Model,
+    /// A head of this architecture.
+    Head(&'static str),
+}
+
+/// Makes a proposer; it takes the draft if it uses one.
+type Build = fn(&SpeculationSettings, &mut Option<Draft>) -> Option<Box<dyn Proposer>>;
 
 /// One kind of speculation.
 pub struct SpeculationSpec {
@@ -114,6 +154,8 @@ pub struct SpeculationSpec {
     pub name: &'static str,
     /// What it guesses, in a few words.
     pub about: &'static str,
+    /// What its draft file has to be.
+    pub draft: DraftFile,
     /// Makes it; nothing without a draft model where one is needed.
     build: Build,
 }
@@ -123,34 +165,58 @@ pub static SPECULATIONS: &[SpeculationSpec] = &[
     SpeculationSpec {
         name: "ngram-simple",
         about: "what followed the last tokens when they were there before, found by looking through the text",
+        draft: DraftFile::None,
         build: |settings, _| Some(Box::new(ngram_simple::NgramSimple(settings.simple))),
     },
     SpeculationSpec {
         name: "ngram-map-k",
         about: "the same, found in a map from tokens to their last place",
+        draft: DraftFile::None,
         build: |settings, _| Some(Box::new(ngram_map_k::NgramMap::new(settings.map_k))),
     },
     SpeculationSpec {
         name: "ngram-map-k4v",
         about: "the most frequent of up to four ways in which the last tokens went on",
+        draft: DraftFile::None,
         build: |settings, _| Some(Box::new(ngram_map_k4v::NgramMap4::new(settings.map_k4v))),
     },
     SpeculationSpec {
         name: "ngram-mod",
         about: "token by token what followed the last ones in any text, of this request or another",
+        draft: DraftFile::None,
         build: |settings, _| Some(Box::new(ngram_mod::NgramMod::new(settings))),
     },
     SpeculationSpec {
         name: "ngram-cache",
         about: "token by token what most often followed the last one to four",
+        draft: DraftFile::None,
         build: |_, _| Some(Box::new(ngram_cache::NgramCache::default())),
     },
     SpeculationSpec {
         name: "draft-simple",
         about: "what a smaller model with the same vocabulary would say (-md)",
-        build: |settings, draft| {
-            let draft = draft_simple::DraftSimple::new(draft.take()?, settings);
-            Some(Box::new(draft))
+        draft: DraftFile::Model,
+        build: |settings, draft| match draft.take()? {
+            Draft::Model(model) => Some(Box::new(draft_simple::DraftSimple::new(model, settings))),
+            Draft::Head(_) => None,
+        },
+    },
+    SpeculationSpec {
+        name: "draft-eagle3",
+        about: "token by token what a head says that reads states of the model's layers (EAGLE-3, -md)",
+        draft: DraftFile::Head("eagle3"),
+        build: |settings, draft| match draft.take()? {
+            Draft::Head(head) => Some(Box::new(draft_eagle3::DraftEagle3::new(*head, settings)?)),
+            Draft::Model(_) => None,
+        },
+    },
+    SpeculationSpec {
+        name: "draft-dflash",
+        about: "a block at once, by a draft model that reads states of the model's layers (DFlash, -md)",
+        draft: DraftFile::Head("dflash"),
+        build: |settings, draft| match draft.take()? {
+            Draft::Head(head) => Some(Box::new(draft_dflash::DraftDflash::new(*head, settings)?)),
+            Draft::Model(_) => None,
         },
     },
 ];
@@ -159,7 +225,7 @@ pub static SPECULATIONS: &[SpeculationSpec] = &[
 pub fn proposers(
     names: &[String],
     settings: &SpeculationSettings,
-    mut draft: Option<Box<dyn Runner>>,
+    mut draft: Option<Draft>,
 ) -> Result<Vec<Box<dyn Proposer>>, EngineError> {
     let mut proposers = Vec::with_capacity(names.len());
     for name in names {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::payoff::{StepTimes, Trust};
-use super::{Proposer, Text};
+use super::{Evaluated, Proposer, Text};
 use crate::worker::guarded;
 
 /// A text that a guess may be made about.
@@ -44,6 +44,14 @@ impl Speculation {
     /// Of a guess so many tokens were right, and whether one was wrong.
     pub(crate) fn judge(&mut self, sequence: usize, right: usize, wrong: bool) {
         self.trust[sequence].judge(right, wrong);
+    }
+
+    /// The model has computed something of a text.
+    pub(crate) fn learn(&mut self, evaluated: &Evaluated<'_>) {
+        for proposer in &mut self.proposers {
+            // One that fails guesses worse.
+            let _ = guarded(|| Ok::<_, crate::EngineError>(proposer.learn(evaluated)));
+        }
     }
 
     /// Guesses for texts, as long as they pay beside `rows` rows that the step has anyway: pairs of a sequence and its

@@ -117,7 +117,7 @@ impl Runner for Arithmetic {
             self.held[batch.work[0].sequence as usize].push(0);
             panic!("the evaluation of token {PANICS} went wrong");
         }
-        let mut outputs = Outputs { width: VOCABULARY as usize, rows: Vec::new(), logits: Vec::new() };
+        let mut outputs = Outputs { width: VOCABULARY as usize, ..Outputs::default() };
         for work in &batch.work {
             let held = &mut self.held[work.sequence as usize];
             for (index, token) in work.tokens.iter().enumerate() {

@@ -11,7 +11,7 @@ use puna_gguf::{File, TensorSpec};
 use puna_graph::Op;
 use puna_graph::ops::MaskRule;
 use puna_quant::DType;
-use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Placement, Work};
+use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Placement, RuntimeError, Work};
 
 /// One check: its name, and what it says about a model.
 pub struct Check {
@@ -40,6 +40,8 @@ pub const CHECKS: &[Check] = &[
     Check { name: "interleaved", run: interleaved },
     Check { name: "restored", run: restored },
     Check { name: "rolled back", run: rolled_back },
+    Check { name: "shared", run: shared },
+    Check { name: "shifted", run: shifted },
     Check { name: "greedy", run: greedy },
     Check { name: "Q8_0", run: quantised },
 ];
@@ -69,6 +71,10 @@ pub fn check(model: &ZooModel, cpu: &Arc<dyn Backend>) -> Vec<Outcome> {
 
 impl Subject<'_> {
     fn load_file(&self, file: Arc<File>) -> Result<Model, String> {
+        self.load_on(file, &self.cpu)
+    }
+
+    fn load_on(&self, file: Arc<File>, backend: &Arc<dyn Backend>) -> Result<Model, String> {
         let options = ModelOptions {
             context: 256,
             sequences: 3,
@@ -78,7 +84,7 @@ impl Subject<'_> {
             only_long_texts: true,
             ..ModelOptions::default()
         };
-        let backends = [self.cpu.clone()];
+        let backends = [backend.clone()];
         let loaded = Model::load(file, &backends, &Placement::default(), &options, &mut |_| true);
         loaded.map_err(|error| error.to_string())
     }
@@ -214,6 +220,65 @@ fn rolled_back(subject: &Subject<'_>) -> Outcome {
     match found.transpose() {
         Some(found) => outcome(found, SAME),
         None => NO_CUT,
+    }
+}
+
+/// Two sequences that share a beginning go on differently in one batch, each as it would alone.
+fn shared(subject: &Subject<'_>) -> Outcome {
+    let tokens = &subject.model.tokens;
+    let (first, rest) = tokens.split_at(tokens.len() / 2);
+    let other: Vec<u32> = rest.iter().rev().copied().collect();
+    let found = subject.load().and_then(|mut model| {
+        if sees_later_rows(&model) {
+            return Ok(None);
+        }
+        let mut alone = Vec::new();
+        for end in [rest, &other[..]] {
+            model.clear(0);
+            rows(&mut model, &[(0, first)])?;
+            alone.extend(rows(&mut model, &[(0, end)])?.concat());
+        }
+        model.clear(0);
+        rows(&mut model, &[(1, first)])?;
+        model.copy(1, 2);
+        let found = rows(&mut model, &[(1, rest), (2, &other)])?.concat();
+        Ok(Some(normalised_squared_error(&found, &alone)))
+    });
+    match found.transpose() {
+        Some(found) => outcome(found, SAME),
+        None => NO_CUT,
+    }
+}
+
+/// A context shift gives what it gives on the evaluator; `shift.rs` compares that with a fresh text. Or it is refused, in one
+/// line.
+fn shifted(subject: &Subject<'_>) -> Outcome {
+    let tokens = &subject.model.tokens;
+    let (first, rest) = tokens.split_at(tokens.len() / 2);
+    let shift = |backend: &Arc<dyn Backend>| -> Result<Option<Vec<f32>>, String> {
+        let mut model = subject.load_on(subject.file.clone(), backend)?;
+        if sees_later_rows(&model) {
+            return Ok(None);
+        }
+        rows(&mut model, &[(0, first)])?;
+        match model.shift(0, 2, 3) {
+            Ok(()) => Ok(Some(rows(&mut model, &[(0, rest)])?.concat())),
+            Err(error @ (RuntimeError::Recurrent { .. } | RuntimeError::Unshiftable { .. })) => {
+                // The sequence is as it was.
+                let whole = model.length(0) as usize == first.len() && error.to_string().lines().count() == 1;
+                whole.then_some(None).ok_or_else(|| error.to_string())
+            }
+            Err(other) => Err(other.to_string()),
+        }
+    };
+    let evaluator: Arc<dyn Backend> = Arc::new(puna_backend::reference::Reference);
+    match (shift(&subject.cpu), shift(&evaluator)) {
+        (Ok(Some(found)), Ok(Some(expected))) => {
+            outcome(Ok(normalised_squared_error(&found, &expected)), subject.model.tolerance())
+        }
+        (Ok(None), Ok(None)) => Outcome::None("it keeps what cannot be moved, or nothing"),
+        (Err(error), _) | (_, Err(error)) => Outcome::Fail(error),
+        _ => Outcome::Fail("only one back end can".into()),
     }
 }
 

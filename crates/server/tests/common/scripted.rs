@@ -114,7 +114,7 @@ impl Runner for Scripted {
     }
     fn run(&mut self, batch: &Batch) -> Result<Outputs, RuntimeError> {
         std::thread::sleep(self.delay);
-        let mut outputs = Outputs { width: VOCABULARY as usize, rows: Vec::new(), logits: Vec::new() };
+        let mut outputs = Outputs { width: VOCABULARY as usize, ..Outputs::default() };
         for work in &batch.work {
             let sequence = work.sequence as usize;
             for (index, token) in work.tokens.iter().enumerate() {

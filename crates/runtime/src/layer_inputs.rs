@@ -1,0 +1,54 @@
+//! What layers read, handed out for draft heads.
+
+use puna_backend::Boundary;
+use puna_graph::{Dim, Graph, Output, Symbol, ValueId};
+
+use crate::RuntimeError;
+
+/// Makes the inputs of layers leave the model, and names their values. A layer reads what the one before it hands on last.
+pub(crate) fn hand_out(graph: &mut Graph, layers: &[u32]) -> Result<Vec<ValueId>, RuntimeError> {
+    let mut values = Vec::with_capacity(layers.len());
+    for layer in layers {
+        let value = input(graph, *layer).ok_or(RuntimeError::NoLayerInput { layer: *layer })?;
+        if !graph.outputs.contains(&(Output::Watched, value)) {
+            graph.outputs.push((Output::Watched, value));
+        }
+        values.push(value);
+    }
+    Ok(values)
+}
+
+/// The input of a layer, if it is a row for each token. Of the last layer only those rows are left that leave the model, so
+/// what it hands on has none.
+fn input(graph: &Graph, layer: u32) -> Option<ValueId> {
+    let first = graph.nodes.iter().position(|node| node.layer == Some(layer))?;
+    let before = layer.checked_sub(1);
+    let last = graph.nodes[..first].iter().rposition(|node| node.layer == before)?;
+    let value = ValueId(last as u32);
+    matches!(graph.value_type(value).shape[..], [Dim::Of(Symbol::Tokens), Dim::Fixed(_)]).then_some(value)
+}
+
+/// Appends a step's rows of these values, side by side.
+pub(crate) fn append(
+    values: &[ValueId],
+    boundary: &Boundary,
+    rows: usize,
+    to: &mut Vec<f32>,
+) -> Result<(), RuntimeError> {
+    if values.is_empty() || rows == 0 {
+        return Ok(());
+    }
+    let mut parts = Vec::with_capacity(values.len());
+    for value in values {
+        let numbers = boundary.values.get(value).map_or(&[][..], |array| array.floats());
+        let width = numbers.len() / rows;
+        if width == 0 || !numbers.len().is_multiple_of(rows) {
+            return Err(RuntimeError::OutputCount { found: numbers.len(), expected: rows });
+        }
+        parts.push(numbers.chunks_exact(width));
+    }
+    for _ in 0..rows {
+        parts.iter_mut().filter_map(Iterator::next).for_each(|row| to.extend_from_slice(row));
+    }
+    Ok(())
+}
