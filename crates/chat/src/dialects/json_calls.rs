@@ -234,20 +234,25 @@ fn found(object: &ObjectScan, own: Source, tools: &Tools, bare: bool) -> Found {
     if known || !bare { unknown } else { Found::Not }
 }
 
-/// What follows the calls: a bracket, a fence, the closing mark, each only if it is there.
-pub(super) fn closing(body: &mut Body<'_>, mut end: usize, brackets: &[&str], ends: &[&str]) -> Reading {
-    for marks in [brackets, &["```"], ends] {
-        if marks.is_empty() {
-            continue;
-        }
-        let at = body.skip_blanks(end);
-        match optional(body.rest(at), marks, body.done) {
-            Some(Some(length)) => end = at + length,
-            Some(None) => return Reading::Partial,
-            None => {}
-        }
+/// What follows the calls, which end here: a bracket, a fence, the closing mark, each only if it is there.
+pub(super) fn closing(body: &mut Body<'_>, end: usize, brackets: &[&str], ends: &[&str]) -> Reading {
+    let groups: [&[&str]; 3] = [brackets, &["```"], ends];
+    if body.memory.closed.0 == 0 {
+        body.memory.closed.1 = end;
     }
-    Reading::Complete(end)
+    while let Some(marks) = groups.get(body.memory.closed.0) {
+        let mut end = body.memory.closed.1;
+        if !marks.is_empty() {
+            let at = body.skip_blanks(end);
+            match optional(body.rest(at), marks, body.done) {
+                Some(Some(length)) => end = at + length,
+                Some(None) => return Reading::Partial,
+                None => {}
+            }
+        }
+        body.memory.closed = (body.memory.closed.0 + 1, end);
+    }
+    Reading::Complete(body.memory.closed.1)
 }
 
 /// The length of the mark that `rest` begins with; `Some(None)` if it may become one.

@@ -201,6 +201,8 @@ struct Memory {
     skipped: (usize, usize),
     /// Where a mark was looked for from, and up to where.
     searched: (usize, usize),
+    /// How many kinds of what may follow the calls were looked for, and where those end.
+    closed: (usize, usize),
     /// Bytes that were looked at.
     work: u64,
     json: json_calls::State,

@@ -36,6 +36,8 @@ enum Stage {
     Then,
     /// Before the fence that there may be.
     Fence,
+    /// Before the brace.
+    Open,
     Arguments(ValueScan),
     Closing,
 }
@@ -67,23 +69,27 @@ impl Named {
                 state.begin(body);
             }
             Stage::Fence => {
-                let mut at = body.skip_blanks(state.at);
+                state.at = body.skip_blanks(state.at);
+                state.stage = Stage::Open;
                 for fence in ["```json", "```"] {
-                    let rest = body.rest(at);
+                    let rest = body.rest(state.at);
                     if rest.starts_with(fence) {
-                        at = super::partial_json::skip_blanks(body.text, at + fence.len());
+                        state.at += fence.len();
                         break;
                     }
                     if !body.done && fence.starts_with(rest) {
+                        state.stage = Stage::Fence;
                         return Some(Reading::Partial);
                     }
                 }
-                if at == body.text.len() && !body.done {
+            }
+            Stage::Open => {
+                state.at = body.skip_blanks(state.at);
+                if state.at == body.text.len() && !body.done {
                     return Some(Reading::Partial);
                 }
-                state.at = at;
                 // There may be no arguments at all.
-                state.stage = match body.rest(at).starts_with('{') {
+                state.stage = match body.rest(state.at).starts_with('{') {
                     true => Stage::Arguments(ValueScan::default()),
                     false => Stage::Closing,
                 };

@@ -5,8 +5,10 @@ use super::{Body, Delta, Dialect, Memory, Reading, ReasoningMarks, Tools};
 
 /// Longest body of a call; where a longer one stops being looked at, the call ends.
 const LONGEST_BODY: usize = 16 << 20;
-/// Blanks before a mark, or at the beginning of an answer, that can be held back; more of them are text.
-const MOST_BLANKS: usize = 1 << 10;
+/// Bytes of blanks before a mark that can be held back; more of them are text.
+const MOST_BLANKS: usize = 64;
+/// Bytes of blanks that an answer may begin with so that what it begins with still counts.
+const MOST_FIRST_BLANKS: usize = 1 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -108,7 +110,7 @@ impl OutputParser {
                 let Some(marks) = self.reasoning else { return self.enter(State::Bare, false) };
                 let text = self.held.trim_start();
                 self.work += self.held.len() as u64;
-                if self.held.len() - text.len() > MOST_BLANKS {
+                if self.held.len() - text.len() > MOST_FIRST_BLANKS {
                     return self.enter(State::Bare, self.fresh);
                 }
                 if let Some(rest) = text.strip_prefix(marks.begin.trim_start()) {
@@ -143,7 +145,7 @@ impl OutputParser {
         if self.memory.calls.is_empty() {
             let text = self.held.trim_start();
             self.work += (self.held.len() - text.len()) as u64;
-            if self.held.len() - text.len() > MOST_BLANKS {
+            if self.held.len() - text.len() > MOST_FIRST_BLANKS {
                 return self.enter(State::Content, self.fresh);
             }
             if text.is_empty() {
