@@ -2,7 +2,7 @@
 //! `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`.
 
 use super::form::{Blank, Form, Parameter, tagged_call, text};
-use super::named::LONGEST_NAME;
+use super::named::{LONGEST_NAME, first_byte};
 use super::tagged::Tagged;
 use super::{Dialect, Reading, Tool, json_calls};
 
@@ -36,13 +36,10 @@ pub(super) const DIALECT: Dialect = Dialect {
         calls.several(Blank, each)
     },
     between: None,
-    read: |body| {
-        let begin = body.text.trim_start();
-        match begin.starts_with('{') {
-            true => json_calls::read(body, &["</tool_call>"]),
-            // Which of both it is, is not seen yet.
-            false if begin.is_empty() && !body.done && body.text.len() < LONGEST_NAME => Reading::Partial,
-            false => CALL.read(body),
-        }
+    read: |body| match first_byte(body.text) {
+        Some(b'{') => json_calls::read(body, &["</tool_call>"]),
+        // Which of both it is, is not seen yet.
+        None if !body.done && body.text.len() < LONGEST_NAME => Reading::Partial,
+        _ => CALL.read(body),
     },
 };

@@ -172,11 +172,17 @@ impl Reader {
         };
         let text = &body.text[..name.to];
         let inner = self.inner.get_or_insert_with(|| ObjectScan::new(name.from));
-        while inner.next(text, &mut body.memory.work) == Event::Part {}
-        let nested = inner.name().is_some_and(|name| text[name.from..].starts_with('{'));
-        match nested || inner.has_function {
-            true => Found::Not,
-            false => found(inner, Source::Inner, body.tools, body.bare),
+        loop {
+            let event = inner.next(text, &mut body.memory.work);
+            let nested = inner.name().is_some_and(|name| text[name.from..].starts_with('{'));
+            let found = match nested || inner.has_function {
+                true => Found::Not,
+                false => found(inner, Source::Inner, body.tools, body.bare),
+            };
+            // What comes first counts, however the text is cut.
+            if found != Found::Perhaps || event != Event::Part {
+                return found;
+            }
         }
     }
 

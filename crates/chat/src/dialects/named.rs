@@ -61,7 +61,7 @@ impl Named {
             Stage::Name => return self.name(state, body),
             Stage::Then => {
                 let rest = body.rest(state.at);
-                match earliest(rest, self.then) {
+                match near(rest, self.then) {
                     Some((place, mark)) => state.at += place + mark.len(),
                     None if rest.len() < LONGEST_NAME => return Some(wait),
                     None => return Some(Reading::Nothing),
@@ -122,12 +122,12 @@ impl Named {
         let mut at = 0;
         if let Some(mark) = self.before {
             match text.find(mark) {
-                Some(place) if place < LONGEST_NAME => at = place + mark.len(),
+                Some(place) if place + mark.len() <= LONGEST_NAME => at = place + mark.len(),
                 None if text.len() < LONGEST_NAME => return Some(wait),
                 _ => return Some(Reading::Nothing),
             }
         }
-        let Some((place, mark)) = earliest(&text[at..], self.until) else {
+        let Some((place, mark)) = near(&text[at..], self.until) else {
             return Some(if text.len() - at < LONGEST_NAME { wait } else { Reading::Nothing });
         };
         let name = clean(&text[at..at + place]);
@@ -157,6 +157,16 @@ impl State {
 pub(super) fn earliest<'a>(text: &str, marks: &[&'a str]) -> Option<(usize, &'a str)> {
     let places = marks.iter().filter_map(|mark| text.find(mark).map(|place| (place, *mark)));
     places.min_by_key(|(place, mark)| (*place, usize::MAX - mark.len()))
+}
+
+/// The same, if it ends within the length of a name.
+pub(super) fn near<'a>(text: &str, marks: &[&'a str]) -> Option<(usize, &'a str)> {
+    earliest(text, marks).filter(|(place, mark)| place + mark.len() <= LONGEST_NAME)
+}
+
+/// The first byte that is no blank, if it is near.
+pub(super) fn first_byte(text: &str) -> Option<u8> {
+    text.bytes().take(LONGEST_NAME).find(|byte| !byte.is_ascii_whitespace())
 }
 
 /// `functions.NAME:0` is NAME.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::named::{LONGEST_NAME, earliest};
+use super::named::{LONGEST_NAME, near};
 use super::partial_json::escaped;
 use super::{Body, Call, Reading};
 
@@ -132,7 +132,7 @@ impl Tagged {
 
     fn name(&self, state: &mut State, body: &mut Body<'_>) -> Option<Reading> {
         let text = body.text;
-        let Some((place, mark)) = earliest(text, self.until) else {
+        let Some((place, mark)) = near(text, self.until) else {
             return Some(match !body.done && text.len() < LONGEST_NAME {
                 true => Reading::Partial,
                 false => Reading::Nothing,
@@ -165,13 +165,14 @@ impl Tagged {
                 }
             });
         }
+        // An end may begin as a parameter does.
+        let begun = |mark: &&str| mark.len() > rest.len() && mark.starts_with(rest);
+        if !body.done && (begun(&self.parameter) || self.ends.iter().any(begun)) {
+            return Some(Reading::Partial);
+        }
         if rest.starts_with(self.parameter) {
             (state.at, state.stage) = (at + self.parameter.len(), Stage::Key);
             return None;
-        }
-        let begun = |mark: &&str| mark.starts_with(rest);
-        if !body.done && (begun(&self.parameter) || self.ends.iter().any(begun)) {
-            return Some(Reading::Partial);
         }
         // The closing tag is missing.
         arguments(body).push('}');
