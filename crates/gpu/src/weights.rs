@@ -1,7 +1,6 @@
 //! Weights of a segment in device memory.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use puna_backend::{BackendError, WeightSource};
@@ -47,18 +46,32 @@ fn is_matrix(op: &Op, index: usize) -> bool {
     index == 0 && matches!(op, Op::MatMul(_) | Op::MatMulExperts(_) | Op::MatMulHeads(_) | Op::GatherRows(_))
 }
 
+/// About how many bytes a weight takes on a device.
+pub fn device_bytes(graph: &Graph, weight: WeightId) -> u64 {
+    let declared = &graph.weights[weight.index()];
+    let rows: u64 = declared.shape.iter().rev().skip(1).map(|extent| u64::from(*extent)).product();
+    let columns = declared.shape.last().map_or(1, |columns| *columns as usize);
+    let multiplies = |node: &puna_graph::Node| {
+        is_matrix(&node.op, 0) && node.inputs.first() == Some(&Operand::Weight(weight))
+    };
+    match graph.nodes.iter().any(multiplies) {
+        true => (Layout::new(declared.dtype, columns).row_bytes(columns) as u64).saturating_mul(rows),
+        false => rows.saturating_mul(4 * columns as u64),
+    }
+}
+
 impl Weights {
-    /// Takes in what the nodes of a segment read; `progress` gets the share done and stops the loading by returning
+    /// Takes in what nodes read; `progress` gets the share done and stops the loading by returning
     /// false.
     pub fn load(
         device: &mut dyn Device,
         graph: &Graph,
-        nodes: Range<usize>,
+        nodes: impl Iterator<Item = usize>,
         source: &Arc<dyn WeightSource>,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Self, BackendError> {
-        let mut uses: Vec<(WeightId, bool)> = graph.nodes[nodes]
-            .iter()
+        let mut uses: Vec<(WeightId, bool)> = nodes
+            .filter_map(|index| graph.nodes.get(index))
             .flat_map(|node| {
                 node.inputs.iter().enumerate().filter_map(|(index, operand)| match operand {
                     Operand::Weight(weight) => Some((*weight, is_matrix(&node.op, index))),
