@@ -8,6 +8,7 @@
 pub mod agreement;
 pub mod architectures;
 pub mod edges;
+pub mod faults;
 pub mod files;
 pub mod hygiene;
 pub mod library_rules;

@@ -42,6 +42,16 @@ pub fn pages(files: &[TextFile]) -> Vec<Page> {
             rows: names(&mut puna_sampling::SAMPLERS.iter().map(|row| row.name)),
         },
         Page {
+            path: "docs/templates.md",
+            what: "built-in template",
+            rows: names(&mut puna_chat::builtin::names()),
+        },
+        Page {
+            path: "docs/dialects.md",
+            what: "dialect",
+            rows: names(&mut puna_chat::dialects::DIALECTS.iter().map(|row| row.name)),
+        },
+        Page {
             path: "docs/speculation.md",
             what: "kind of speculation",
             rows: names(&mut puna_flags::SPECULATION_TYPES.iter().copied()),
@@ -76,6 +86,7 @@ const TOOLS: &[(&str, ToolSet)] = &[
     ("diffusion", ToolSet::DIFFUSION),
     ("logits", ToolSet::LOGITS),
     ("tokenize", ToolSet::TOKENIZE),
+    ("template", ToolSet::RENDER),
     ("grammar", ToolSet::GRAMMAR),
     ("info", ToolSet::INFO),
     ("devices", ToolSet::DEVICES),

@@ -11,6 +11,7 @@ mod environment;
 mod error;
 mod generator;
 mod json;
+mod markup;
 mod stack;
 mod stops;
 mod template;

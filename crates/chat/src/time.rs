@@ -53,6 +53,24 @@ impl LocalTime {
         LocalTime::from_seconds(days * 86_400 + hour * 3_600 + minute * 60 + second)
     }
 
+    /// From a text like `2026-07-04T09:05:03`; nothing if it is none, or no date that there is.
+    pub fn parse(text: &str) -> Option<LocalTime> {
+        let (date, time) = text.split_once('T')?;
+        let numbers = |text: &str, separator: char, lengths: [usize; 3]| {
+            let parts: Vec<&str> = text.split(separator).collect();
+            let [a, b, c] = parts.as_slice() else { return None };
+            let number = |text: &str, length: usize| {
+                let plain = text.len() == length && text.bytes().all(|byte| byte.is_ascii_digit());
+                plain.then(|| text.parse::<i64>().ok()).flatten()
+            };
+            Some([number(a, lengths[0])?, number(b, lengths[1])?, number(c, lengths[2])?])
+        };
+        let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
+        let [hour, minute, second] = numbers(time, ':', [2, 2, 2])?;
+        let parsed = LocalTime::from_date(year, month, day, hour, minute, second);
+        (parsed.format("%FT%T") == text).then_some(parsed)
+    }
+
     fn calendar(self) -> Calendar {
         let days = self.seconds.div_euclid(86_400);
         let second_of_day = self.seconds.rem_euclid(86_400);
@@ -161,6 +179,27 @@ mod tests {
         assert_eq!(LocalTime::from_date(2024, 2, 29, 0, 0, 0).format("%F %j"), "2024-02-29 060");
         assert_eq!(LocalTime::from_date(2024, 12, 31, 23, 59, 59).format("%D %j"), "12/31/24 366");
         assert_eq!(LocalTime::from_date(1900, 3, 1, 0, 0, 0).format("%F %j %u"), "1900-03-01 060 4");
+    }
+
+    #[test]
+    fn texts_are_read() {
+        let time = LocalTime::from_date(2026, 7, 4, 9, 5, 3);
+        assert_eq!(LocalTime::parse("2026-07-04T09:05:03"), Some(time));
+        for wrong in [
+            "",
+            "2026-07-04",
+            "2026-07-04 09:05:03",
+            "2026-13-04T09:05:03",
+            "2026-02-30T09:05:03",
+            "2026-07-04T24:05:03",
+            "2026-07-04T09:05:61",
+            "2026-7-4T9:5:3",
+            "+026-07-04T09:05:03",
+            "2026-07-04T09:05:03Z",
+            "0000-01-01T00:00:00",
+        ] {
+            assert_eq!(LocalTime::parse(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

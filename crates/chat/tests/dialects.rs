@@ -333,3 +333,133 @@ fn calls_of_real_templates() {
     }
     assert!(read >= 50, "{read} templates");
 }
+
+/// Each dialect's call of `f` with a text `a`, before and behind that text.
+#[rustfmt::skip] // one row, one line
+const LONG_CALLS: &[(&str, &str, &str)] = &[
+    ("apertus", "<|tools_prefix|>[{\"f\": {\"a\": \"", "\"}}]<|tools_suffix|>"),
+    ("apriel", "<tool_calls>[{\"name\": \"f\", \"arguments\": {\"a\": \"", "\"}}]</tool_calls>"),
+    ("command-r", "<|START_ACTION|>[{\"tool_name\": \"f\", \"parameters\": {\"a\": \"", "\"}}]<|END_ACTION|>"),
+    ("command-r-plus", "Action: ```json\n[{\"tool_name\": \"f\", \"parameters\": {\"a\": \"", "\"}}]\n```"),
+    ("deepseek", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": \"", "\"}<｜tool▁call▁end｜>"),
+    ("dsml", "<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"a\" string=\"true\">", "</｜DSML｜parameter></｜DSML｜invoke>"),
+    ("firefunction", " functools[{\"name\": \"f\", \"arguments\": {\"a\": \"", "\"}}]"),
+    ("functionary-3.1", "<function=f>{\"a\": \"", "\"}</function>"),
+    ("functionary-3.2", "f\n{\"a\": \"", "\"}"),
+    ("gemma", "<|tool_call>call:f{a:<|\"|>", "<|\"|>}<tool_call|>"),
+    ("gigachat", "function call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {\"a\": \"", "\"}}"),
+    ("glm", "<tool_call>f<arg_key>a</arg_key><arg_value>", "</arg_value></tool_call>"),
+    ("gpt-oss", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": \"", "\"}<|call|>"),
+    ("granite", "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": \"", "\"}}]"),
+    ("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"", "\"}}</tool_call>"),
+    ("hunyuan", "<tool_call:opensource>f<tool_sep:opensource><arg_key:opensource>a</arg_key:opensource><arg_value:opensource>", "</arg_value:opensource></tool_call:opensource>"),
+    ("kimi-k2", "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": \"", "\"}<|tool_call_end|>"),
+    ("kimi-k3", "<|open|>call tool=\"f\" index=\"0\"<|sep|><|open|>argument key=\"a\" type=\"string\"<|sep|>", "<|close|>argument<|sep|><|close|>call<|sep|>"),
+    ("lfm", "<|tool_call_start|>[f(a=\"", "\")]<|tool_call_end|>"),
+    ("llama", "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": \"", "\"}}"),
+    ("minicpm", "<function name=\"f\"><param name=\"a\">", "</param></function>"),
+    ("minimax-m2", "<invoke name=\"f\"><parameter name=\"a\">", "</parameter></invoke>"),
+    ("minimax-m3", "]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<a>", "]<]minimax[>[</a>]<]minimax[>[</invoke>"),
+    ("mistral", "[TOOL_CALLS]f[ARGS]{\"a\": \"", "\"}"),
+    ("muse", "<atem:invoke name=\"f\"><atem:parameter name=\"a\">", "</atem:parameter></atem:invoke>"),
+    ("nemotron", "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"a\": \"", "\"}}]</TOOLCALL>"),
+    ("qwen-coder", "<function=f><parameter=a>", "</parameter></function>"),
+    ("solar", "<|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{\"a\": \"", "\"}<|tool_call:end|>"),
+];
+
+/// Parses a text in pieces of seven characters, looking at no byte more than a few times.
+fn stream(dialect: &'static Dialect, text: &str) -> Parts {
+    let mut parser =
+        OutputParser::new("<think></think>", dialect.opened.unwrap_or(""), true, Some(dialect), tools());
+    let letters: Vec<char> = text.chars().collect();
+    let mut parts = Parts::default();
+    let mut add = |deltas: Vec<Delta>| {
+        for delta in deltas {
+            match delta {
+                Delta::Content(text) => parts.content.push_str(&text),
+                Delta::Reasoning(text) => parts.reasoning.push_str(&text),
+                Delta::Call(name) => parts.calls.push(Call { name, arguments: String::new() }),
+                Delta::Arguments(text) => parts.calls.last_mut().unwrap().arguments.push_str(&text),
+            }
+        }
+    };
+    for piece in letters.chunks(7) {
+        add(parser.push(&piece.iter().collect::<String>()));
+    }
+    add(parser.finish());
+    let most = 8 * text.len() as u64 + 100_000;
+    assert!(parser.work() >= text.len() as u64 / 2, "{}: the work is counted", dialect.name);
+    assert!(parser.work() <= most, "{}: {} bytes of {}", dialect.name, parser.work(), text.len());
+    parts
+}
+
+/// A call of a megabyte that comes in small pieces: the bytes that are looked at are counted.
+#[test]
+fn the_work_grows_with_the_length_of_a_call_only() {
+    assert_eq!(LONG_CALLS.len(), dialects::DIALECTS.len());
+    for (name, before, behind) in LONG_CALLS {
+        let dialect = dialects::DIALECTS.iter().find(|dialect| dialect.name == *name).unwrap();
+        let long = "x < y } \u{e9}. ".repeat(75_000);
+        let found = stream(dialect, &format!("{before}{long}{behind}"));
+        assert_eq!(found.calls.len(), 1, "{name}: {:.80}", found.content);
+        assert_eq!(found.calls[0].name, "f", "{name}");
+        let arguments: Value = serde_json::from_str(&found.calls[0].arguments).unwrap();
+        assert!(arguments == json!({ "a": long }), "{name}");
+        assert!(found.content.trim().is_empty(), "{name}: {:.80}", found.content);
+    }
+}
+
+#[test]
+fn the_work_grows_with_the_number_of_parts_only() {
+    let find = |name: &str| dialects::DIALECTS.iter().find(|dialect| dialect.name == name).unwrap();
+    let members: Vec<String> = (0..40_000).map(|number| format!("\"k{number}\": {number}")).collect();
+    let object = format!("{{{}}}", members.join(", "));
+    // Members before the name, arguments before the name, arguments as a text, many calls.
+    let inner = object.trim_matches(['{', '}']);
+    let found = stream(find("hermes"), &format!("<tool_call>{{{inner}, \"name\": \"f\"}}</tool_call>"));
+    assert_eq!(found.calls, [Call { name: "f".into(), arguments: "{}".into() }]);
+    let text = format!("<tool_call>{{\"arguments\": {object}, \"name\": \"f\"}}</tool_call>");
+    assert_eq!(stream(find("hermes"), &text).calls, [Call { name: "f".into(), arguments: object.clone() }]);
+    let quoted = json!(object).to_string();
+    let text =
+        format!("<tool_call>{{\"function\": {{\"name\": \"f\", \"arguments\": {quoted}}}}}</tool_call>");
+    assert_eq!(stream(find("hermes"), &text).calls, [Call { name: "f".into(), arguments: object.clone() }]);
+    let one = "{\"name\": \"g\", \"arguments\": {}}";
+    let calls = vec![one; 20_000].join(",");
+    assert_eq!(stream(find("apriel"), &format!("<tool_calls>[{calls}]</tool_calls>")).calls.len(), 20_000);
+    let parameters: String =
+        (0..20_000).map(|number| format!("<arg_key>k{number}</arg_key><arg_value>1</arg_value>")).collect();
+    let found = stream(find("glm"), &format!("<tool_call>g{parameters}</tool_call>"));
+    let arguments: Value = serde_json::from_str(&found.calls[0].arguments).unwrap();
+    assert_eq!(arguments.as_object().unwrap().len(), 20_000);
+    let parameters: String = (0..20_000).map(|number| format!("k{number}:[{number}],")).collect();
+    let found = stream(find("gemma"), &format!("<|tool_call>call:g{{{parameters}z:1}}<tool_call|>"));
+    let arguments: Value = serde_json::from_str(&found.calls[0].arguments).unwrap();
+    assert_eq!(arguments.as_object().unwrap().len(), 20_001);
+}
+
+#[test]
+fn the_work_grows_with_the_number_of_blanks_only() {
+    let blanks = "\n \u{3000}".repeat(100_000);
+    for (name, before, behind) in LONG_CALLS {
+        let dialect = dialects::DIALECTS.iter().find(|dialect| dialect.name == *name).unwrap();
+        // Before an answer, within it, within the reasoning, and everywhere in a call.
+        let found = stream(dialect, &format!("{blanks}<think>{blanks}a{blanks}b"));
+        assert!(found.content.ends_with('b') || found.reasoning.ends_with('b'), "{name}");
+        stream(dialect, &format!("a{blanks}{before}x{behind}{blanks}b"));
+        let cut = before.len() - 6;
+        let cut = (0..=cut).rev().find(|cut| before.is_char_boundary(*cut)).unwrap();
+        stream(dialect, &format!("{}{blanks}{}x{behind}", &before[..cut], &before[cut..]));
+        stream(dialect, &format!("{before}x{}{blanks}{}", &behind[..1], &behind[1..]));
+    }
+}
+
+/// An object within an object within an object: nothing recurses.
+#[test]
+fn names_within_names_are_no_calls() {
+    let text = format!("<tool_call>{}1{}</tool_call>", "{\"name\": ".repeat(100_000), "}".repeat(100_000));
+    let hermes = dialects::detect(TEMPLATE).unwrap();
+    let found = stream(hermes, &text);
+    assert!(found.calls.is_empty());
+    assert_eq!(found.content, text);
+}

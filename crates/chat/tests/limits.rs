@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use puna_chat::{Conversation, Error, Limits, LocalTime, Template, builtin};
+use puna_chat::{Conversation, Error, Limits, LocalTime, Template};
 use serde_json::json;
 
 fn render(source: &str, messages: serde_json::Value) -> Result<String, Error> {
@@ -190,33 +190,4 @@ fn extra_variables_replace_standard_ones_and_time_is_given() {
     conversation.extra.insert("bos_token".to_owned(), json!("B"));
     conversation.now = Some(LocalTime::from_date(2031, 1, 2, 3, 4, 5));
     assert_eq!(template.render(&conversation).unwrap(), "B 2031 high");
-}
-
-#[test]
-fn built_in_templates_render() {
-    let messages = json!([
-        { "role": "system", "content": "S" },
-        { "role": "user", "content": "U" },
-        { "role": "assistant", "content": "A" },
-        { "role": "user", "content": "V" },
-    ]);
-    let render = |name: &str| render(builtin::find(name).unwrap(), messages.clone()).unwrap();
-    assert_eq!(
-        render(builtin::FALLBACK),
-        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n\
-         <|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n"
-    );
-    assert_eq!(
-        render("gemma"),
-        "<s><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\nA<end_of_turn>\n\
-         <start_of_turn>user\nV<end_of_turn>\n<start_of_turn>model\n"
-    );
-    assert_eq!(render("llama2"), "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nU [/INST] A </s><s>[INST] V [/INST]");
-    for name in builtin::names() {
-        let text = render(name);
-        for content in ["S", "U", "A", "V"] {
-            assert!(text.contains(content), "{name}: {text}");
-        }
-    }
-    assert!(builtin::find("nosuch").unwrap_err().to_string().contains("chatml"));
 }

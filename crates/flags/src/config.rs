@@ -531,8 +531,16 @@ pub struct Chat {
     pub template_file: Option<PathBuf>,
     /// A JSON object of more values for the template.
     pub template_values: Option<String>,
+    /// Templates may be Jinja; otherwise only built-in ones count.
+    pub jinja: bool,
+    /// The conversation whose prompt is printed, a JSON file (`template`).
+    pub conversation_file: Option<PathBuf>,
+    /// What time it is (`template`); the clock's unless given.
+    pub now: Option<String>,
     /// Reasoning of models that can switch it.
     pub reasoning: Toggle,
+    /// How hard a model should think, in the words of its template.
+    pub reasoning_effort: Option<String>,
     /// A server tells reasoning apart from content.
     pub separate_reasoning: bool,
 }
@@ -556,7 +564,11 @@ impl Default for Chat {
             template: None,
             template_file: None,
             template_values: None,
+            jinja: true,
+            conversation_file: None,
+            now: None,
             reasoning: Toggle::Auto,
+            reasoning_effort: None,
             separate_reasoning: true,
         }
     }

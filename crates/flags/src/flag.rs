@@ -191,6 +191,7 @@ impl ToolSet {
     pub const SERVE: Self = Self(1 << 11);
     pub const GRAMMAR: Self = Self(1 << 12);
     pub const BATCHED_BENCH: Self = Self(1 << 15);
+    pub const RENDER: Self = Self(1 << 14);
     pub const PERPLEXITY: Self = Self(1 << 16);
     pub const QUANTIZE: Self = Self(1 << 17);
     pub const GGUF_SPLIT: Self = Self(1 << 18);
@@ -210,7 +211,7 @@ impl ToolSet {
     /// Tools that hold a conversation.
     pub const CHAT: Self = Self::CLI.or(Self::COMPLETION).or(Self::RUN);
     /// Tools that use chat templates.
-    pub const TEMPLATE: Self = Self::CHAT.or(Self::SERVE).or(Self::DIFFUSION);
+    pub const TEMPLATE: Self = Self::CHAT.or(Self::SERVE).or(Self::DIFFUSION).or(Self::RENDER);
     /// Tools that generate text.
     pub const GENERATE: Self = Self::CHAT.or(Self::SIMPLE).or(Self::SERVE);
     /// Tools that run a model.
@@ -227,8 +228,13 @@ impl ToolSet {
     /// Tools that turn texts into numbers.
     pub const EMBED: Self = Self::EMBEDDING.or(Self::RERANK);
     /// Tools that need a model file.
-    pub const MODEL: Self =
-        Self::ENGINE.or(Self::TOKENIZE).or(Self::INFO).or(Self::PULL).or(Self::GRAMMAR).or(Self::EXPORT_LORA);
+    pub const MODEL: Self = Self::ENGINE
+        .or(Self::TOKENIZE)
+        .or(Self::RENDER)
+        .or(Self::INFO)
+        .or(Self::PULL)
+        .or(Self::GRAMMAR)
+        .or(Self::EXPORT_LORA);
 
     /// Both sets.
     pub const fn or(self, other: Self) -> Self {

@@ -116,6 +116,7 @@ fn commands_are_valid_and_help_lists_only_the_tools_flags() {
         ("run", ToolSet::RUN),
         ("logits", ToolSet::LOGITS),
         ("tokenize", ToolSet::TOKENIZE),
+        ("template", ToolSet::RENDER),
         ("info", ToolSet::INFO),
         ("devices", ToolSet::DEVICES),
         ("serve", ToolSet::SERVE),

@@ -19,7 +19,7 @@ struct Plamo2 {
 pub(crate) fn build(source: Source<'_>) -> Result<Box<dyn Model>, Error> {
     let entries = source.vocabulary.iter().filter(|(_, _, kind)| *kind == Kind::Normal);
     let entries = entries.map(|(token, text, _)| (text.as_bytes().to_vec(), token));
-    Ok(Box::new(Plamo2 { table: PrefixTable::new(entries) }))
+    Ok(Box::new(Plamo2 { table: PrefixTable::new(entries, source.warnings) }))
 }
 
 impl Model for Plamo2 {

@@ -2,6 +2,10 @@
 
 use crate::Token;
 
+/// Bytes of the longest text that is found. At each place of a text all tokens that begin there are looked at, and a file
+/// could hold thousands within each other; the longest tokens of real models have less than half of this.
+pub(crate) const LONGEST: usize = 512;
+
 /// No token ends here.
 const NONE: Token = Token::MAX;
 
@@ -17,9 +21,19 @@ pub(crate) struct PrefixTable {
 }
 
 impl PrefixTable {
-    /// Of equal texts the first counts; empty ones are left out.
-    pub(crate) fn new(entries: impl Iterator<Item = (Vec<u8>, Token)>) -> PrefixTable {
+    /// Of equal texts the first counts; empty ones are left out, and those longer than [`LONGEST`], with a warning.
+    pub(crate) fn new(
+        entries: impl Iterator<Item = (Vec<u8>, Token)>,
+        warnings: &mut Vec<String>,
+    ) -> PrefixTable {
         let mut entries: Vec<(Vec<u8>, Token)> = entries.filter(|(text, _)| !text.is_empty()).collect();
+        let count = entries.len();
+        entries.retain(|(text, _)| text.len() <= LONGEST);
+        if entries.len() < count {
+            let left = count - entries.len();
+            warnings
+                .push(format!("{left} tokens are longer than {LONGEST} bytes and are never found in a text"));
+        }
         entries.sort_by(|a, b| a.0.cmp(&b.0));
         entries.dedup_by(|b, a| a.0 == b.0);
         let mut table = PrefixTable { bytes: vec![0], children: Vec::new(), tokens: Vec::new() };
@@ -79,21 +93,31 @@ impl PrefixTable {
 
 #[cfg(test)]
 mod tests {
-    use super::PrefixTable;
+    use super::{LONGEST, PrefixTable};
 
     #[test]
     fn finds_every_prefix() {
         let texts = ["a", "abc", "ab", "b", "abd", "", "ab", "ÿ", "abcdef"];
-        let table = PrefixTable::new((0..).zip(texts).map(|(token, text)| (text.into(), token)));
+        let table =
+            PrefixTable::new((0..).zip(texts).map(|(token, text)| (text.into(), token)), &mut Vec::new());
         let mut found = Vec::new();
         table.for_each_prefix(b"abcdex", |length, token| found.push((length, token)));
         assert_eq!(found, [(1, 0), (2, 2), (3, 1)]);
         assert_eq!(table.longest_prefix("ÿb".as_bytes()), Some((2, 7)));
         assert_eq!(table.longest_prefix(b"x"), None);
         assert_eq!(table.longest_prefix(b""), None);
-        let none = PrefixTable::new(std::iter::empty());
+        let none = PrefixTable::new(std::iter::empty(), &mut Vec::new());
         assert_eq!(none.longest_prefix(b"x"), None);
-        let all = PrefixTable::new((0..=255).map(|byte| (vec![byte], u32::from(byte))));
+        let all = PrefixTable::new((0..=255).map(|byte| (vec![byte], u32::from(byte))), &mut Vec::new());
         assert_eq!(all.longest_prefix(&[200, 1]), Some((1, 200)));
+    }
+
+    #[test]
+    fn tokens_within_each_other_are_bounded() {
+        let mut warnings = Vec::new();
+        let table =
+            PrefixTable::new((1..=LONGEST as u32 + 9).map(|n| (vec![b'a'; n as usize], n)), &mut warnings);
+        assert_eq!(table.longest_prefix(&[b'a'; 4 * LONGEST]), Some((LONGEST, LONGEST as u32)));
+        assert_eq!(warnings, ["9 tokens are longer than 512 bytes and are never found in a text"]);
     }
 }

@@ -12,7 +12,7 @@ struct LongestMatch {
 
 pub(crate) fn build(source: Source<'_>) -> Result<Box<dyn Model>, Error> {
     let entries = source.vocabulary.iter().map(|(token, text, _)| (unescape(text), token));
-    Ok(Box::new(LongestMatch { table: PrefixTable::new(entries) }))
+    Ok(Box::new(LongestMatch { table: PrefixTable::new(entries, source.warnings) }))
 }
 
 impl Model for LongestMatch {

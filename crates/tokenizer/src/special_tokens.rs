@@ -170,7 +170,7 @@ pub(crate) struct Exception {
     pub(crate) present: &'static [&'static str],
     /// This one then does not end generation.
     pub(crate) removed: &'static str,
-    /// Whether that token becomes user-defined, so that it is shown.
+    /// Whether that token becomes user-defined, so that it is shown. Otherwise it is what the file says that it is.
     pub(crate) shown: bool,
 }
 
@@ -179,8 +179,9 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
     // Harmony ends messages with <|end|> and the turn with <|return|> or <|call|>.
     Exception { present: &["<|return|>", "<|call|>", "<|end|>"], removed: "<|end|>", shown: true },
     Exception { present: &["<|calls|>", "<|flush|>", "<|end|>"], removed: "<|end|>", shown: true },
-    // Here </s> is an HTML tag.
+    // Here </s> is the tag of HTML, one of many: Gemma 4, and Gemma before it.
     Exception { present: &["<|tool_response>"], removed: "</s>", shown: false },
+    Exception { present: &["<start_of_turn>", "<b>", "</b>", "<s>"], removed: "</s>", shown: false },
     Exception { present: &["<|plamo:eos|>"], removed: "</s>", shown: false },
 ];
 

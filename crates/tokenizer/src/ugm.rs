@@ -29,14 +29,14 @@ struct Unigram {
 }
 
 pub(crate) fn build(source: Source<'_>) -> Result<Box<dyn Model>, Error> {
-    let Source { metadata, vocabulary, .. } = source;
+    let Source { metadata, vocabulary, warnings } = source;
     let charsmap = match metadata.optional_u8_array("tokenizer.ggml.precompiled_charsmap")? {
         Some(bytes) if !bytes.is_empty() => Some(CharsMap::new(&bytes)?),
         _ => None,
     };
     let ordinary = |kind| matches!(kind, Kind::Normal | Kind::UserDefined | Kind::Unused);
     let entries = vocabulary.iter().filter(|(_, _, kind)| ordinary(*kind));
-    let table = PrefixTable::new(entries.map(|(token, text, _)| (text.as_bytes().to_vec(), token)));
+    let table = PrefixTable::new(entries.map(|(token, text, _)| (text.as_bytes().to_vec(), token)), warnings);
     let scores = vocabulary.iter().filter(|(_, _, kind)| *kind == Kind::Normal);
     let scores = scores.filter_map(|(token, _, _)| vocabulary.score(token)).filter(|score| score.is_finite());
     let lowest = scores.map(f64::from).fold(f64::INFINITY, f64::min);

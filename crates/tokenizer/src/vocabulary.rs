@@ -215,6 +215,7 @@ impl Vocabulary {
     }
 
     fn find_end_of_generation(&mut self) {
+        let in_file = self.kinds.clone();
         for row in ROLES.iter().filter(|row| row.ends_generation) {
             self.end_of_generation.extend(self.role(row.role));
         }
@@ -233,9 +234,8 @@ impl Vocabulary {
             let applies = exception.present.iter().all(|text| self.find(text).is_some());
             if let Some(token) = self.find(exception.removed).filter(|_| applies) {
                 self.end_of_generation.remove(&token);
-                if exception.shown {
-                    self.set_kind(token, Kind::UserDefined);
-                }
+                let own = in_file.get(token as usize).copied().filter(|_| !exception.shown);
+                self.set_kind(token, own.unwrap_or(Kind::UserDefined));
             }
         }
     }

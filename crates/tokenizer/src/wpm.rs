@@ -39,14 +39,14 @@ struct WordPiece {
 }
 
 pub(crate) fn build(source: Source<'_>) -> Result<Box<dyn Model>, Error> {
-    let Source { metadata, vocabulary, .. } = source;
+    let Source { metadata, vocabulary, warnings } = source;
     let lowercase = metadata.bool_or("tokenizer.ggml.normalizer.lowercase", true)?;
     let strip_accents = metadata.bool_or("tokenizer.ggml.normalizer.strip_accents", lowercase)?;
     let compile =
         |pattern| Regex::new(pattern).map_err(|error| Error::Automaton { message: error.to_string() });
     let entries = vocabulary.iter().map(|(token, text, _)| (text.as_bytes().to_vec(), token));
     Ok(Box::new(WordPiece {
-        table: PrefixTable::new(entries),
+        table: PrefixTable::new(entries, warnings),
         lowercase,
         strip_accents,
         dropped: compile(DROPPED)?,

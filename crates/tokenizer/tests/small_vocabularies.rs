@@ -260,3 +260,45 @@ fn phi_3_special_tokens_swallow_whitespace_behind_them() {
     let tokenizer = build(&metadata);
     assert_eq!(tokenizer.encode("<x> \n ab<s> ab", false, true), [9, 8, 1, 10, 6]);
 }
+
+/// Gemma's vocabulary holds the tags of HTML; its file says that they are text, and names its own end.
+#[test]
+fn tags_of_html_are_what_the_file_says() {
+    let mut tokens = vec![("<pad>", 0.0, CONTROL), ("<eos>", 0.0, CONTROL), ("<bos>", 0.0, CONTROL)];
+    tokens.extend([("<start_of_turn>", 0.0, CONTROL), ("<end_of_turn>", 0.0, CONTROL), ("a", -1.0, NORMAL)]);
+    tokens.extend([("<b>", 0.0, USER), ("</b>", 0.0, USER), ("<s>", 0.0, USER), ("</s>", 0.0, USER)]);
+    let more = [
+        ("tokenizer.ggml.eos_token_id", Value::from(1u32)),
+        ("tokenizer.ggml.bos_token_id", Value::from(2u32)),
+        ("tokenizer.ggml.add_space_prefix", Value::from(false)),
+    ];
+    let tokenizer = build(&metadata("llama", &tokens, &more));
+    assert_eq!(tokenizer.encode("a<s>a</s><b></b>", false, false), [5, 8, 5, 9, 6, 7]);
+    assert_eq!(tokenizer.vocabulary().kind(9), Some(Kind::UserDefined));
+    let ends: Vec<Token> = tokenizer.vocabulary().end_of_generation_tokens().collect();
+    assert_eq!(ends, [1, 4]);
+    assert_eq!(tokenizer.decode(&[5, 9], false), b"a</s>");
+    // Without those tags it is the end of a sequence, whatever its kind.
+    tokens.retain(|token| !token.0.contains('b') || token.0.len() > 4);
+    let tokenizer = build(&metadata("llama", &tokens, &more));
+    let end = tokens.iter().position(|token| token.0 == "</s>").unwrap() as Token;
+    assert_eq!(tokenizer.vocabulary().kind(end), Some(Kind::Control));
+    assert!(tokenizer.vocabulary().is_end_of_generation(end));
+}
+
+/// Tokens that begin with each other make each place of a text as dear as there are such tokens: only so many count.
+#[test]
+fn thousands_of_tokens_within_each_other() {
+    let texts: Vec<String> = (1..=4_000).map(|length| "a".repeat(length)).collect();
+    for model in ["t5", "plamo2", "rwkv"] {
+        let mut tokens = vec![("<unk>", 0.0, UNKNOWN), ("b", -1.0, NORMAL)];
+        tokens.extend(texts.iter().map(|text| (text.as_str(), -1.0, NORMAL)));
+        let unknown = [("tokenizer.ggml.unknown_token_id", Value::from(0u32))];
+        let tokenizer = build(&metadata(model, &tokens, &unknown));
+        assert!(tokenizer.warnings().iter().any(|line| line.contains("longer than 512 bytes")), "{model}");
+        let text = "a".repeat(60_000);
+        let ids = tokenizer.encode(&text, false, false);
+        assert_eq!(tokenizer.decode(&ids, false), text.as_bytes(), "{model}");
+        assert!((60_000 / 512..60_000 / 400).contains(&ids.len()), "{model}: {} tokens", ids.len());
+    }
+}

@@ -41,6 +41,7 @@ mod prompt;
 mod pull;
 mod quantize;
 mod recommended;
+mod render;
 mod rerank;
 mod run;
 mod serve;

@@ -5,7 +5,7 @@ use crate::invocation::Invocation;
 use crate::{
     batched_bench, bench, cli, completion, convert, convert_legacy, cvector, devices, diffusion, embedding,
     export_lora, gguf_edit, gguf_hash, gguf_split, grammar, imatrix, info, logits, pages, perplexity, pull,
-    quantize, rerank, run, serve, simple, tokenize,
+    quantize, render, rerank, run, serve, simple, tokenize,
 };
 use puna_flags::{Command, closest};
 
@@ -185,6 +185,13 @@ pub static TOOLS: &[Tool] = &[
         summary: "Print the tokens of a text",
         command: |program| tokenize::SPEC.command(program),
         run: tokenize::run,
+    },
+    Tool {
+        name: "template",
+        aliases: &[],
+        summary: "Print the prompt that a chat template makes of a conversation",
+        command: |program| render::SPEC.command(program),
+        run: render::run,
     },
     Tool {
         name: "grammar",

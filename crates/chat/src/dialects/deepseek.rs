@@ -43,17 +43,19 @@ pub(super) const DIALECT: Dialect = Dialect {
     read,
 };
 
-fn read(body: &Body<'_>) -> Reading {
+fn read(body: &mut Body<'_>) -> Reading {
     if body.bare {
         return super::json_calls::read(body, &[]);
     }
     let text = body.text;
     if !body.done && text.len() < LONGEST_NAME && KIND.starts_with(text) {
-        return Reading::Partial(Vec::new());
+        return Reading::Partial;
     }
-    let Some(rest) = text.strip_prefix(KIND) else { return CALL.read(body) };
-    match CALL.read(&Body { text: rest, ..*body }) {
-        Reading::Complete(calls, length) => Reading::Complete(calls, length + KIND.len()),
+    if !text.starts_with(KIND) {
+        return CALL.read(body);
+    }
+    match CALL.read(&mut body.from(KIND.len())) {
+        Reading::Complete(length) => Reading::Complete(length + KIND.len()),
         other => other,
     }
 }

@@ -1,11 +1,12 @@
 //! DeepSeek V3.2 and V4: `<｜DSML｜invoke name="…"><｜DSML｜parameter name="…" string="true">…</｜DSML｜parameter></｜DSML｜invoke>`.
 
-use super::form::{Blank, Form, Parameter, each_parameter, text};
+use super::form::{Blank, Parameter, framed, tagged_call, text};
 use super::tagged::Tagged;
 use super::{Dialect, Tool};
 
 const CALL: Tagged = Tagged {
     until: &["\">"],
+    then: "",
     parameter: "<｜DSML｜parameter name=\"",
     key_end: "\"",
     open_end: ">",
@@ -32,14 +33,13 @@ pub(super) const DIALECT: Dialect = Dialect {
             let parameter = |parameter: &Parameter<'_>| {
                 let string = parameter.textual != Some(false);
                 let open = format!("<｜DSML｜parameter name=\"{}\" string=\"{string}\">", parameter.key);
-                Form::All(vec![text(open), parameter.value("</｜DSML｜parameter>"), Blank])
+                (text(open), "</｜DSML｜parameter>".to_owned())
             };
             let open = text(format!("<｜DSML｜invoke name=\"{}\">", tool.name));
-            Form::All(vec![open, Blank, each_parameter(tool, None, parameter), text("</｜DSML｜invoke>")])
+            tagged_call(tool, open, parameter, text("</｜DSML｜invoke>"))
         };
         let name = if calls.template.contains("function_calls") { "function_calls" } else { "tool_calls" };
-        let open = text(format!("<｜DSML｜{name}>"));
-        Form::All(vec![open, Blank, calls.several(Blank, each), Blank, text(format!("</｜DSML｜{name}>"))])
+        framed(format!("<｜DSML｜{name}>"), calls.several(Blank, each), format!("</｜DSML｜{name}>"))
     },
     between: None,
     read: |body| CALL.read(body),

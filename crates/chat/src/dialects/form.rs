@@ -122,6 +122,26 @@ pub(super) fn call_with_id(tool: &Tool) -> Form {
     ])
 }
 
+/// A call whose arguments stand one by one between tags: what opens it, for each parameter what stands before its value
+/// and the mark after it, and what closes the call.
+pub(super) fn tagged_call(
+    tool: &Tool,
+    open: Form,
+    parameter: impl Fn(&Parameter<'_>) -> (Form, String),
+    close: Form,
+) -> Form {
+    let each = |one: &Parameter<'_>| {
+        let (before, after) = parameter(one);
+        Form::All(vec![before, one.value(&after), Blank])
+    };
+    Form::All(vec![open, Blank, each_parameter(tool, None, each), close])
+}
+
+/// Between two marks, with blanks if the model likes.
+pub(super) fn framed(open: impl Into<String>, inner: Form, close: impl Into<String>) -> Form {
+    Form::All(vec![text(open), Blank, inner, Blank, text(close)])
+}
+
 /// One parameter of a function.
 pub(super) struct Parameter<'a> {
     /// Its name.

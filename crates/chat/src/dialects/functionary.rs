@@ -44,10 +44,10 @@ pub(super) const RECIPIENTS: Dialect = Dialect {
 };
 
 /// What goes to all is text.
-fn read(body: &Body<'_>) -> Reading {
+fn read(body: &mut Body<'_>) -> Reading {
     const ALL: &str = "all\n";
     if body.text.starts_with(ALL) {
-        return Reading::Complete(Vec::new(), ALL.len());
+        return Reading::Complete(ALL.len());
     }
     LINE.read(body)
 }

@@ -34,94 +34,137 @@ pub(super) const DIALECT: Dialect = Dialect {
     read,
 };
 
-fn read(body: &Body<'_>) -> Reading {
-    let text = body.text;
-    let Some(brace) = text.find('{') else {
-        return match body.done || text.len() > super::named::LONGEST_NAME {
-            true => Reading::Nothing,
-            false => Reading::Partial(Vec::new()),
+/// What was read.
+#[derive(Default, Debug)]
+pub(super) struct State {
+    /// Where the next part begins; 0 as long as the name is not there.
+    at: usize,
+    /// Brackets that are open.
+    open: Vec<char>,
+    /// Bytes of the string being read that stand in the arguments.
+    string: Option<usize>,
+    /// Where the arguments ended.
+    end: Option<usize>,
+}
+
+fn read(body: &mut Body<'_>) -> Reading {
+    let mut state = std::mem::take(&mut body.memory.gemma);
+    let reading = state.read(body);
+    body.memory.gemma = state;
+    reading
+}
+
+impl State {
+    fn read(&mut self, body: &mut Body<'_>) -> Reading {
+        let text = body.text;
+        if body.memory.calls.is_empty() {
+            let Some(brace) = text.find('{') else {
+                return match body.done || text.len() > super::named::LONGEST_NAME {
+                    true => Reading::Nothing,
+                    false => Reading::Partial,
+                };
+            };
+            let name = text[..brace].trim().to_owned();
+            if name.is_empty() || name.contains(char::is_whitespace) {
+                return Reading::Nothing;
+            }
+            body.memory.calls.push(Call { name, arguments: String::new() });
+            self.at = brace;
+        }
+        while self.end.is_none() && self.part(body) {}
+        let Some(at) = self.end else {
+            return if body.done { Reading::Complete(text.len()) } else { Reading::Partial };
         };
-    };
-    let name = text[..brace].trim().to_owned();
-    if name.is_empty() || name.contains(char::is_whitespace) {
-        return Reading::Nothing;
+        match body.rest(at).starts_with(END) {
+            true => Reading::Complete(at + END.len()),
+            false if !body.done && END.starts_with(body.rest(at)) => Reading::Partial,
+            false => Reading::Complete(at),
+        }
     }
-    let (arguments, end) = json(&text[brace..], body.done);
-    let calls = vec![Call { name, arguments }];
-    match end {
-        None if body.done => Reading::Complete(calls, text.len()),
-        None => Reading::Partial(calls),
-        Some(length) => {
-            let at = brace + length;
-            match text[at..].starts_with(END) {
-                true => Reading::Complete(calls, at + END.len()),
-                false if !body.done && END.starts_with(&text[at..]) => Reading::Partial(calls),
-                false => Reading::Complete(calls, at),
+
+    /// Writes one part of the arguments as JSON; false if more of it must come.
+    fn part(&mut self, body: &mut Body<'_>) -> bool {
+        if let Some(written) = self.string {
+            return self.string(written, body);
+        }
+        let rest = body.rest(self.at);
+        let Some(next) = rest.chars().next() else { return false };
+        let mut copied = None;
+        match next {
+            '{' | '[' => {
+                self.open.push(next);
+                copied = Some(next);
+            }
+            '}' | ']' => {
+                self.open.pop();
+                copied = Some(next);
+                if self.open.is_empty() {
+                    self.end = Some(self.at + 1);
+                }
+            }
+            ',' | ':' => copied = Some(next),
+            _ if rest.starts_with(QUOTE) => {
+                self.at += QUOTE.len();
+                self.string = Some(0);
+                write(body, "\"");
+                return true;
+            }
+            _ if QUOTE.starts_with(rest) && !body.done => return false,
+            _ if next.is_whitespace() => {}
+            _ => return self.word(body),
+        }
+        if let Some(character) = copied {
+            write(body, character.encode_utf8(&mut [0; 4]));
+        }
+        self.at += next.len_utf8();
+        body.memory.work += 1;
+        true
+    }
+
+    /// Goes on in a string, of which so many bytes were written.
+    fn string(&mut self, written: usize, body: &mut Body<'_>) -> bool {
+        let found = body.find(self.at, QUOTE);
+        let inner = body.rest(self.at);
+        // A closing quote may have begun.
+        let begun = || (1..QUOTE.len()).rev().find(|length| inner.ends_with(&QUOTE[..*length])).unwrap_or(0);
+        let sure = found.unwrap_or_else(|| inner.len() - begun());
+        if let Some(new) = inner.get(written..sure) {
+            write(body, &super::partial_json::escaped(new));
+            self.string = Some(sure);
+        }
+        let Some(length) = found else { return false };
+        write(body, "\"");
+        self.at += length + QUOTE.len();
+        self.string = None;
+        true
+    }
+
+    /// A key, or a value without marks.
+    fn word(&mut self, body: &mut Body<'_>) -> bool {
+        let Some(length) = body.search(self.at, 1, |rest| rest.find([',', ':', '}', ']'])) else {
+            return false;
+        };
+        let rest = body.rest(self.at);
+        let word = rest[..length].trim();
+        let key = rest[length..].starts_with(':') && self.open.last() == Some(&'{');
+        let plain = !key && serde_json::from_str::<serde_json::Value>(word).is_ok();
+        match plain || (!key && word.starts_with('"')) {
+            true => write(body, word),
+            false => {
+                let word = super::partial_json::escaped(word.trim_matches('"'));
+                write(body, &format!("\"{word}\""));
             }
         }
+        self.at += length;
+        true
     }
 }
 
-/// The object as JSON so far, and its length if it is closed.
-fn json(text: &str, done: bool) -> (String, Option<usize>) {
-    let mut out = String::new();
-    let mut open: Vec<char> = Vec::new();
-    let mut at = 0;
-    while let Some(next) = text[at..].chars().next() {
-        let rest = &text[at..];
-        match next {
-            '{' | '[' => {
-                open.push(next);
-                out.push(next);
-                at += 1;
-            }
-            '}' | ']' => {
-                open.pop();
-                out.push(next);
-                at += 1;
-                if open.is_empty() {
-                    return (out, Some(at));
-                }
-            }
-            ',' | ':' => {
-                out.push(next);
-                at += 1;
-            }
-            _ if rest.starts_with(QUOTE) => {
-                let inner = &rest[QUOTE.len()..];
-                match inner.find(QUOTE) {
-                    Some(length) => {
-                        out.push_str(&format!("\"{}\"", super::partial_json::escaped(&inner[..length])));
-                        at += length + 2 * QUOTE.len();
-                    }
-                    None => {
-                        // A closing quote may have begun.
-                        let begun = (1..QUOTE.len()).rev().find(|length| inner.ends_with(&QUOTE[..*length]));
-                        let sure = &inner[..inner.len() - begun.unwrap_or(0)];
-                        out.push_str(&format!("\"{}", super::partial_json::escaped(sure)));
-                        return (out, None);
-                    }
-                }
-            }
-            _ if QUOTE.starts_with(rest) && !done => return (out, None),
-            _ if next.is_whitespace() => at += next.len_utf8(),
-            _ => {
-                let Some(length) = rest.find([',', ':', '}', ']']) else { return (out, None) };
-                let word = rest[..length].trim();
-                let key = rest[length..].starts_with(':') && open.last() == Some(&'{');
-                let plain = !key && serde_json::from_str::<serde_json::Value>(word).is_ok();
-                match plain || (!key && word.starts_with('"')) {
-                    true => out.push_str(word),
-                    false => {
-                        let word = word.trim_matches('"');
-                        out.push_str(&format!("\"{}\"", super::partial_json::escaped(word)));
-                    }
-                }
-                at += length;
-            }
-        }
+/// Adds to the arguments.
+fn write(body: &mut Body<'_>, text: &str) {
+    if let Some(call) = body.memory.calls.last_mut() {
+        call.arguments.push_str(text);
     }
-    (out, None)
 }
 
 /// Values within each other that a grammar tells apart.

@@ -1,11 +1,12 @@
 //! Hunyuan 3: GLM's form with marks of its own.
 
-use super::form::{Blank, Form, Parameter, each_parameter, text};
+use super::form::{Blank, Form, Parameter, framed, tagged_call, text};
 use super::tagged::Tagged;
 use super::{Dialect, Tool};
 
 const CALL: Tagged = Tagged {
     until: &["<tool_sep:opensource>", "<arg_key:opensource>", "</tool_call:opensource>"],
+    then: "",
     parameter: "<arg_key:opensource>",
     key_end: "</arg_key:opensource>",
     open_end: "<arg_value:opensource>",
@@ -23,17 +24,16 @@ pub(super) const DIALECT: Dialect = Dialect {
     always: false,
     bare: false,
     form: |calls| {
-        let mark = |name: &str| text(format!("<{name}:opensource>"));
         let each = |tool: &Tool| {
             let parameter = |parameter: &Parameter<'_>| {
                 let key = text(format!("<arg_key:opensource>{}</arg_key:opensource>", parameter.key));
-                let value = parameter.value("</arg_value:opensource>");
-                Form::All(vec![key, Blank, mark("arg_value"), value, Blank])
+                let before = Form::All(vec![key, Blank, text("<arg_value:opensource>")]);
+                (before, "</arg_value:opensource>".to_owned())
             };
             let open = text(format!("<tool_call:opensource>{}<tool_sep:opensource>", tool.name));
-            Form::All(vec![open, Blank, each_parameter(tool, None, parameter), mark("/tool_call")])
+            tagged_call(tool, open, parameter, text("</tool_call:opensource>"))
         };
-        Form::All(vec![mark("tool_calls"), Blank, calls.several(Blank, each), Blank, mark("/tool_calls")])
+        framed("<tool_calls:opensource>", calls.several(Blank, each), "</tool_calls:opensource>")
     },
     between: None,
     read: |body| CALL.read(body),

@@ -35,6 +35,8 @@ pub(super) const K2: Dialect = Dialect {
 
 const K3_CALL: Tagged = Tagged {
     until: &["\""],
+    // The number of the call.
+    then: "<|sep|>",
     parameter: "<|open|>argument key=\"",
     key_end: "\"",
     open_end: "<|sep|>",
@@ -77,20 +79,5 @@ pub(super) const K3: Dialect = Dialect {
         Form::All(vec![text("<|open|>tools<|sep|>"), calls, text("<|close|>tools<|sep|>")])
     },
     between: Some("<|open|>response<|sep|><|close|>response<|sep|>"),
-    read: |body| {
-        // The number of the call stands between its name and its arguments.
-        let text = body.text;
-        let Some((name, rest)) = text.split_once('"') else { return K3_CALL.read(body) };
-        let Some((_, arguments)) = rest.split_once("<|sep|>") else {
-            return match body.done {
-                true => super::Reading::Nothing,
-                false => super::Reading::Partial(Vec::new()),
-            };
-        };
-        let (short, skipped) = (format!("{name}\"{arguments}"), rest.len() - arguments.len());
-        match K3_CALL.read(&super::Body { text: &short, ..*body }) {
-            super::Reading::Complete(calls, length) => super::Reading::Complete(calls, length + skipped),
-            other => other,
-        }
-    },
+    read: |body| K3_CALL.read(body),
 };

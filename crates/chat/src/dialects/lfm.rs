@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::form::{Blank, Form, Parameter, each_parameter, text};
+use super::named::LONGEST_NAME;
 use super::{Body, Call, Dialect, Reading, Tool, json_calls};
 
 const END: &str = "<|tool_call_end|>";
@@ -30,19 +31,21 @@ pub(super) const DIALECT: Dialect = Dialect {
     read,
 };
 
-fn read(body: &Body<'_>) -> Reading {
-    let inner = body.text.trim_start();
-    let first = inner.trim_start_matches(['[', ' ', '\n']);
-    if first.starts_with('{') {
+fn read(body: &mut Body<'_>) -> Reading {
+    let mut first = body.text.bytes().take(LONGEST_NAME);
+    if first.find(|byte| !b"[ \t\r\n".contains(byte)) == Some(b'{') {
         return json_calls::read(body, &[END]);
     }
-    let (whole, length) = match body.text.find(END) {
+    let (whole, length) = match body.find(0, END) {
         Some(place) => (&body.text[..place], place + END.len()),
         None if body.done => (body.text, body.text.len()),
-        None => return Reading::Partial(Vec::new()),
+        None => return Reading::Partial,
     };
     match python_calls(whole.trim()) {
-        Some(calls) if !calls.is_empty() => Reading::Complete(calls, length),
+        Some(calls) if !calls.is_empty() => {
+            body.memory.calls = calls;
+            Reading::Complete(length)
+        }
         _ => Reading::Nothing,
     }
 }

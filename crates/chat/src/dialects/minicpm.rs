@@ -1,11 +1,12 @@
 //! MiniCPM 5: `<function name="…"><param name="…">…</param></function>`.
 
-use super::form::{Blank, Form, Parameter, each_parameter, text};
+use super::form::{Blank, Parameter, tagged_call, text};
 use super::tagged::Tagged;
 use super::{Dialect, Tool};
 
 const CALL: Tagged = Tagged {
     until: &["\">"],
+    then: "",
     parameter: "<param name=\"",
     key_end: "\"",
     open_end: ">",
@@ -25,11 +26,10 @@ pub(super) const DIALECT: Dialect = Dialect {
     form: |calls| {
         let each = |tool: &Tool| {
             let parameter = |parameter: &Parameter<'_>| {
-                let open = text(format!("<param name=\"{}\">", parameter.key));
-                Form::All(vec![open, parameter.value("</param>"), Blank])
+                (text(format!("<param name=\"{}\">", parameter.key)), "</param>".to_owned())
             };
             let open = text(format!("<function name=\"{}\">", tool.name));
-            Form::All(vec![open, Blank, each_parameter(tool, None, parameter), text("</function>")])
+            tagged_call(tool, open, parameter, text("</function>"))
         };
         calls.several(Blank, each)
     },

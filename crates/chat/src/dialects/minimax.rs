@@ -1,12 +1,13 @@
 //! MiniMax M2: `<invoke name="…"><parameter name="…">…</parameter></invoke>`; M3 puts a mark before each tag and
 //! names the tags after the parameters.
 
-use super::form::{Blank, Form, Parameter, each_parameter, text};
+use super::form::{Blank, Parameter, framed, tagged_call, text};
 use super::tagged::Tagged;
 use super::{Dialect, Tool};
 
 const M2_CALL: Tagged = Tagged {
     until: &["\">"],
+    then: "",
     parameter: "<parameter name=\"",
     key_end: "\"",
     open_end: ">",
@@ -26,14 +27,12 @@ pub(super) const M2: Dialect = Dialect {
     form: |calls| {
         let each = |tool: &Tool| {
             let parameter = |parameter: &Parameter<'_>| {
-                let open = text(format!("<parameter name=\"{}\">", parameter.key));
-                Form::All(vec![open, parameter.value("</parameter>"), Blank])
+                (text(format!("<parameter name=\"{}\">", parameter.key)), "</parameter>".to_owned())
             };
             let open = text(format!("<invoke name=\"{}\">", tool.name));
-            Form::All(vec![open, Blank, each_parameter(tool, None, parameter), text("</invoke>")])
+            tagged_call(tool, open, parameter, text("</invoke>"))
         };
-        let (open, close) = (text("<minimax:tool_call>"), text("</minimax:tool_call>"));
-        Form::All(vec![open, Blank, calls.several(Blank, each), Blank, close])
+        framed("<minimax:tool_call>", calls.several(Blank, each), "</minimax:tool_call>")
     },
     between: None,
     read: |body| M2_CALL.read(body),
@@ -41,6 +40,7 @@ pub(super) const M2: Dialect = Dialect {
 
 const M3_CALL: Tagged = Tagged {
     until: &["\">"],
+    then: "",
     parameter: "]<]minimax[>[<",
     key_end: ">",
     open_end: "",
@@ -58,16 +58,15 @@ pub(super) const M3: Dialect = Dialect {
     always: false,
     bare: false,
     form: |calls| {
-        let mark = |tag: &str| text(format!("]<]minimax[>[<{tag}>"));
+        let mark = |tag: &str| format!("]<]minimax[>[<{tag}>");
         let each = |tool: &Tool| {
             let parameter = |parameter: &Parameter<'_>| {
-                let end = format!("]<]minimax[>[</{}>", parameter.key);
-                Form::All(vec![mark(parameter.key), parameter.value(&end), Blank])
+                (text(mark(parameter.key)), format!("]<]minimax[>[</{}>", parameter.key))
             };
-            let open = mark(&format!("invoke name=\"{}\"", tool.name));
-            Form::All(vec![open, Blank, each_parameter(tool, None, parameter), mark("/invoke")])
+            let open = text(mark(&format!("invoke name=\"{}\"", tool.name)));
+            tagged_call(tool, open, parameter, text(mark("/invoke")))
         };
-        Form::All(vec![mark("tool_call"), Blank, calls.several(Blank, each), Blank, mark("/tool_call")])
+        framed(mark("tool_call"), calls.several(Blank, each), mark("/tool_call"))
     },
     between: None,
     read: |body| M3_CALL.read(body),

@@ -1,7 +1,7 @@
 //! Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, and `[TOOL_CALLS]name[CALL_ID]id[ARGS]{…}` since 2025.
 
 use super::form::{Blank, Form, Identifier, arguments, call_with_id, optional, text};
-use super::named::Named;
+use super::named::{Named, first_byte};
 use super::{Dialect, json_calls};
 
 const NAMED: Named =
@@ -23,7 +23,7 @@ pub(super) const DIALECT: Dialect = Dialect {
         false => Form::All(vec![text("[TOOL_CALLS]"), Blank, calls.list(call_with_id)]),
     },
     between: None,
-    read: |body| match body.text.trim_start().as_bytes().first() {
+    read: |body| match first_byte(body.text) {
         Some(b'[' | b'{' | b'`') => json_calls::read(body, &["</s>"]),
         _ => NAMED.read(body),
     },

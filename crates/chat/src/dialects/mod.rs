@@ -21,6 +21,7 @@ mod granite;
 mod hermes;
 mod hunyuan;
 mod json_calls;
+mod json_object;
 mod kimi;
 mod lark;
 mod lfm;
@@ -68,7 +69,7 @@ pub struct Dialect {
     /// What may stand between the end of the reasoning and calls.
     between: Option<&'static str>,
     /// Reads what follows a beginning.
-    read: fn(&Body<'_>) -> Reading,
+    read: fn(&mut Body<'_>) -> Reading,
 }
 
 /// Every known way to write tool calls; the first that knows a template counts.
@@ -184,15 +185,83 @@ struct Body<'a> {
     tools: &'a Tools,
     /// There was no beginning: only a declared function can be called.
     bare: bool,
+    /// What was read of this text before.
+    memory: &'a mut Memory,
 }
 
-/// What a dialect reads from a body. Names and arguments only ever grow from one reading to the next.
-#[derive(Debug)]
+/// What was read of a body. A reader goes on from here when there is more text, so that all readings of a body together
+/// look at each of its bytes a few times only.
+#[derive(Default, Debug)]
+struct Memory {
+    /// The calls so far, the last perhaps in part. Names stay, arguments only grow.
+    calls: Vec<Call>,
+    /// Calls that were handed over, and bytes of the last one's arguments.
+    handed: (usize, usize),
+    /// Where blanks were skipped from, and up to where.
+    skipped: (usize, usize),
+    /// Where a mark was looked for from, and up to where.
+    searched: (usize, usize),
+    /// How many kinds of what may follow the calls were looked for, and where those end.
+    closed: (usize, usize),
+    /// Bytes that were looked at.
+    work: u64,
+    json: json_calls::State,
+    named: named::State,
+    tagged: tagged::State,
+    gemma: gemma::State,
+}
+
+/// What a dialect reads from a body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reading {
-    /// More text is needed; these calls there are so far, the last perhaps in part.
-    Partial(Vec<Call>),
-    /// These calls, which took this many bytes.
-    Complete(Vec<Call>, usize),
+    /// More text is needed.
+    Partial,
+    /// The calls in memory are all; they took this many bytes.
+    Complete(usize),
     /// It is no call.
     Nothing,
+}
+
+impl<'a> Body<'a> {
+    /// The same body from this byte on. It has to be the same one each time.
+    fn from(&mut self, start: usize) -> Body<'_> {
+        Body { text: self.text.get(start..).unwrap_or_default(), memory: &mut *self.memory, ..*self }
+    }
+
+    /// The text from this byte on.
+    fn rest(&self, at: usize) -> &'a str {
+        self.text.get(at..).unwrap_or_default()
+    }
+
+    /// Where blanks from `at` on end.
+    fn skip_blanks(&mut self, at: usize) -> usize {
+        let memory = &mut *self.memory;
+        let known = if memory.skipped.0 == at { memory.skipped.1.max(at) } else { at };
+        let end = partial_json::skip_blanks(self.text, known);
+        memory.work += (end - known) as u64;
+        memory.skipped = (at, end);
+        end
+    }
+
+    /// Bytes from `at` up to this mark.
+    fn find(&mut self, at: usize, mark: &str) -> Option<usize> {
+        self.search(at, mark.len(), |rest| rest.find(mark))
+    }
+
+    /// Bytes from `at` up to what `find` finds, which is at most `longest` bytes long.
+    fn search(&mut self, at: usize, longest: usize, find: impl Fn(&str) -> Option<usize>) -> Option<usize> {
+        let text = self.text;
+        let memory = &mut *self.memory;
+        let known = if memory.searched.0 == at { memory.searched.1.max(at) } else { at };
+        let rest = text.get(known..).unwrap_or_default();
+        let found = find(rest).map(|place| known + place - at);
+        memory.work += (found.map_or(text.len(), |length| at + length) - known) as u64;
+        // What is found later may have begun already.
+        let mut sure = text.len().saturating_sub(longest.saturating_sub(1)).max(known);
+        while !text.is_char_boundary(sure) {
+            sure -= 1;
+        }
+        memory.searched = (at, if found.is_some() { known } else { sure.max(at) });
+        found
+    }
 }

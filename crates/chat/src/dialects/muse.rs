@@ -1,11 +1,12 @@
 //! Muse Glimmer: a recipient before each part, and calls as `<atem:invoke name="…">`.
 
-use super::form::{Blank, Form, Parameter, each_parameter, optional, text};
+use super::form::{Blank, Form, Parameter, optional, tagged_call, text};
 use super::tagged::Tagged;
 use super::{Body, Dialect, Reading, Tool};
 
 const CALL: Tagged = Tagged {
     until: &["\">"],
+    then: "",
     parameter: "<atem:parameter name=\"",
     key_end: "\"",
     open_end: ">",
@@ -25,11 +26,10 @@ pub(super) const DIALECT: Dialect = Dialect {
     form: |calls| {
         let each = |tool: &Tool| {
             let parameter = |parameter: &Parameter<'_>| {
-                let open = text(format!("<atem:parameter name=\"{}\">", parameter.key));
-                Form::All(vec![open, parameter.value("</atem:parameter>"), Blank])
+                (text(format!("<atem:parameter name=\"{}\">", parameter.key)), "</atem:parameter>".to_owned())
             };
             let open = text(format!("<atem:invoke name=\"{}\">", tool.name));
-            Form::All(vec![open, Blank, each_parameter(tool, None, parameter), text("</atem:invoke>")])
+            tagged_call(tool, open, parameter, text("</atem:invoke>"))
         };
         // The first function is the recipient.
         let first = |tool: &Tool| {
@@ -48,14 +48,13 @@ pub(super) const DIALECT: Dialect = Dialect {
 };
 
 /// A recipient ends with the mark of the message and is no call.
-fn read(body: &Body<'_>) -> Reading {
+fn read(body: &mut Body<'_>) -> Reading {
     const MESSAGE: &str = "<|message|>";
-    let header = body.text.split_once(MESSAGE).map_or(body.text, |(header, _)| header);
-    let recipient = !header.is_empty()
-        && header.len() < 128
-        && header.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-*".contains(&byte));
-    match body.text.find(MESSAGE) {
-        Some(place) if recipient => Reading::Complete(Vec::new(), place + MESSAGE.len()),
-        _ => CALL.read(body),
+    const LONGEST: usize = 128;
+    let named = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-*".contains(byte);
+    let length = body.text.bytes().take(LONGEST).take_while(|byte| named(byte)).count();
+    match (1..LONGEST).contains(&length) && body.rest(length).starts_with(MESSAGE) {
+        true => Reading::Complete(length + MESSAGE.len()),
+        false => CALL.read(body),
     }
 }

@@ -1,10 +1,14 @@
 //! Tells the parts of an answer apart while its text comes.
 
 use super::named::earliest;
-use super::{Body, Call, Delta, Dialect, Reading, ReasoningMarks, Tools};
+use super::{Body, Delta, Dialect, Memory, Reading, ReasoningMarks, Tools};
 
-/// Longest body of a call that is looked at; a longer one is text. A body is read anew with each piece of text.
-const LONGEST_BODY: usize = 1 << 20;
+/// Longest body of a call; where a longer one stops being looked at, the call ends.
+const LONGEST_BODY: usize = 16 << 20;
+/// Bytes of blanks before a mark that can be held back; more of them are text.
+const MOST_BLANKS: usize = 64;
+/// Bytes of blanks that an answer may begin with so that what it begins with still counts.
+const MOST_FIRST_BLANKS: usize = 1 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -30,8 +34,10 @@ pub struct OutputParser {
     gap: String,
     /// Blanks at the beginning of the present part are dropped.
     fresh: bool,
-    /// Calls of the present body that were handed over, and bytes of the last one's arguments.
-    handed: (usize, usize),
+    /// What was read of the present body.
+    memory: Memory,
+    /// Bytes that were looked at, without those of the present body.
+    work: u64,
 }
 
 impl OutputParser {
@@ -62,8 +68,14 @@ impl OutputParser {
             held: String::new(),
             gap: String::new(),
             fresh: opened,
-            handed: (0, 0),
+            memory: Memory::default(),
+            work: 0,
         }
+    }
+
+    /// Bytes that were looked at so far: a few times those that there were, however they were cut.
+    pub fn work(&self) -> u64 {
+        self.work + self.memory.work
     }
 
     /// Adds text and returns what is known of it.
@@ -79,7 +91,7 @@ impl OutputParser {
         let mut deltas = Vec::new();
         while self.advance(true, &mut deltas) {}
         let rest = std::mem::take(&mut self.held);
-        let rest = if self.state == State::Reasoning { rest.trim_end() } else { &rest };
+        let rest = if self.state == State::Reasoning { without_blanks(&rest) } else { &rest };
         self.emit(rest, &mut deltas);
         deltas
     }
@@ -97,6 +109,10 @@ impl OutputParser {
             State::Start => {
                 let Some(marks) = self.reasoning else { return self.enter(State::Bare, false) };
                 let text = self.held.trim_start();
+                self.work += self.held.len() as u64;
+                if self.held.len() - text.len() > MOST_FIRST_BLANKS {
+                    return self.enter(State::Bare, self.fresh);
+                }
                 if let Some(rest) = text.strip_prefix(marks.begin.trim_start()) {
                     self.held = rest.to_owned();
                     return self.enter(State::Reasoning, true);
@@ -126,27 +142,42 @@ impl OutputParser {
         let Some(dialect) = self.dialect.filter(|dialect| dialect.bare) else {
             return self.enter(State::Content, self.fresh);
         };
-        let text = self.held.trim_start();
-        if text.is_empty() {
-            return false;
-        }
-        let begun = dialect.begin.iter().chain(dialect.frame).any(|mark| text.starts_with(mark));
-        if begun || !(text.starts_with('{') || text.starts_with("```") || "```".starts_with(text)) {
-            return self.enter(State::Content, self.fresh);
-        }
-        let body = Body { text: &self.held, done, tools: &self.tools, bare: true };
-        match (dialect.read)(&body) {
-            Reading::Nothing => self.enter(State::Content, self.fresh),
-            Reading::Partial(calls) => {
-                self.hand_over(&calls, false, deltas);
-                false
+        if self.memory.calls.is_empty() {
+            let text = self.held.trim_start();
+            self.work += (self.held.len() - text.len()) as u64;
+            if self.held.len() - text.len() > MOST_FIRST_BLANKS {
+                return self.enter(State::Content, self.fresh);
             }
-            Reading::Complete(calls, length) => {
-                self.hand_over(&calls, true, deltas);
+            if text.is_empty() {
+                return false;
+            }
+            let begun = dialect.begin.iter().chain(dialect.frame).any(|mark| text.starts_with(mark));
+            if begun || !(text.starts_with('{') || text.starts_with("```") || "```".starts_with(text)) {
+                return self.enter(State::Content, self.fresh);
+            }
+        }
+        let reading = self.read(dialect, true, done);
+        self.hand_over(reading, deltas);
+        match reading {
+            Reading::Nothing => self.enter(State::Content, self.fresh),
+            Reading::Partial => false,
+            Reading::Complete(length) => {
                 self.held.drain(..length);
                 self.enter(State::Content, true)
             }
         }
+    }
+
+    /// What the dialect reads from what is held.
+    fn read(&mut self, dialect: &Dialect, bare: bool, done: bool) -> Reading {
+        let mut text = self.held.as_str();
+        let whole = text.len() <= LONGEST_BODY;
+        if !whole {
+            let end = (0..=LONGEST_BODY).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+            text = &text[..end];
+        }
+        let done = done || !whole;
+        (dialect.read)(&mut Body { text, done, tools: &self.tools, bare, memory: &mut self.memory })
     }
 
     fn content(&mut self, deltas: &mut Vec<Delta>) -> bool {
@@ -169,15 +200,11 @@ impl OutputParser {
 
     fn call(&mut self, begin: &'static str, done: bool, deltas: &mut Vec<Delta>) -> bool {
         let Some(dialect) = self.dialect else { return self.enter(State::Content, false) };
-        let done = done || self.held.len() > LONGEST_BODY;
-        let body = Body { text: &self.held, done, tools: &self.tools, bare: false };
-        match (dialect.read)(&body) {
-            Reading::Partial(calls) => {
-                self.hand_over(&calls, false, deltas);
-                false
-            }
-            Reading::Complete(calls, length) => {
-                self.hand_over(&calls, true, deltas);
+        let reading = self.read(dialect, false, done);
+        self.hand_over(reading, deltas);
+        match reading {
+            Reading::Partial => false,
+            Reading::Complete(length) => {
                 self.held.drain(..length);
                 self.enter(State::Content, true)
             }
@@ -188,8 +215,7 @@ impl OutputParser {
                 } else {
                     format!("{}{begin}", self.gap)
                 };
-                self.state = State::Content;
-                self.fresh = false;
+                self.enter(State::Content, false);
                 self.emit(&text, deltas);
                 true
             }
@@ -197,51 +223,52 @@ impl OutputParser {
     }
 
     /// Hands over what is new in the calls of a body.
-    fn hand_over(&mut self, calls: &[Call], complete: bool, deltas: &mut Vec<Delta>) {
-        for (index, call) in calls.iter().enumerate() {
-            let (count, bytes) = self.handed;
-            if index + 1 < count {
-                continue;
-            }
-            if index >= count {
+    fn hand_over(&mut self, reading: Reading, deltas: &mut Vec<Delta>) {
+        let Memory { calls, handed, .. } = &mut self.memory;
+        let complete = match reading {
+            Reading::Nothing => return,
+            Reading::Partial => false,
+            Reading::Complete(_) => true,
+        };
+        let first = handed.0.saturating_sub(1);
+        for (index, call) in calls.iter().enumerate().skip(first) {
+            if index >= handed.0 {
                 deltas.push(Delta::Call(call.name.clone()));
-                self.handed = (index + 1, 0);
+                *handed = (index + 1, 0);
             }
-            let bytes = if index >= count { 0 } else { bytes };
             let closed = complete || index + 1 < calls.len();
             let arguments = match call.arguments.as_str() {
                 // A function without arguments.
                 "" if closed => "{}",
                 written => written,
             };
-            if let Some(new) = arguments.get(bytes..).filter(|new| !new.is_empty()) {
+            if let Some(new) = arguments.get(handed.1..).filter(|new| !new.is_empty()) {
                 deltas.push(Delta::Arguments(new.to_owned()));
-                self.handed.1 = arguments.len();
+                handed.1 = arguments.len();
             }
-        }
-        if complete {
-            self.handed = (0, 0);
         }
     }
 
     fn enter(&mut self, state: State, fresh: bool) -> bool {
         (self.state, self.fresh) = (state, fresh);
+        self.work += std::mem::take(&mut self.memory).work;
         true
     }
 
     /// Hands over text up to the first of these marks, which it returns; blanks before a mark are dropped.
     fn until_mark(&mut self, marks: &[&'static str], deltas: &mut Vec<Delta>) -> Option<&'static str> {
+        self.work += self.held.len() as u64;
         // A mark that may still become a longer one, or one that begins earlier, waits.
         let begun = marks.iter().filter_map(|mark| begun(&self.held, mark)).min().unwrap_or(self.held.len());
         if let Some((place, mark)) = earliest(&self.held, marks).filter(|(place, _)| *place < begun) {
             let rest = self.held.split_off(place + mark.len());
             let before = std::mem::replace(&mut self.held, rest);
-            let text = before[..place].trim_end();
+            let text = without_blanks(&before[..place]);
             before[text.len()..place].clone_into(&mut self.gap);
             self.emit(text, deltas);
             return Some(mark);
         }
-        let sure = self.held[..begun].trim_end().len();
+        let sure = without_blanks(&self.held[..begun]).len();
         let rest = self.held.split_off(sure);
         let text = std::mem::replace(&mut self.held, rest);
         self.emit(&text, deltas);
@@ -267,4 +294,16 @@ impl OutputParser {
 fn begun(text: &str, mark: &str) -> Option<usize> {
     let borders = mark.char_indices().map(|(place, _)| place).filter(|place| *place > 0);
     borders.filter(|place| text.ends_with(&mark[..*place])).max().map(|length| text.len() - length)
+}
+
+/// A text without the blanks at its end, but for those that are too many to be held back.
+fn without_blanks(text: &str) -> &str {
+    let mut end = text.len();
+    for (place, character) in text.char_indices().rev() {
+        if !character.is_whitespace() || text.len() - place > MOST_BLANKS {
+            break;
+        }
+        end = place;
+    }
+    &text[..end]
 }

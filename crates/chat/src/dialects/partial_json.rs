@@ -1,22 +1,5 @@
-//! JSON that is still being written: what of it is there, and where it ends. Nothing here recurses.
-
-/// A member of an object.
-#[derive(Debug)]
-pub(super) struct Member<'a> {
-    pub(super) key: String,
-    /// The value as it is written, so far.
-    pub(super) value: &'a str,
-    /// Whether the value is all there.
-    pub(super) whole: bool,
-}
-
-/// An object so far.
-#[derive(Debug)]
-pub(super) struct Object<'a> {
-    pub(super) members: Vec<Member<'a>>,
-    /// Bytes up to and with the closing brace, or up to where it is no JSON any more.
-    pub(super) end: Option<usize>,
-}
+//! JSON that is still being written: where its parts end, and what of a text is there. Nothing here recurses, and what
+//! was read once is not read again when more comes.
 
 /// How far something is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,79 +18,125 @@ pub(super) fn skip_blanks(text: &str, at: usize) -> usize {
     at + rest.len() - rest.trim_start().len()
 }
 
-/// The object that `text` begins with; nothing if it does not begin like one.
-pub(super) fn object(text: &str) -> Option<Object<'_>> {
-    if !text.starts_with('{') {
-        return None;
+/// Looks for the end of a value.
+#[derive(Default, Debug)]
+pub(super) struct ValueScan {
+    /// Bytes that were looked at.
+    at: usize,
+    /// What closes the brackets that are open.
+    open: Vec<u8>,
+    quoted: bool,
+    escaped: bool,
+}
+
+impl ValueScan {
+    /// Where the value ends that `text` begins with. The text is that of the last time, and perhaps more; once an end
+    /// was found, there is nothing to ask for. Bytes that were looked at are added to `work`.
+    pub(super) fn end(&mut self, text: &str, work: &mut u64) -> End {
+        let before = self.at;
+        let end = match text.as_bytes().first() {
+            None => End::Open,
+            Some(b'{' | b'[') => self.brackets(text),
+            Some(b'"') => self.string(text),
+            Some(b'-' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z') => self.word(text),
+            Some(_) => End::Broken(0),
+        };
+        *work += (self.at - before) as u64;
+        end
     }
-    let mut members = Vec::new();
-    let mut at = 1;
-    loop {
-        at = skip_blanks(text, at);
-        match text.as_bytes().get(at) {
-            None => return Some(Object { members, end: None }),
-            Some(b'}') => return Some(Object { members, end: Some(at + 1) }),
-            Some(b',') if !members.is_empty() => {
-                at += 1;
+
+    fn brackets(&mut self, text: &str) -> End {
+        for byte in text.as_bytes().get(self.at..).unwrap_or_default() {
+            let place = self.at;
+            self.at += 1;
+            if self.quoted {
+                match byte {
+                    _ if self.escaped => self.escaped = false,
+                    b'\\' => self.escaped = true,
+                    b'"' => self.quoted = false,
+                    _ => {}
+                }
                 continue;
             }
-            Some(b'"') => {}
-            Some(_) => return Some(Object { members, end: Some(at) }),
-        }
-        let (key, end) = string(&text[at..]);
-        match end {
-            End::Open => return Some(Object { members, end: None }),
-            End::Closed(length) => at = skip_blanks(text, at + length),
-            End::Broken(length) => return Some(Object { members, end: Some(at + length) }),
-        }
-        match text.as_bytes().get(at) {
-            None => return Some(Object { members, end: None }),
-            Some(b':') => at = skip_blanks(text, at + 1),
-            Some(_) => return Some(Object { members, end: Some(at) }),
-        }
-        let rest = &text[at..];
-        match value_end(rest) {
-            End::Closed(length) => {
-                members.push(Member { key, value: &rest[..length], whole: true });
-                at += length;
+            match byte {
+                b'"' => self.quoted = true,
+                b'{' => self.open.push(b'}'),
+                b'[' => self.open.push(b']'),
+                b'}' | b']' => {
+                    if self.open.pop() != Some(*byte) {
+                        return End::Broken(place);
+                    }
+                    if self.open.is_empty() {
+                        return End::Closed(place + 1);
+                    }
+                }
+                _ => {}
             }
-            End::Open => {
-                members.push(Member { key, value: rest, whole: false });
-                return Some(Object { members, end: None });
-            }
-            End::Broken(length) => {
-                members.push(Member { key, value: &rest[..length], whole: false });
-                return Some(Object { members, end: Some(at + length) });
-            }
+        }
+        End::Open
+    }
+
+    fn string(&mut self, text: &str) -> End {
+        string_end(text, &mut self.at, |_| ())
+    }
+
+    fn word(&mut self, text: &str) -> End {
+        let ends = |next: char| ",}]".contains(next) || next.is_whitespace();
+        let Some(length) = text.get(self.at..).and_then(|rest| rest.find(ends)) else {
+            self.at = text.len();
+            return End::Open;
+        };
+        self.at += length;
+        match serde_json::from_str::<serde_json::Value>(&text[..self.at]).is_ok() {
+            true => End::Closed(self.at),
+            false => End::Broken(0),
         }
     }
 }
 
-/// The string that `text` begins with, decoded as far as it is there; its length counts both quotes.
-pub(super) fn string(text: &str) -> (String, End) {
-    let mut decoded = String::new();
-    if !text.starts_with('"') {
-        return (decoded, End::Broken(0));
+/// A string that is decoded while it comes.
+#[derive(Default, Debug)]
+pub(super) struct TextScan {
+    at: usize,
+    /// What is there of it.
+    pub(super) decoded: String,
+}
+
+impl TextScan {
+    /// Decodes what is new of the string that `text` begins with; its length counts both quotes.
+    pub(super) fn read(&mut self, text: &str, work: &mut u64) -> End {
+        let before = self.at;
+        let decoded = &mut self.decoded;
+        let end = string_end(text, &mut self.at, |character| decoded.push(character));
+        *work += (self.at - before) as u64;
+        end
     }
-    let mut at = 1;
-    while let Some(character) = text[at..].chars().next() {
+}
+
+/// Goes on through a string from `at`, its first quote if that is 0.
+fn string_end(text: &str, at: &mut usize, mut found: impl FnMut(char)) -> End {
+    if !text.starts_with('"') {
+        return if text.is_empty() { End::Open } else { End::Broken(0) };
+    }
+    *at = (*at).max(1);
+    while let Some(character) = text.get(*at..).and_then(|rest| rest.chars().next()) {
         match character {
-            '"' => return (decoded, End::Closed(at + 1)),
-            '\\' => match escape(&text[at..]) {
-                None => return (decoded, End::Broken(at)),
+            '"' => return End::Closed(*at + 1),
+            '\\' => match escape(&text[*at..]) {
+                None => return End::Broken(*at),
                 Some(None) => break,
                 Some(Some((character, length))) => {
-                    decoded.push(character);
-                    at += length;
+                    found(character);
+                    *at += length;
                 }
             },
             other => {
-                decoded.push(other);
-                at += other.len_utf8();
+                found(other);
+                *at += other.len_utf8();
             }
         }
     }
-    (decoded, End::Open)
+    End::Open
 }
 
 /// The character of an escape and the escape's length; `Some(None)` if more of it must come.
@@ -128,8 +157,12 @@ fn escape(text: &str) -> Option<Option<(char, usize)>> {
 
 fn unicode_escape(text: &str) -> Option<Option<(char, usize)>> {
     let unit = |from: usize| match text.get(from..from + 4) {
-        None => Some(None),
-        Some(digits) => u32::from_str_radix(digits, 16).ok().map(Some),
+        // Four characters that are more than four bytes are no digits.
+        None => (text.len() < from + 4).then_some(None),
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            u32::from_str_radix(digits, 16).ok().map(Some)
+        }
+        Some(_) => None,
     };
     let Some(high) = unit(2)? else { return Some(None) };
     if !(0xd800..0xdc00).contains(&high) {
@@ -151,63 +184,64 @@ fn unicode_escape(text: &str) -> Option<Option<(char, usize)>> {
     Some(Some((char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 12)))
 }
 
-/// Where the value at the beginning of `text` ends.
-pub(super) fn value_end(text: &str) -> End {
-    match text.as_bytes().first() {
-        None => End::Open,
-        Some(b'{' | b'[') => brackets_end(text),
-        Some(b'"') => string(text).1,
-        Some(b'-' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z') => {
-            let end = text.find(|next: char| ",}]".contains(next) || next.is_whitespace());
-            let known = |end: &usize| serde_json::from_str::<serde_json::Value>(&text[..*end]).is_ok();
-            match end {
-                None => End::Open,
-                Some(end) => {
-                    if known(&end) {
-                        End::Closed(end)
-                    } else {
-                        End::Broken(0)
-                    }
-                }
-            }
-        }
-        Some(_) => End::Broken(0),
-    }
-}
-
-fn brackets_end(text: &str) -> End {
-    let mut open = Vec::new();
-    let (mut quoted, mut escaped) = (false, false);
-    for (place, byte) in text.bytes().enumerate() {
-        if quoted {
-            match byte {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = true,
-                b'"' => quoted = false,
-                _ => {}
-            }
-            continue;
-        }
-        match byte {
-            b'"' => quoted = true,
-            b'{' => open.push(b'}'),
-            b'[' => open.push(b']'),
-            b'}' | b']' => {
-                if open.pop() != Some(byte) {
-                    return End::Broken(place);
-                }
-                if open.is_empty() {
-                    return End::Closed(place + 1);
-                }
-            }
-            _ => {}
-        }
-    }
-    End::Open
-}
-
 /// Text as the inside of a JSON string.
 pub(super) fn escaped(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{End, TextScan, ValueScan};
+
+    /// What is found, whether the text comes at once or letter by letter.
+    fn value(text: &str) -> End {
+        let whole = ValueScan::default().end(text, &mut 0);
+        let mut scan = ValueScan::default();
+        let mut pieces = End::Open;
+        let mut work = 0;
+        for (place, letter) in text.char_indices() {
+            pieces = scan.end(&text[..place + letter.len_utf8()], &mut work);
+            if pieces != End::Open {
+                break;
+            }
+        }
+        assert_eq!(pieces, whole, "{text}");
+        assert!(work <= 2 * text.len() as u64, "{text}: {work}");
+        whole
+    }
+
+    #[test]
+    fn values_end_where_they_end() {
+        let cases = [
+            ("{\"a\": [1, \"}\\\"\"]} x", End::Closed(17)),
+            ("[1}", End::Broken(2)),
+            ("\"a\\u00e9\" ", End::Closed(9)),
+            ("\"\\ud83e\\udd99\",", End::Closed(14)),
+            ("\"\\x\"", End::Broken(1)),
+            ("\"\\u00é0\"", End::Broken(1)),
+            ("12.5,", End::Closed(4)),
+            ("nul,", End::Broken(0)),
+            ("true", End::Open),
+            ("", End::Open),
+            ("{", End::Open),
+            (")", End::Broken(0)),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(value(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn strings_are_decoded_as_they_come() {
+        let text = "\"a\\n\\u00e9\\ud83e\\udd99\\ud83eé\" ";
+        let mut scan = TextScan::default();
+        let mut end = End::Open;
+        for (place, letter) in text.char_indices() {
+            if end == End::Open {
+                end = scan.read(&text[..place + letter.len_utf8()], &mut 0);
+            }
+        }
+        assert_eq!((scan.decoded.as_str(), end), ("a\né🦙\u{fffd}é", End::Closed(text.len() - 1)));
+    }
 }

@@ -1,12 +1,13 @@
 //! Qwen 3 Coder, Qwen 3.5, Nemotron 3, StepFun, Seed-OSS:
 //! `<function=name><parameter=key>value</parameter></function>` within `<tool_call>`.
 
-use super::form::{Blank, Form, Parameter, each_parameter, text};
+use super::form::{Blank, Parameter, framed, tagged_call, text};
 use super::tagged::Tagged;
 use super::{Dialect, Tool};
 
 const CALL: Tagged = Tagged {
     until: &[">"],
+    then: "",
     parameter: "<parameter=",
     key_end: ">",
     open_end: "",
@@ -27,19 +28,11 @@ pub(super) const DIALECT: Dialect = Dialect {
         let frame = if calls.template.contains("<seed:tool_call>") { "seed:tool_call" } else { "tool_call" };
         let each = |tool: &Tool| {
             let parameter = |parameter: &Parameter<'_>| {
-                let open = text(format!("<parameter={}>", parameter.key));
-                Form::All(vec![open, parameter.value("</parameter>"), Blank])
+                (text(format!("<parameter={}>", parameter.key)), "</parameter>".to_owned())
             };
-            Form::All(vec![
-                text(format!("<{frame}>")),
-                Blank,
-                text(format!("<function={}>", tool.name)),
-                Blank,
-                each_parameter(tool, None, parameter),
-                text("</function>"),
-                Blank,
-                text(format!("</{frame}>")),
-            ])
+            let open = text(format!("<function={}>", tool.name));
+            let call = tagged_call(tool, open, parameter, text("</function>"));
+            framed(format!("<{frame}>"), call, format!("</{frame}>"))
         };
         calls.several(Blank, each)
     },

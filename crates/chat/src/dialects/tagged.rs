@@ -2,14 +2,16 @@
 
 use serde_json::Value;
 
-use super::named::{LONGEST_NAME, earliest};
-use super::partial_json::{escaped, skip_blanks};
+use super::named::{LONGEST_NAME, near};
+use super::partial_json::escaped;
 use super::{Body, Call, Reading};
 
 /// How such a call is written.
 pub(super) struct Tagged {
     /// What the name ends with. A mark that begins with `parameter` or a closing one is left for them.
     pub(super) until: &'static [&'static str],
+    /// What else stands behind the name ends with this.
+    pub(super) then: &'static str,
     /// Before the name of a parameter.
     pub(super) parameter: &'static str,
     /// After it.
@@ -24,113 +26,244 @@ pub(super) struct Tagged {
     pub(super) ends: &'static [&'static str],
 }
 
+/// What was read.
+#[derive(Default, Debug)]
+pub(super) struct State {
+    stage: Stage,
+    /// Where the next part begins.
+    at: usize,
+    name: String,
+    key: String,
+}
+
+#[derive(Default, Debug)]
+enum Stage {
+    #[default]
+    Name,
+    /// Before what ends that which follows the name.
+    Then,
+    /// Before a parameter or the end.
+    Between,
+    Key,
+    /// Between the name of a parameter and its value.
+    Attributes,
+    Value(Written),
+    /// After a value, before the end of its tag.
+    Close,
+}
+
+/// A value as far as it was handed on.
+#[derive(Debug)]
+struct Written {
+    /// Whether it is a text, if that is known.
+    textual: Option<bool>,
+    /// Line breaks that it begins with.
+    lead: usize,
+    /// Bytes of the value that stand in the arguments; nothing if it has to be whole first.
+    bytes: Option<usize>,
+}
+
 impl Tagged {
-    pub(super) fn read(&self, body: &Body<'_>) -> Reading {
+    pub(super) fn read(&self, body: &mut Body<'_>) -> Reading {
+        let mut state = std::mem::take(&mut body.memory.tagged);
+        let reading = loop {
+            if let Some(reading) = self.step(&mut state, body) {
+                break reading;
+            }
+        };
+        body.memory.tagged = state;
+        reading
+    }
+
+    /// One part of the call; nothing if there is another one to read.
+    fn step(&self, state: &mut State, body: &mut Body<'_>) -> Option<Reading> {
+        match &mut state.stage {
+            Stage::Name => return self.name(state, body),
+            Stage::Then => {
+                let Some(length) = body.find(state.at, self.then) else {
+                    return Some(if body.done { Reading::Nothing } else { Reading::Partial });
+                };
+                state.at += length + self.then.len();
+                state.begin(body);
+            }
+            Stage::Between => return self.between(state, body),
+            Stage::Key => {
+                let Some(length) = body.find(state.at, self.key_end) else { return unfinished(body) };
+                body.rest(state.at)[..length].trim().clone_into(&mut state.key);
+                state.at += length + self.key_end.len();
+                state.stage = Stage::Attributes;
+            }
+            Stage::Attributes => {
+                let Some(length) = body.find(state.at, self.open_end) else { return unfinished(body) };
+                let attributes = &body.rest(state.at)[..length];
+                let textual = is_text(attributes, body, &state.key);
+                state.at += length + self.open_end.len();
+                let arguments = arguments(body);
+                if arguments.len() > 1 {
+                    arguments.push_str(", ");
+                }
+                arguments.push_str(&format!("\"{}\": ", escaped(&state.key)));
+                state.stage = Stage::Value(Written { textual, lead: 0, bytes: None });
+            }
+            Stage::Value(written) => {
+                let found = body.find(state.at, self.value_end);
+                let value = body.rest(state.at);
+                let Some(length) = found else {
+                    if body.done {
+                        written.last(value, arguments(body));
+                        arguments(body).push('}');
+                    } else {
+                        written.more(value, self.value_end, arguments(body));
+                    }
+                    return unfinished(body);
+                };
+                written.last(&value[..length], arguments(body));
+                state.at += length + self.value_end.len();
+                state.stage = Stage::Close;
+            }
+            Stage::Close => {
+                let Some(length) = body.find(state.at, self.close_end) else { return unfinished(body) };
+                state.at += length + self.close_end.len();
+                state.stage = Stage::Between;
+            }
+        }
+        None
+    }
+
+    fn name(&self, state: &mut State, body: &mut Body<'_>) -> Option<Reading> {
         let text = body.text;
-        let wait = || if body.done { Reading::Nothing } else { Reading::Partial(Vec::new()) };
-        let Some((place, mark)) = earliest(text, self.until) else {
-            return if text.len() < LONGEST_NAME { wait() } else { Reading::Nothing };
+        let Some((place, mark)) = near(text, self.until) else {
+            return Some(match !body.done && text.len() < LONGEST_NAME {
+                true => Reading::Partial,
+                false => Reading::Nothing,
+            });
         };
         let name = text[..place].trim();
         if name.is_empty() || name.len() > LONGEST_NAME || name.contains(char::is_whitespace) {
-            return Reading::Nothing;
+            return Some(Reading::Nothing);
         }
+        name.clone_into(&mut state.name);
         let kept = mark == self.parameter || self.ends.contains(&mark);
-        let mut at = place + if kept { 0 } else { mark.len() };
-        let mut arguments = String::from("{");
-        let call = |arguments: String| vec![Call { name: name.to_owned(), arguments }];
-        loop {
-            at = skip_blanks(text, at);
-            let rest = &text[at..];
-            let closes = |mark: &&&str| !mark.is_empty() && rest.starts_with(**mark);
-            if self.ends.iter().find(closes).is_some() {
-                arguments.push('}');
-                return self.close(body, call(arguments), at);
-            }
-            if !rest.starts_with(self.parameter) {
-                let begun = |mark: &&str| mark.starts_with(rest);
-                if !body.done && (begun(&self.parameter) || self.ends.iter().any(begun)) {
-                    return Reading::Partial(call(arguments));
-                }
-                // The closing tag is missing.
-                arguments.push('}');
-                return Reading::Complete(call(arguments), at);
-            }
-            let from = at + self.parameter.len();
-            let Some(key_length) = text[from..].find(self.key_end) else {
-                return self.unfinished(body, call(arguments));
-            };
-            let key = text[from..from + key_length].trim();
-            let from = from + key_length + self.key_end.len();
-            let Some(attributes_length) = text[from..].find(self.open_end) else {
-                return self.unfinished(body, call(arguments));
-            };
-            let attributes = &text[from..from + attributes_length];
-            let from = from + attributes_length + self.open_end.len();
-            if arguments.len() > 1 {
-                arguments.push_str(", ");
-            }
-            let value = &text[from..];
-            let length = value.find(self.value_end);
-            let textual = is_text(attributes, body, name, key);
-            arguments.push_str(&format!("\"{}\": ", escaped(key)));
-            let Some(length) = length else {
-                let marked = |value: &str| value.starts_with("<![CDATA[") || "<![CDATA[".starts_with(value);
-                if textual == Some(true) && (body.done || !marked(value.trim_start_matches('\n'))) {
-                    let sure = if body.done { trimmed(value) } else { trimmed(held(value, self.value_end)) };
-                    arguments.push('"');
-                    arguments.push_str(&escaped(sure));
-                    if body.done {
-                        arguments.push_str("\"}");
-                    }
-                } else if body.done {
-                    arguments.push_str(&json_value(trimmed(value), textual));
-                    arguments.push('}');
-                }
-                return self.unfinished(body, call(arguments));
-            };
-            arguments.push_str(&json_value(trimmed(&value[..length]), textual));
-            let after = from + length + self.value_end.len();
-            match text[after..].find(self.close_end) {
-                Some(place) => at = after + place + self.close_end.len(),
-                None => return self.unfinished(body, call(arguments)),
-            }
+        state.at = place + if kept { 0 } else { mark.len() };
+        match self.then.is_empty() {
+            true => state.begin(body),
+            false => state.stage = Stage::Then,
         }
+        None
     }
 
-    fn unfinished(&self, body: &Body<'_>, calls: Vec<Call>) -> Reading {
-        match body.done {
-            true => Reading::Complete(calls, body.text.len()),
-            false => Reading::Partial(calls),
+    fn between(&self, state: &mut State, body: &mut Body<'_>) -> Option<Reading> {
+        let at = body.skip_blanks(state.at);
+        let rest = body.rest(at);
+        if self.ends.iter().any(|mark| !mark.is_empty() && rest.starts_with(mark)) {
+            // What follows the call may not be there yet; the brace is put only once.
+            return Some(match self.close(body, at) {
+                Reading::Partial => Reading::Partial,
+                reading => {
+                    arguments(body).push('}');
+                    reading
+                }
+            });
         }
+        // An end may begin as a parameter does.
+        let begun = |mark: &&str| mark.len() > rest.len() && mark.starts_with(rest);
+        if !body.done && (begun(&self.parameter) || self.ends.iter().any(begun)) {
+            return Some(Reading::Partial);
+        }
+        if rest.starts_with(self.parameter) {
+            (state.at, state.stage) = (at + self.parameter.len(), Stage::Key);
+            return None;
+        }
+        // The closing tag is missing.
+        arguments(body).push('}');
+        Some(Reading::Complete(at))
     }
 
-    fn close(&self, body: &Body<'_>, calls: Vec<Call>, mut end: usize) -> Reading {
+    fn close(&self, body: &mut Body<'_>, mut end: usize) -> Reading {
         for mark in self.ends {
-            let at = skip_blanks(body.text, end);
-            let rest = &body.text[at..];
+            let at = body.skip_blanks(end);
+            let rest = body.rest(at);
             if rest.starts_with(mark) {
                 end = at + mark.len();
             } else if !body.done && mark.starts_with(rest) {
-                return Reading::Partial(calls);
+                return Reading::Partial;
             }
         }
-        Reading::Complete(calls, end)
+        Reading::Complete(end)
     }
 }
 
+impl State {
+    /// It is a call.
+    fn begin(&mut self, body: &mut Body<'_>) {
+        body.memory.calls.push(Call { name: std::mem::take(&mut self.name), arguments: "{".to_owned() });
+        self.stage = Stage::Between;
+    }
+}
+
+impl Written {
+    /// Hands on what is sure of a value that goes on.
+    fn more(&mut self, value: &str, mark: &str, arguments: &mut String) {
+        if self.textual != Some(true) {
+            return;
+        }
+        let Some(bytes) = self.bytes else {
+            const MARK: &str = "<![CDATA[";
+            self.lead += value[self.lead..].len() - value[self.lead..].trim_start_matches('\n').len();
+            let rest = &value[self.lead..];
+            if !rest.starts_with(MARK) && !MARK.starts_with(rest) {
+                arguments.push('"');
+                self.bytes = Some(usize::from(value.starts_with('\n')));
+                self.more(value, mark, arguments);
+            }
+            return;
+        };
+        // A last line break may belong to the tag.
+        let sure = held(value, mark);
+        let sure = sure.strip_suffix('\n').unwrap_or(sure);
+        if let Some(new) = sure.get(bytes..) {
+            arguments.push_str(&escaped(new));
+            self.bytes = Some(bytes + new.len());
+        }
+    }
+
+    /// Hands on the rest of a value that is all there.
+    fn last(&self, value: &str, arguments: &mut String) {
+        let Some(bytes) = self.bytes else {
+            arguments.push_str(&json_value(trimmed(value), self.textual));
+            return;
+        };
+        let value = value.strip_suffix('\n').unwrap_or(value);
+        arguments.push_str(&escaped(value.get(bytes..).unwrap_or_default()));
+        arguments.push('"');
+    }
+}
+
+/// The arguments of the call that is being read.
+fn arguments<'a>(body: &'a mut Body<'_>) -> &'a mut String {
+    if body.memory.calls.is_empty() {
+        body.memory.calls.push(Call { name: String::new(), arguments: String::new() });
+    }
+    let last = body.memory.calls.len() - 1;
+    &mut body.memory.calls[last].arguments
+}
+
+fn unfinished(body: &Body<'_>) -> Option<Reading> {
+    Some(if body.done { Reading::Complete(body.text.len()) } else { Reading::Partial })
+}
+
 /// Whether a value is a text: as its tag says, or else as the function's parameters say.
-fn is_text(attributes: &str, body: &Body<'_>, function: &str, key: &str) -> Option<bool> {
+fn is_text(attributes: &str, body: &Body<'_>, key: &str) -> Option<bool> {
     if attributes.contains("string=\"true\"") || attributes.contains("type=\"string\"") {
         return Some(true);
     }
     if attributes.contains("string=\"false\"") || attributes.contains("type=\"") {
         return Some(false);
     }
-    body.tools.is_text(function, key)
+    body.tools.is_text(&body.memory.calls.last()?.name, key)
 }
 
-/// A value that ends before a mark that may have begun, and before a last line break that may belong to the tag.
+/// A value that ends before a mark that may have begun.
 fn held<'a>(value: &'a str, mark: &str) -> &'a str {
     let borders = mark.char_indices().map(|(place, _)| place).filter(|place| *place > 0);
     let begun = borders.filter(|place| value.ends_with(&mark[..*place])).max().unwrap_or(0);

@@ -99,14 +99,30 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     )
     .env("LLAMA_ARG_CHAT_TEMPLATE_KWARGS")
     .tools(ToolSet::TEMPLATE),
-    Flag::switch("--jinja", "Templates are Jinja", |_, _| ())
-        .env("LLAMA_ARG_JINJA")
-        .default("on")
-        .inert("they always are")
-        .tools(ToolSet::TEMPLATE),
-    Flag::not_yet("--no-jinja", "", "Templates without Jinja")
-        .env("LLAMA_ARG_NO_JINJA")
-        .tools(ToolSet::TEMPLATE),
+    Flag::switch(
+        "--jinja",
+        "Templates may be Jinja; with --no-jinja only built-in ones are used: the one named, or the one like the model's own",
+        |c: &mut Config, on| c.chat.jinja = on,
+    )
+    .negative("--no-jinja")
+    .env("LLAMA_ARG_JINJA")
+    .default("on")
+    .tools(ToolSet::TEMPLATE),
+    Flag::value(
+        "--conversation",
+        "FILE",
+        "JSON file with messages, tools and what else the template reads",
+        |c: &mut Config, v| {
+            c.chat.conversation_file = Some(path(v)?);
+            Ok(())
+        },
+    )
+    .tools(ToolSet::RENDER),
+    Flag::value("--now", "TIME", "What time it is, as in 2026-07-04T09:05:03", |c: &mut Config, v| {
+        c.chat.now = Some(filled(v)?);
+        Ok(())
+    })
+    .tools(ToolSet::RENDER),
     Flag::word(
         "-rea --reasoning",
         "on|off|auto",
@@ -135,9 +151,17 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .env("LLAMA_ARG_THINK")
     .default("auto")
     .tools(ToolSet::TEMPLATE),
-    Flag::not_yet("--reasoning-effort", "LEVEL", "Effort of reasoning")
-        .env("LLAMA_ARG_REASONING_EFFORT")
-        .tools(ToolSet::TEMPLATE),
+    Flag::value(
+        "--reasoning-effort",
+        "LEVEL",
+        "How hard the model should think, in the words of its template (low, medium, high, ...)",
+        |c: &mut Config, v| {
+            c.chat.reasoning_effort = Some(filled(v)?);
+            Ok(())
+        },
+    )
+    .env("LLAMA_ARG_REASONING_EFFORT")
+    .tools(ToolSet::TEMPLATE),
     Flag::value("--reasoning-budget", "N", "Only -1 (no limit) so far", |_, v| match integer::<i32>(v)? {
         -1 => Ok(()),
         _ => Err("a limit of reasoning is not supported yet".into()),

@@ -21,6 +21,107 @@ pub struct Renderer {
     pub values: Map<String, Value>,
 }
 
+/// The source of a template, and where it comes from.
+pub struct Chosen {
+    /// Jinja2.
+    pub source: String,
+    /// For messages, as in "chat template: that of the model's file".
+    pub origin: String,
+    /// It is the model's own.
+    of_model: bool,
+}
+
+impl Chosen {
+    fn new(source: impl Into<String>, origin: impl Into<String>) -> Self {
+        Self { source: source.into(), origin: origin.into(), of_model: false }
+    }
+
+    /// The template that the flags name, else that of the model's file, else a usual one.
+    pub fn find(of_file: Result<Option<&str>, &puna_gguf::Error>, chat: &Chat) -> Result<Self, Failure> {
+        if let Some(given) = Self::given(chat)? {
+            return Ok(given);
+        }
+        let of_file = of_file.map_err(|error| Failure::Failed(format!("{error}; {REMEDY}")))?;
+        match of_file.filter(|source| !source.is_empty()) {
+            Some(source) if chat.jinja => {
+                Ok(Self { of_model: true, ..Self::new(source, "that of the model's file") })
+            }
+            Some(source) => {
+                let Some(name) = builtin::recognise(source) else {
+                    return Err(Failure::Failed(
+                        "the model's chat template is like none of the built-in ones, and --no-jinja allows no other; \
+                         --chat-template names one"
+                            .into(),
+                    ));
+                };
+                let source = builtin::find(name).map_err(failed)?;
+                Ok(Self::new(source, format!("{name}, built in, for that of the model's file (--no-jinja)")))
+            }
+            None => {
+                let source = builtin::find(builtin::FALLBACK).map_err(failed)?;
+                Ok(Self::new(source, format!("{}, built in, as the model has none", builtin::FALLBACK)))
+            }
+        }
+    }
+
+    /// What the flags name.
+    fn given(chat: &Chat) -> Result<Option<Self>, Failure> {
+        let jinja = |flag: &str| match chat.jinja {
+            true => Ok(()),
+            false => Err(Failure::Failed(format!("{flag} is Jinja, which --no-jinja rules out"))),
+        };
+        Ok(match (&chat.template_file, &chat.template) {
+            (Some(path), _) => {
+                jinja("--chat-template-file")?;
+                let source = crate::files::read_text(path, crate::files::SMALL)?;
+                Some(Self::new(source, format!("that of {}", path.display())))
+            }
+            (None, Some(source)) if source.contains("{{") || source.contains("{%") => {
+                jinja("the text of --chat-template")?;
+                Some(Self::new(source, "the text of --chat-template"))
+            }
+            (None, Some(name)) => {
+                let source = builtin::find(name).map_err(failed)?;
+                Some(Self::new(source, format!("{name}, built in, as --chat-template says")))
+            }
+            (None, None) => None,
+        })
+    }
+
+    /// Compiled, for a model with this vocabulary if there is one.
+    pub fn compile(&self, vocabulary: Option<&Vocabulary>) -> Result<Template, Failure> {
+        let text = |token: Option<u32>| token.and_then(|token| vocabulary?.text(token)).unwrap_or("");
+        let [bos, eos] =
+            [vocabulary.and_then(Vocabulary::bos), vocabulary.and_then(Vocabulary::eos)].map(text);
+        Template::parse(&self.source, bos, eos).map_err(|error| match self.of_model {
+            true => Failure::Failed(format!("in the model's file: {error}; {REMEDY}")),
+            false => failed(error),
+        })
+    }
+}
+
+/// More variables, as the flags give them.
+pub fn values(chat: &Chat) -> Result<Map<String, Value>, Failure> {
+    let mut values: Map<String, Value> = match &chat.template_values {
+        Some(text) => serde_json::from_str(text)
+            .map_err(|error| Failure::Failed(format!("--chat-template-kwargs: {error}")))?,
+        None => Map::new(),
+    };
+    if chat.reasoning != Toggle::Auto {
+        values.entry("enable_thinking").or_insert(Value::Bool(chat.reasoning == Toggle::On));
+    }
+    if let Some(effort) = &chat.reasoning_effort {
+        values.entry("reasoning_effort").or_insert(Value::String(effort.clone()));
+    }
+    Ok(values)
+}
+
+/// What `strftime_now` shows.
+pub fn now() -> LocalTime {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    LocalTime::from_seconds(i64::try_from(seconds).unwrap_or(0))
+}
+
 impl Renderer {
     /// The template that the flags name, else the model's, else a usual one.
     pub fn new(session: &Session, chat: &Chat, console: &Console) -> Result<Self, Failure> {
@@ -35,37 +136,13 @@ impl Renderer {
         chat: &Chat,
         console: &Console,
     ) -> Result<Self, Failure> {
-        let given = match (&chat.template_file, &chat.template) {
-            (Some(path), _) => Some(crate::files::read_text(path, crate::files::SMALL)?),
-            (None, Some(text)) if text.contains("{{") || text.contains("{%") => Some(text.clone()),
-            (None, Some(name)) => Some(builtin::find(name).map_err(failed)?.to_string()),
-            (None, None) => None,
-        };
-        let template = match (given, of_file) {
-            (Some(source), _) => parse(&source, vocabulary)?,
-            (None, Err(error)) => return Err(Failure::Failed(format!("{error}; {REMEDY}"))),
-            (None, Ok(Some(source))) if !source.is_empty() => {
-                parse(source, vocabulary).map_err(|failure| match failure {
-                    Failure::Failed(reason) => {
-                        Failure::Failed(format!("in the model's file: {reason}; {REMEDY}"))
-                    }
-                    other => other,
-                })?
-            }
-            (None, Ok(_)) => {
-                console.warn(&format!("the model has no chat template: using {}", builtin::FALLBACK));
-                parse(builtin::find(builtin::FALLBACK).map_err(failed)?, vocabulary)?
-            }
-        };
-        let mut values = match &chat.template_values {
-            Some(text) => serde_json::from_str(text)
-                .map_err(|error| Failure::Failed(format!("--chat-template-kwargs: {error}")))?,
-            None => Map::new(),
-        };
-        if chat.reasoning != Toggle::Auto {
-            values.entry("enable_thinking").or_insert(Value::Bool(chat.reasoning == Toggle::On));
+        if matches!(of_file, Ok(None | Some(""))) && chat.template.is_none() && chat.template_file.is_none() {
+            console.warn(&format!("the model has no chat template: using {}", builtin::FALLBACK));
         }
-        Ok(Self { template, values })
+        let chosen = Chosen::find(of_file, chat)?;
+        let template = chosen.compile(Some(vocabulary))?;
+        console.info(&format!("chat template: {}", chosen.origin));
+        Ok(Self { template, values: values(chat)? })
     }
 
     /// The tokens of a conversation up to the point where the answer begins.
@@ -89,21 +166,15 @@ impl Renderer {
     }
 
     fn render(&self, messages: Vec<Value>) -> Result<String, Failure> {
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let conversation = puna_chat::Conversation {
             messages,
             tools: None,
             add_generation_prompt: true,
             extra: self.values.clone(),
-            now: Some(LocalTime::from_seconds(i64::try_from(seconds).unwrap_or(0))),
+            now: Some(now()),
         };
         self.template.render(&conversation).map_err(failed)
     }
-}
-
-fn parse(source: &str, vocabulary: &Vocabulary) -> Result<Template, Failure> {
-    let text = |token: Option<u32>| token.and_then(|token| vocabulary.text(token)).unwrap_or("");
-    Template::parse(source, text(vocabulary.bos()), text(vocabulary.eos())).map_err(failed)
 }
 
 fn failed(error: puna_chat::Error) -> Failure {

@@ -96,7 +96,8 @@ pub fn random_model(folder: &Path) -> PathBuf {
     path
 }
 
-fn tiny_metadata() -> Metadata {
+/// What such a model says of itself.
+pub fn tiny_metadata() -> Metadata {
     let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
     tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
     tokens.extend(["\u{2581}", "h", "i", "hi", "\u{2581}hi"].map(str::to_owned));
