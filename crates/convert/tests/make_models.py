@@ -178,6 +178,107 @@ MODELS.update({
         num_local_experts=4, num_experts_per_tok=2, sliding_window=None, attention_bias=True, lm_head_bias=True)),
 })
 
+LATENT = dict(
+    num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8)
+LATENT_EXPERTS = dict(
+    LATENT, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=24,
+    first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5)
+WINDOWS = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+MODELS.update({
+    "afmoe": (T.AfmoeForCausalLM, T.AfmoeConfig, base(
+        num_hidden_layers=4, head_dim=8, num_experts=4, num_experts_per_tok=2, num_shared_experts=1, num_dense_layers=1,
+        moe_intermediate_size=24, route_scale=1.5, sliding_window=4, layer_types=WINDOWS, mup_enabled=True)),
+    "exaone-moe": (T.ExaoneMoeForCausalLM, T.ExaoneMoeConfig, base(
+        num_hidden_layers=4, head_dim=8, num_experts=4, num_experts_per_tok=2, num_shared_experts=1,
+        moe_intermediate_size=24, first_k_dense_replace=1, sliding_window=4, layer_types=WINDOWS)),
+    "laguna": (T.LagunaForCausalLM, T.LagunaConfig, base(
+        num_hidden_layers=4, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+        shared_expert_intermediate_size=40, moe_routed_scaling_factor=1.5, sliding_window=4,
+        num_attention_heads_per_layer=[4, 4, 2, 4],
+        layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
+        rope_parameters=dict(
+            full_attention=dict(rope_type="default", rope_theta=50000.0, partial_rotary_factor=0.5),
+            sliding_attention=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=1.0)))),
+    "cohere2moe": (T.Cohere2MoeForCausalLM, T.Cohere2MoeConfig, base(
+        num_hidden_layers=4, head_dim=8, num_experts=4, num_experts_per_tok=2, num_shared_experts=1, logit_scale=0.5,
+        expert_selection_fn="sigmoid", prefix_dense_intermediate_size=40, sliding_window=4,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse", "sparse"])),
+    "granite_swa": (T.GraniteSWAForCausalLM, T.GraniteSWAConfig, base(
+        num_hidden_layers=4, sliding_window=4, embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5,
+        attention_multiplier=0.3, layer_rope_theta=[0.0, 10000.0, 10000.0, 10000.0])),
+    "minimax-01": (T.MiniMaxForCausalLM, T.MiniMaxConfig, base(
+        head_dim=8, num_local_experts=4, num_experts_per_tok=2, block_size=4, full_attn_alpha_factor=3.5,
+        linear_attn_alpha_factor=3.5, mlp_alpha_factor=3.5)),
+    "dbrx": (T.DbrxForCausalLM, T.DbrxConfig, dict(
+        d_model=32, n_heads=4, n_layers=2, max_seq_len=64, vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2,
+        pad_token_id=0, attn_config=dict(kv_n_heads=2, clip_qkv=0.5, rope_theta=5000.0),
+        ffn_config=dict(hidden_size=32, ffn_hidden_size=24, moe_num_experts=4, moe_top_k=2))),
+    "mistral4": (T.Mistral4ForCausalLM, T.Mistral4Config, base(**LATENT_EXPERTS)),
+    "deepseek32": (T.DeepseekV32ForCausalLM, T.DeepseekV32Config, base(
+        **LATENT_EXPERTS, index_topk=64, index_head_dim=16, index_n_heads=2)),
+    "glm-dsa": (T.GlmMoeDsaForCausalLM, T.GlmMoeDsaConfig, base(
+        **LATENT_EXPERTS, index_topk=64, index_head_dim=16, index_n_heads=2)),
+    "minicpm3": (T.MiniCPM3ForCausalLM, T.MiniCPM3Config, base(**LATENT)),
+    "kimi-linear": (T.KimiLinearForCausalLM, T.KimiLinearConfig, base(
+        num_hidden_layers=3, num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=16, qk_rope_head_dim=8,
+        qk_nope_head_dim=8, v_head_dim=8, linear_head_dim=8, linear_num_heads=4, linear_conv_kernel_dim=4,
+        num_local_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=24,
+        layer_types=["linear_attention", "linear_attention", "full_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse"])),
+})
+
+NEMOTRON = dict(
+    head_dim=8, mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=8, n_groups=2, conv_kernel=4, chunk_size=8,
+    mlp_hidden_act="relu2", n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=24,
+    moe_shared_expert_intermediate_size=40, routed_scaling_factor=1.5)
+MODELS.update({
+    "nemotron_h_moe": (T.NemotronHForCausalLM, T.NemotronHConfig, base(
+        num_hidden_layers=4, layers_block_type=["linear_attention", "moe", "full_attention", "mlp"], **NEMOTRON)),
+    "nemotron_h_moe-latent": (T.NemotronHForCausalLM, T.NemotronHConfig, base(
+        num_hidden_layers=3, layers_block_type=["linear_attention", "moe", "full_attention"], moe_latent_size=16,
+        **NEMOTRON)),
+})
+GEMMA_LAYERS = ["sliding_attention"] * 4 + ["full_attention"]
+MODELS.update({
+    "gemma3n": (T.Gemma3nForCausalLM, T.Gemma3nTextConfig, base(
+        num_hidden_layers=5, head_dim=8, hidden_size_per_layer_input=16, vocab_size_per_layer_input=VOCABULARY,
+        laurel_rank=8, num_kv_shared_layers=0, sliding_window=4, activation_sparsity_pattern=[0.95] * 5,
+        layer_types=GEMMA_LAYERS)),
+    "gemma4": (T.Gemma4ForCausalLM, T.Gemma4TextConfig, base(
+        num_hidden_layers=5, head_dim=8, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True,
+        hidden_size_per_layer_input=0, final_logit_softcapping=30.0, sliding_window=4, layer_types=GEMMA_LAYERS,
+        enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=24)),
+    "gemma4-e": (T.Gemma4ForCausalLM, T.Gemma4TextConfig, base(
+        num_hidden_layers=5, head_dim=8, global_head_dim=16, hidden_size_per_layer_input=16,
+        vocab_size_per_layer_input=VOCABULARY, num_kv_shared_layers=2, use_double_wide_mlp=True, sliding_window=4,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"])),
+})
+
+# Encoders: the mean of the last layer's rows is recorded in place of logits.
+ENCODERS = {
+    "modern-bert": (T.ModernBertModel, T.ModernBertConfig, base(
+        num_hidden_layers=4, local_attention=4, cls_token_id=1, sep_token_id=2)),
+    "eurobert": (T.EuroBertModel, T.EuroBertConfig, base()),
+    "nomic-bert": (T.NomicBertModel, T.NomicBertConfig, base()),
+    "jina-bert-v3": (T.JinaEmbeddingsV3Model, T.JinaEmbeddingsV3Config, base()),
+    "t5encoder": (T.T5EncoderModel, T.T5Config, dict(
+        vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, pad_token_id=0, eos_token_id=1)),
+}
+# Encoder and decoder: the decoder's logits after these tokens.
+DECODER_TOKENS = [0, 7, 19, 4]
+TRANSLATORS = {
+    "t5": (T.T5ForConditionalGeneration, T.T5Config, dict(
+        vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=3, num_heads=4,
+        pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)),
+    "t5-gated": (T.T5ForConditionalGeneration, T.T5Config, dict(
+        vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, pad_token_id=0, eos_token_id=1,
+        decoder_start_token_id=0, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+}
+MODELS.update(ENCODERS)
+MODELS.update(TRANSLATORS)
+
 # Saved in another number format than f32.
 FORMATS = {"mistral": torch.bfloat16, "qwen2": torch.float16}
 # Saved in several files.
@@ -214,10 +315,16 @@ def make(name, seed):
     model.save_pretrained(folder, max_shard_size=SHARDED.get(name, "1GB"))
     model.float().eval()
     del dtype
+    tokens = torch.tensor([TOKENS])
     with torch.no_grad():
-        logits = model(torch.tensor([TOKENS]), use_cache=False).logits[0].float()
-    (folder / "logits.f32").write_bytes(logits.contiguous().numpy().astype("<f4").tobytes())
-    print(f"{name}: {sum(f.stat().st_size for f in folder.iterdir())} bytes, logits {logits.std():.3f}")
+        if name in ENCODERS:
+            kind, found = "embedding", model(tokens).last_hidden_state[0].mean(0)
+        elif name in TRANSLATORS:
+            kind, found = "decoder", model(tokens, decoder_input_ids=torch.tensor([DECODER_TOKENS])).logits[0]
+        else:
+            kind, found = "logits", model(tokens, use_cache=False).logits[0]
+    (folder / f"{kind}.f32").write_bytes(found.float().contiguous().numpy().astype("<f4").tobytes())
+    print(f"{name}: {sum(f.stat().st_size for f in folder.iterdir())} bytes, {kind} {found.std():.3f}")
 
 
 def main():
