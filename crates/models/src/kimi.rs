@@ -1,22 +1,50 @@
-//! Kimi K3: Kimi delta attention and gated latent attention, whose branches read a mixture of what earlier blocks
-//! of layers left behind (attention residuals; Kimi Team).
+//! Kimi Linear and K3: Kimi delta attention.
 
 use puna_graph::ops::{Concat, Function, Gating, MaskRule, Softmax, WeightedSum};
 use puna_graph::{Graph, ValueId};
 
-use crate::blocks::{Activation, ChannelDecay, Experts, FeedForward, LatentAttention};
+use crate::blocks::{Activation, ChannelDecay, Experts, FeedForward, LatentAttention, Residuals};
 use crate::{Architecture, Builder, ModelError};
 
-pub const ARCHITECTURE: Architecture = Architecture { name: "kimi-k3", build };
+/// How the decay of a channel follows from its gate.
+pub(super) fn channel_decay(b: &Builder<'_>) -> Result<ChannelDecay, ModelError> {
+    Ok(match b.has_key("kda.gate_lower_bound") {
+        true => ChannelDecay::Bounded { bound: b.f32_or("kda.gate_lower_bound", 0.0)?, sign: -1.0 },
+        false => ChannelDecay::Softplus,
+    })
+}
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+/// Kimi Linear: Kimi delta attention, with latent attention in some layers (Kimi Team, arXiv 2510.26692).
+pub const KIMI_LINEAR: Architecture = Architecture { name: "kimi-linear", build: kimi_linear };
+
+fn kimi_linear(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let block = LatentAttention::unrotated(1.0 / (b.latent_key_dim()? as f32).sqrt(), MaskRule::Causal);
     let epsilon = b.positive_f32("attention.layer_norm_rms_epsilon")?;
     let heads = b.most_heads()?;
-    let decay = match b.has_key("kda.gate_lower_bound") {
-        true => ChannelDecay::Bounded { bound: b.f32_or("kda.gate_lower_bound", 0.0)?, sign: -1.0 },
-        false => ChannelDecay::Softplus,
-    };
+    let decay = channel_decay(&b)?;
+    let x = b.embed()?;
+    let x = b.decoder(
+        x,
+        Residuals::PRE,
+        |b, x| match b.has_attention()? {
+            true => b.latent_attention(x, &block),
+            false => b.kimi_delta_attention(x, heads, decay, epsilon),
+        },
+        |b, x| b.dense_or_experts(x, Function::Silu, &Experts::new(Gating::Sigmoid, true)),
+    )?;
+    let x = b.norm("output_norm", x)?;
+    b.logits(x)
+}
+
+/// Kimi K3: gated latent attention, and branches that read a mixture of what earlier blocks of layers left behind
+/// (attention residuals; Kimi Team).
+pub const KIMI_K3: Architecture = Architecture { name: "kimi-k3", build: kimi_k3 };
+
+fn kimi_k3(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+    let block = LatentAttention::unrotated(1.0 / (b.latent_key_dim()? as f32).sqrt(), MaskRule::Causal);
+    let epsilon = b.positive_f32("attention.layer_norm_rms_epsilon")?;
+    let heads = b.most_heads()?;
+    let decay = channel_decay(&b)?;
     let activation = Activation::Situ {
         gate_bound: b.positive_f32("activation.situ_beta")?,
         up_bound: b.f32_or("activation.situ_linear_beta", 0.0)?,
