@@ -53,7 +53,7 @@ const PARTIAL: &[&str] = &[
 ];
 
 /// Width of the heads of full layers, where it differs.
-pub(crate) const GLOBAL_HEAD_DIM: &[&str] = &["global_head_dim"];
+pub(crate) const GLOBAL_HEAD_DIM: &[&str] = &["global_head_dim", "per_layer_config.full_attention.head_dim"];
 
 /// Context where a model has no limit of its own.
 const NO_LIMIT: u32 = 1 << 20;

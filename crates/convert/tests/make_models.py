@@ -94,7 +94,7 @@ MODELS = {
     "nemotron": (T.NemotronForCausalLM, T.NemotronConfig, base(head_dim=8, partial_rotary_factor=0.5)),
     "smollm3": (T.SmolLM3ForCausalLM, T.SmolLM3Config, base(num_hidden_layers=4, use_sliding_window=False)),
     "exaone4": (T.Exaone4ForCausalLM, T.Exaone4Config, base(
-        head_dim=8, sliding_window=4, sliding_window_pattern=4,
+        head_dim=8, sliding_window=None,
         layer_types=["full_attention", "full_attention"])),
     "ernie4_5": (T.Ernie4_5ForCausalLM, T.Ernie4_5Config, base(head_dim=8, use_bias=False)),
     "arcee": (T.ArceeForCausalLM, T.ArceeConfig, base(head_dim=8)),

@@ -4,7 +4,7 @@ use super::qwen::POST_ATTENTION;
 use super::{Architecture, PLAIN};
 use crate::keys::Keys;
 use crate::model::Model;
-use crate::rules::{INTERLEAVED, Rule, copy, split};
+use crate::rules::{INTERLEAVED, Rule, copy, split, split_gate_up_suffixed};
 use crate::{ConvertError, Recipe};
 
 type Result<T> = std::result::Result<T, ConvertError>;
@@ -58,7 +58,13 @@ pub(super) const ROWS: &[Architecture] = &[
             }
             Ok(())
         },
-        rules: &[LATENT],
+        rules: &[
+            LATENT,
+            &[
+                split("L.mlp.experts.gate_up_proj", |_, recipe| split_gate_up_suffixed(recipe)),
+                copy("L.mlp.experts.down_proj", "ffn_down_exps.weight"),
+            ],
+        ],
         ..PLAIN
     },
     Architecture {

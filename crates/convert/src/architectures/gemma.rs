@@ -148,6 +148,10 @@ fn gemma3n(keys: &mut Keys<'_>) -> Result<(), ConvertError> {
     }
 }
 
+/// Heads of keys and values of full layers, where their number differs.
+const GLOBAL_KV_HEADS: &[&str] =
+    &["num_global_key_value_heads", "per_layer_config.full_attention.num_key_value_heads"];
+
 /// Full layers may have heads of other widths and numbers.
 fn gemma4(keys: &mut Keys<'_>) -> Result<(), ConvertError> {
     by_kind(keys)?;
@@ -166,7 +170,7 @@ fn gemma4(keys: &mut Keys<'_>) -> Result<(), ConvertError> {
         keys.set(key, dim);
     }
     let heads = model.kv_heads()? as u32;
-    let full_heads = config.optional_u32(&["num_global_key_value_heads"])?.unwrap_or(heads);
+    let full_heads = config.optional_u32(GLOBAL_KV_HEADS)?.unwrap_or(heads);
     if let Some(kinds) = config.text_list(&["layer_types"]) {
         let heads = kinds.iter().map(|kind| if *kind == "sliding_attention" { heads } else { full_heads });
         keys.set("attention.head_count_kv", heads.collect::<Vec<u32>>());

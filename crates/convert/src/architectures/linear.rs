@@ -4,7 +4,7 @@ use super::deepseek::{LATENT, latent};
 use super::{Architecture, PLAIN};
 use crate::keys::Keys;
 use crate::model::Model;
-use crate::rules::{copy, map, squeeze};
+use crate::rules::{copy, map, skip, squeeze};
 use crate::{ConvertError, Recipe};
 
 type Result<T> = std::result::Result<T, ConvertError>;
@@ -14,7 +14,14 @@ pub(super) const ROWS: &[Architecture] = &[
         name: "minimax-01",
         classes: &["MiniMaxForCausalLM"],
         keys: minimax,
-        rules: &[&[copy("L.self_attn.norm", "attn_norm_2"), copy("L.self_attn.output_gate", "attn_gate")]],
+        rules: &[&[
+            copy("L.self_attn.norm", "attn_norm_2"),
+            copy("L.self_attn.output_gate", "attn_gate"),
+            skip("L.self_attn.slope_rate"),
+            skip("L.self_attn.query_decay"),
+            skip("L.self_attn.key_decay"),
+            skip("L.self_attn.diagonal_decay"),
+        ]],
         ..PLAIN
     },
     Architecture {
@@ -37,6 +44,9 @@ pub(super) const ROWS: &[Architecture] = &[
                 map("L.self_attn.A_log", "ssm_a", |model, recipe| {
                     crate::rules::negative_exponential(model, recipe)?.squeeze()
                 }),
+                copy("L.block_sparse_moe.gate_proj", "ffn_gate"),
+                copy("L.block_sparse_moe.up_proj", "ffn_up"),
+                copy("L.block_sparse_moe.down_proj", "ffn_down"),
                 copy("L.block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias"),
                 copy("L.block_sparse_moe.shared_experts.gate_proj", "ffn_gate_shexp"),
                 copy("L.block_sparse_moe.shared_experts.up_proj", "ffn_up_shexp"),
