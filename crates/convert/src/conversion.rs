@@ -11,7 +11,7 @@ use crate::architectures::{self, Architecture};
 use crate::config::{Config, read_json};
 use crate::keys::{Keys, rope_factors};
 use crate::model::Model;
-use crate::rules::{How, Name, Named, Rule};
+use crate::rules::{BLOCKS, How, Name, Named, Rule};
 use crate::{ConvertError, Recipe, Source, tokenizer};
 
 type Result<T> = std::result::Result<T, ConvertError>;
@@ -250,7 +250,7 @@ fn tensors(
             continue;
         }
         let name = Name::parse(source_name);
-        if name.layer.is_some_and(|layer| layer >= layers) {
+        if name.stack == BLOCKS && name.layer.is_some_and(|layer| layer >= layers) {
             further += 1;
             continue;
         }

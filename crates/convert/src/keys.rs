@@ -52,6 +52,9 @@ const PARTIAL: &[&str] = &[
     "rope_pct",
 ];
 
+/// Width of the heads of full layers, where it differs.
+pub(crate) const GLOBAL_HEAD_DIM: &[&str] = &["global_head_dim", "per_layer_config.full_attention.head_dim"];
+
 /// Context where a model has no limit of its own.
 const NO_LIMIT: u32 = 1 << 20;
 
@@ -331,6 +334,18 @@ pub(crate) fn rope_factors(model: &Model<'_>) -> Result<Vec<(&'static str, Vec<f
                 }
             };
             Ok(vec![("rope_freqs.weight", (0..dim as u32 / 2).map(of).collect())])
+        }
+        // Pairs beyond the rotated share do not turn: their frequencies are divided by a huge number.
+        Some("proportional") => {
+            let width = match config.optional_u32(GLOBAL_HEAD_DIM)? {
+                Some(width) => u64::from(width),
+                None => model.head_dim()?,
+            };
+            let pairs = (width / 2).min(65536);
+            let partial = config.optional_f32(PARTIAL)?.unwrap_or(1.0);
+            let turning = (pairs as f32 * partial) as u64;
+            let of = |pair: u64| if pair < turning { 1.0 } else { 1e30 };
+            Ok(vec![("rope_freqs.weight", (0..pairs).map(of).collect())])
         }
         Some("longrope" | "su") => {
             let mut factors = Vec::new();

@@ -73,7 +73,12 @@ pub(crate) struct Name {
     pub(crate) pattern: String,
     pub(crate) layer: Option<u32>,
     pub(crate) expert: Option<usize>,
+    /// What stands before the layer's number in the file.
+    pub(crate) stack: &'static str,
 }
+
+/// Layers of most models.
+pub(crate) const BLOCKS: &str = "blk";
 
 /// What may stand before the names that rules know.
 const PREFIXES: &[&str] = &[
@@ -88,9 +93,18 @@ const PREFIXES: &[&str] = &[
     "new.",
 ];
 
-/// What may stand before the number of a layer.
-const LAYERS: &[&str] =
-    &["layers.", "h.", "blocks.", "layer.", "encoder.layers.", "encoder.layer.", "decoder.layers."];
+/// What may stand before the number of a layer, and what does in the file.
+const LAYERS: &[(&str, &str)] = &[
+    ("layers.", BLOCKS),
+    ("h.", BLOCKS),
+    ("blocks.", BLOCKS),
+    ("layer.", BLOCKS),
+    ("encoder.layers.", BLOCKS),
+    ("encoder.layer.", BLOCKS),
+    ("decoder.layers.", BLOCKS),
+    ("encoder.block.", "enc.blk"),
+    ("decoder.block.", "dec.blk"),
+];
 
 impl Name {
     pub(crate) fn parse(name: &str) -> Self {
@@ -98,13 +112,13 @@ impl Name {
         while let Some(short) = PREFIXES.iter().find_map(|prefix| rest.strip_prefix(prefix)) {
             rest = short;
         }
-        let numbered = LAYERS.iter().find_map(|prefix| {
+        let numbered = LAYERS.iter().find_map(|(prefix, stack)| {
             let (number, rest) = rest.strip_prefix(prefix)?.split_once('.')?;
-            Some((number.parse::<u32>().ok()?, rest))
+            Some((number.parse::<u32>().ok()?, rest, *stack))
         });
-        let (layer, rest) = match numbered {
-            Some((layer, rest)) => (Some(layer), rest),
-            None => (None, rest),
+        let (layer, rest, stack) = match numbered {
+            Some((layer, rest, stack)) => (Some(layer), rest, stack),
+            None => (None, rest, BLOCKS),
         };
         let mut expert = None;
         let mut pattern = String::from(if layer.is_some() { "L" } else { "" });
@@ -113,14 +127,15 @@ impl Name {
                 pattern.push('.');
             }
             match part.parse::<usize>() {
-                Ok(number) => {
+                // Parts of T5's layers have numbers, too.
+                Ok(number) if stack == BLOCKS => {
                     expert = Some(number);
                     pattern.push('#');
                 }
-                Err(_) => pattern.push_str(part),
+                _ => pattern.push_str(part),
             }
         }
-        Self { pattern, layer, expert }
+        Self { pattern, layer, expert, stack }
     }
 
     /// The rule for this name, and the ending that its new names get.
@@ -134,7 +149,7 @@ impl Name {
     /// The name in the file.
     pub(crate) fn target(&self, to: &str, ending: &str) -> String {
         match self.layer {
-            Some(layer) => format!("blk.{layer}.{to}{ending}"),
+            Some(layer) => format!("{}.{layer}.{to}{ending}", self.stack),
             None => format!("{to}{ending}"),
         }
     }

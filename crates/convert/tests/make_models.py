@@ -215,6 +215,7 @@ MODELS.update({
         d_model=32, n_heads=4, n_layers=2, max_seq_len=64, vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2,
         pad_token_id=0, attn_config=dict(kv_n_heads=2, clip_qkv=0.5, rope_theta=5000.0),
         ffn_config=dict(hidden_size=32, ffn_hidden_size=24, moe_num_experts=4, moe_top_k=2))),
+    "mistral4": (T.Mistral4ForCausalLM, T.Mistral4Config, base(**LATENT_EXPERTS)),
     "deepseek32": (T.DeepseekV32ForCausalLM, T.DeepseekV32Config, base(
         **LATENT_EXPERTS, index_topk=64, index_head_dim=16, index_n_heads=2)),
     "glm-dsa": (T.GlmMoeDsaForCausalLM, T.GlmMoeDsaConfig, base(
@@ -239,6 +240,44 @@ MODELS.update({
         num_hidden_layers=3, layers_block_type=["linear_attention", "moe", "full_attention"], moe_latent_size=16,
         **NEMOTRON)),
 })
+GEMMA_LAYERS = ["sliding_attention"] * 4 + ["full_attention"]
+MODELS.update({
+    "gemma3n": (T.Gemma3nForCausalLM, T.Gemma3nTextConfig, base(
+        num_hidden_layers=5, head_dim=8, hidden_size_per_layer_input=16, vocab_size_per_layer_input=VOCABULARY,
+        laurel_rank=8, num_kv_shared_layers=0, sliding_window=4, activation_sparsity_pattern=[0.95] * 5,
+        layer_types=GEMMA_LAYERS)),
+    "gemma4": (T.Gemma4ForCausalLM, T.Gemma4TextConfig, base(
+        num_hidden_layers=5, head_dim=8, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True,
+        hidden_size_per_layer_input=0, final_logit_softcapping=30.0, sliding_window=4, layer_types=GEMMA_LAYERS,
+        enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=24)),
+    "gemma4-e": (T.Gemma4ForCausalLM, T.Gemma4TextConfig, base(
+        num_hidden_layers=5, head_dim=8, global_head_dim=16, hidden_size_per_layer_input=16,
+        vocab_size_per_layer_input=VOCABULARY, num_kv_shared_layers=2, use_double_wide_mlp=True, sliding_window=4,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"])),
+})
+
+# Encoders: the mean of the last layer's rows is recorded in place of logits.
+ENCODERS = {
+    "modern-bert": (T.ModernBertModel, T.ModernBertConfig, base(
+        num_hidden_layers=4, local_attention=4, cls_token_id=1, sep_token_id=2)),
+    "eurobert": (T.EuroBertModel, T.EuroBertConfig, base()),
+    "nomic-bert": (T.NomicBertModel, T.NomicBertConfig, base()),
+    "jina-bert-v3": (T.JinaEmbeddingsV3Model, T.JinaEmbeddingsV3Config, base()),
+    "t5encoder": (T.T5EncoderModel, T.T5Config, dict(
+        vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, pad_token_id=0, eos_token_id=1)),
+}
+# Encoder and decoder: the decoder's logits after these tokens.
+DECODER_TOKENS = [0, 7, 19, 4]
+TRANSLATORS = {
+    "t5": (T.T5ForConditionalGeneration, T.T5Config, dict(
+        vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=3, num_heads=4,
+        pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)),
+    "t5-gated": (T.T5ForConditionalGeneration, T.T5Config, dict(
+        vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, pad_token_id=0, eos_token_id=1,
+        decoder_start_token_id=0, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+}
+MODELS.update(ENCODERS)
+MODELS.update(TRANSLATORS)
 
 # Saved in another number format than f32.
 FORMATS = {"mistral": torch.bfloat16, "qwen2": torch.float16}
@@ -276,10 +315,16 @@ def make(name, seed):
     model.save_pretrained(folder, max_shard_size=SHARDED.get(name, "1GB"))
     model.float().eval()
     del dtype
+    tokens = torch.tensor([TOKENS])
     with torch.no_grad():
-        logits = model(torch.tensor([TOKENS]), use_cache=False).logits[0].float()
-    (folder / "logits.f32").write_bytes(logits.contiguous().numpy().astype("<f4").tobytes())
-    print(f"{name}: {sum(f.stat().st_size for f in folder.iterdir())} bytes, logits {logits.std():.3f}")
+        if name in ENCODERS:
+            kind, found = "embedding", model(tokens).last_hidden_state[0].mean(0)
+        elif name in TRANSLATORS:
+            kind, found = "decoder", model(tokens, decoder_input_ids=torch.tensor([DECODER_TOKENS])).logits[0]
+        else:
+            kind, found = "logits", model(tokens, use_cache=False).logits[0]
+    (folder / f"{kind}.f32").write_bytes(found.float().contiguous().numpy().astype("<f4").tobytes())
+    print(f"{name}: {sum(f.stat().st_size for f in folder.iterdir())} bytes, {kind} {found.std():.3f}")
 
 
 def main():

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use puna_quant::DType;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
 use crate::header::{self, MAX_KEY};
 use crate::{Error, MAX_DIMENSIONS, MAX_TENSOR_NAME, Metadata, TensorInfo, align_up, encode};
@@ -128,7 +128,12 @@ impl Writer {
     }
 
     /// Completes the file and gives it its name. Fails if data is missing.
-    pub fn finish(mut self) -> Result<(), Error> {
+    pub fn finish(self) -> Result<(), Error> {
+        self.complete()?.publish()
+    }
+
+    /// Completes the file without giving it its name yet. Fails if data is missing.
+    pub fn complete(mut self) -> Result<Complete, Error> {
         while self.written == 0 && self.tensors.get(self.current).is_some_and(|&(_, length)| length == 0) {
             self.current += 1;
         }
@@ -139,13 +144,15 @@ impl Writer {
             });
         }
         let Self { output, path, .. } = self;
-        let close = || -> std::io::Result<()> {
+        let close = || -> std::io::Result<TempPath> {
             let file = output.into_inner()?;
             file.as_file().sync_data()?;
-            file.persist(&path)?;
-            Ok(())
+            Ok(file.into_temp_path())
         };
-        close().map_err(|source| Error::Io { action: "complete the file", source }.in_file(&path))
+        match close() {
+            Ok(temporary) => Ok(Complete { temporary, path }),
+            Err(source) => Err(Error::Io { action: "complete the file", source }.in_file(&path)),
+        }
     }
 
     fn next(&mut self, length: u64) -> Result<(), Error> {
@@ -169,6 +176,24 @@ impl Writer {
 
     fn failed(&self, source: std::io::Error) -> Error {
         Error::Io { action: "write the file", source }.in_file(&self.path)
+    }
+}
+
+/// A file that is complete but for its name, and closed, so that any number of them may wait for each other. Dropping it
+/// leaves nothing behind.
+#[derive(Debug)]
+pub struct Complete {
+    temporary: TempPath,
+    path: PathBuf,
+}
+
+impl Complete {
+    /// Gives the file its name.
+    pub fn publish(self) -> Result<(), Error> {
+        let Self { temporary, path } = self;
+        temporary.persist(&path).map_err(|error| {
+            Error::Io { action: "give the file its name", source: error.error }.in_file(&path)
+        })
     }
 }
 

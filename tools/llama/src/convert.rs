@@ -7,7 +7,7 @@ use crate::quantize::convert::Job;
 use crate::quantize::file_type::{self, Row};
 use crate::quantize::plan::Plan;
 use crate::shards::{self, Output};
-use crate::{interrupt, pages};
+use crate::{files, interrupt, pages};
 use puna_convert::{Conversion, ConvertError, LoraConversion, Options, Recipe, architectures, stored_format};
 use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
 use puna_gguf::{TensorSpec, Tensors, Value};
@@ -93,7 +93,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     }
     let specs: Vec<TensorSpec> = plan.iter().map(|(spec, _)| spec.clone()).collect();
     let groups = crate::gguf_split::groups_of(specs, &config.gguf_split);
-    let mut output = Output::new(shards::plan(&output, &metadata, groups)?)?;
+    let mut output = Output::new(shards::plan(&output, &metadata, groups)?, &files::of_folder(&folder))?;
     let bar = console.progress(Some(plan.iter().map(|(spec, _)| spec.byte_len().unwrap_or(0)).sum()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     for (spec, recipe) in &plan {
@@ -200,7 +200,8 @@ fn table(plan: &[(TensorSpec, &Recipe)], output: &Path) -> String {
         bytes += size;
         let from = console::printable(recipe.name(), 80);
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{:36} {:>8} {:?} from {from}", spec.name, spec.dtype.name(), spec.shape);
+        let name = console::printable(&spec.name, 80);
+        let _ = writeln!(text, "{name:36} {:>8} {:?} from {from}", spec.dtype.name(), spec.shape);
     }
     let _ = writeln!(text, "{} tensors, {}, to {}", plan.len(), console::size(bytes), output.display());
     text
@@ -239,13 +240,19 @@ pub fn run_lora(invocation: &Invocation) -> Result<(), Failure> {
     let output = config.convert.output.clone();
     let output = output.unwrap_or_else(|| default_output(&folder, &name.to_uppercase()));
     interrupt::install();
-    write_adapter(&adapter, &specs, &output)?;
+    let inputs = [files::of_folder(&folder), files::of_folder(base)].concat();
+    write_adapter(&adapter, &specs, &output, &inputs)?;
     console.info(&format!("wrote {} tensors to {}", specs.len(), output.display()));
     Ok(())
 }
 
-fn write_adapter(adapter: &LoraConversion, specs: &[TensorSpec], path: &Path) -> Result<(), Failure> {
-    let mut output = Output::new(shards::plan(path, &adapter.metadata, vec![specs.to_vec()])?)?;
+fn write_adapter(
+    adapter: &LoraConversion,
+    specs: &[TensorSpec],
+    path: &Path,
+    inputs: &[PathBuf],
+) -> Result<(), Failure> {
+    let mut output = Output::new(shards::plan(path, &adapter.metadata, vec![specs.to_vec()])?, inputs)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     for (spec, (_, recipe)) in specs.iter().zip(adapter.tensors()) {
         write_tensor(spec, recipe, &adapter.data(recipe)?, threads, &mut output)?;

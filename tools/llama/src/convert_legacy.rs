@@ -1,9 +1,9 @@
 //! `llama convert-legacy`: llama files from before GGUF (`ggml`, `ggmf`, `ggjt`).
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::invocation::Invocation;
 use crate::shards::{self, Output};
-use crate::{files, interrupt};
 use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
 use puna_gguf::{Mapping, Metadata, TensorSpec, Value};
 use puna_quant::DType;
@@ -76,12 +76,12 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let mapping = Mapping::open(&input)?;
     let legacy = Legacy::read(mapping.bytes())
         .map_err(|reason| Failure::Failed(format!("{}: {reason}", input.display())))?;
-    files::refuse_input(&output, std::slice::from_ref(&input))?;
     let metadata = legacy.metadata(&config, &input)?;
     interrupt::install();
     let bytes = legacy.tensors.iter().map(|entry| entry.range.len() as u64).sum();
     let specs = legacy.tensors.iter().map(|entry| entry.spec.clone()).collect();
-    let mut written = Output::new(shards::plan(&output, &metadata, vec![specs])?)?;
+    let mut written =
+        Output::new(shards::plan(&output, &metadata, vec![specs])?, std::slice::from_ref(&input))?;
     let bar = console.progress(Some(bytes));
     for entry in &legacy.tensors {
         written.copy(mapping.bytes().get(entry.range.clone()).unwrap_or(&[]), &bar)?;

@@ -3,7 +3,7 @@
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{files, interrupt, load};
+use crate::{files, interrupt, load, shards};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_gguf::{Metadata, TensorSpec};
 use puna_graph::{Array, Graph, ValueId};
@@ -34,6 +34,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let (Some(positive), Some(negative)) = (&flags.positive, &flags.negative) else {
         return Err(invocation.usage("--positive-file and --negative-file are needed"));
     };
+    files::check_output(&output(&config), &[positive.clone(), negative.clone()])?;
     let lines = |path: &PathBuf| -> Result<Vec<String>, Failure> {
         let text = files::read_text(path, files::PROMPT)?;
         Ok(text.lines().filter(|line| !line.is_empty()).map(|line| line.replace("\\n", "\n")).collect())
@@ -48,6 +49,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     }
     interrupt::install();
     let opened = load::open(invocation, &config, &console, true)?;
+    files::refuse_input(&output(&config), &opened.inputs())?;
     let tokenizer = opened.tokenizer(&console)?;
     let pairs: Vec<(Vec<u32>, Vec<u32>)> =
         positive.iter().zip(&negative).map(|(one, other)| pair(&tokenizer, one, other)).collect();
@@ -172,9 +174,7 @@ fn write(config: &Config, model: &Metadata, differences: &BTreeMap<u32, Rows>) -
     metadata.set("general.architecture", "controlvector");
     metadata.set("controlvector.model_hint", model.str_or("general.architecture", "")?);
     metadata.set("controlvector.layer_count", tensors.len() as i32);
-    let tensors: Vec<(TensorSpec, &[u8])> =
-        tensors.iter().map(|(spec, bytes)| (spec.clone(), bytes.as_slice())).collect();
-    Ok(puna_gguf::write(&output(config), &metadata, &tensors)?)
+    shards::write(&output(config), &metadata, &tensors)
 }
 
 /// The mean, of length 1.

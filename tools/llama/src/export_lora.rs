@@ -4,7 +4,7 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::shards::{self, Output};
-use crate::{files, interrupt, load, source};
+use crate::{interrupt, load, source};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_gguf::{File, OpenOptions, TensorInfo, TensorSpec, Value};
 use puna_quant::{DType, QuantError};
@@ -33,7 +33,6 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     check(&file, &adapters)?;
     let output = config.export_lora.output.clone();
     let output = output.unwrap_or_else(|| PathBuf::from("ggml-lora-merged-f16.gguf"));
-    files::refuse_input(&output, file.paths())?;
     interrupt::install();
     write(&file, &adapters, &output, &console)
 }
@@ -68,7 +67,13 @@ fn write(file: &File, adapters: &[Adapter], output: &Path, console: &Console) ->
         TensorSpec { dtype, ..TensorSpec::from(tensor) }
     };
     let specs: Vec<TensorSpec> = file.tensors.iter().map(spec).collect();
-    let mut written = Output::new(shards::plan(output, &metadata, vec![specs.clone()])?)?;
+    let inputs: Vec<PathBuf> = file
+        .paths()
+        .iter()
+        .cloned()
+        .chain(adapters.iter().map(|adapter| adapter.path().to_owned()))
+        .collect();
+    let mut written = Output::new(shards::plan(output, &metadata, vec![specs.clone()])?, &inputs)?;
     let bar = console.progress(Some(specs.iter().map(|spec| spec.byte_len().unwrap_or(0)).sum()));
     let mut changed = 0;
     for (tensor, spec) in file.tensors.iter().zip(&specs) {

@@ -175,6 +175,19 @@ impl Drop for Replacement {
     }
 }
 
+/// The files of a model folder from which GGUF files are made, which are not among them. A folder that cannot be read
+/// has none; whoever opens it says why.
+pub fn of_folder(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| path.extension().is_none_or(|ending| ending != "gguf")).collect()
+}
+
+/// Refuses a file to be written later that cannot be, or is one of those that are read.
+pub fn check_output(output: &Path, inputs: &[PathBuf]) -> Result<(), Failure> {
+    refuse_input(output, inputs)?;
+    check_replaceable(output)
+}
+
 /// Refuses to write over one of the files that are read.
 pub fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<(), Failure> {
     let Ok(output) = output.canonicalize() else { return Ok(()) };

@@ -4,7 +4,7 @@ use crate::console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::shards::{self, Output};
-use crate::{files, interrupt, pages};
+use crate::{interrupt, pages};
 use puna_flags::{Config, Edit, FLAGS, Positional, Spec, ToolSet};
 use puna_gguf::{Array, File, Metadata, OpenOptions, TensorSpec, Value};
 use std::fmt::Write;
@@ -52,17 +52,15 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         (Some(_), true) => return Err(invocation.usage("-o and --in-place exclude each other")),
         (None, false) => return Err(invocation.usage("-o FILE or --in-place says where to write")),
     };
-    if !flags.in_place {
-        // Writing over it takes the flag that says so.
-        files::refuse_input(&output, file.paths())?;
-    }
     let mut metadata = file.metadata.clone();
     for edit in &flags.edits {
         apply(&mut metadata, edit)?;
     }
     interrupt::install();
     let tensors: Vec<TensorSpec> = file.tensors.iter().map(TensorSpec::from).collect();
-    let mut written = Output::new(shards::plan(&output, &metadata, vec![tensors])?)?;
+    // Writing over the file takes the flag that says so.
+    let inputs = if flags.in_place { &[][..] } else { file.paths() };
+    let mut written = Output::new(shards::plan(&output, &metadata, vec![tensors])?, inputs)?;
     let bar = console.progress(Some(file.size_on_disk()));
     for tensor in file.tensors.iter() {
         written.copy(file.bytes(tensor), &bar)?;

@@ -4,7 +4,7 @@ use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::shards::{self, Output};
-use crate::{files, interrupt, pages};
+use crate::{interrupt, pages};
 use puna_flags::{Config, FLAGS, GgufSplit, Positional, Spec, ToolSet};
 use puna_gguf::{File, OpenOptions, TensorInfo, TensorSpec, split};
 use std::fmt::Write;
@@ -85,8 +85,7 @@ fn cut(file: &File, output: &Path, flags: &GgufSplit, console: &Console) -> Resu
     if flags.dry_run {
         return Ok(());
     }
-    plan.iter().try_for_each(|shard| files::refuse_input(&shard.path, file.paths()))?;
-    copy(file, Output::new(plan)?, console)
+    copy(file, Output::new(plan, file.paths())?, console)
 }
 
 /// Tensors in file order, cut where a group is full.
@@ -144,7 +143,7 @@ fn merge(
     if flags.dry_run {
         return Ok(());
     }
-    copy(file, Output::new(plan)?, console)?;
+    copy(file, Output::new(plan, file.paths())?, console)?;
     if flags.delete_splits {
         for path in file.paths() {
             std::fs::remove_file(path)

@@ -25,6 +25,19 @@ pub fn install() {
     });
 }
 
+/// A limit on the size of files (`ulimit -f`) becomes an error of the write that meets it, as a full disk is, in place of
+/// a signal that ends the program. Threads that start later inherit this.
+pub fn limits_are_errors() {
+    #[cfg(unix)]
+    {
+        use nix::sys::signal::{SigSet, Signal};
+        let mut blocked = SigSet::empty();
+        blocked.add(Signal::SIGXFSZ);
+        // Without it the limit ends the program, which is acceptable.
+        let _ = blocked.thread_block();
+    }
+}
+
 /// Something that looks for requests, until it is dropped.
 pub struct Busy(());
 

@@ -4,7 +4,7 @@ use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::placement::{self, Devices};
-use crate::source;
+use crate::{files, source};
 use puna_backend::BackendError;
 use puna_backends::{Features, Isa, Options as Processor};
 use puna_flags::{Config, LoadMode};
@@ -29,6 +29,11 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// The files that it is made of, which no tool may write over.
+    pub fn inputs(&self) -> Vec<PathBuf> {
+        if self.path.is_dir() { files::of_folder(&self.path) } else { self.file.paths().to_vec() }
+    }
+
     /// The tokenizer of the file, which must have one; what is odd about it is said.
     pub fn tokenizer(&self, console: &Console) -> Result<Tokenizer, Failure> {
         tokenizer(&self.path, &self.file.metadata, console)

@@ -29,6 +29,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     }
     interrupt::install();
     let opened = load::open(invocation, &config, &console, true)?;
+    config.logits.output.iter().try_for_each(|path| files::refuse_input(path, &opened.inputs()))?;
     let sequences = config.logits.tokens.len() as u32;
     if config.embedding.pooling.is_some() {
         return embed(&opened, &config, &console);

@@ -70,6 +70,7 @@ fn main() -> ExitCode {
             *place = format!("{}:{}", location.file(), location.line());
         }
     }));
+    interrupt::limits_are_errors();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let result =
         catch_unwind(AssertUnwindSafe(|| dispatch(arguments))).unwrap_or_else(|panic| Err(internal(&*panic)));

@@ -1,9 +1,9 @@
 //! Models in several files: their metadata, and writing all of them or none.
 
 use crate::failure::Failure;
-use crate::files::Unfinished;
+use crate::files::{self, Unfinished};
 use indicatif::ProgressBar;
-use puna_gguf::{Metadata, TensorSpec, Value, Writer, split};
+use puna_gguf::{Complete, Metadata, TensorSpec, Value, Writer, split};
 use std::path::{Path, PathBuf};
 
 /// A file that is about to be written.
@@ -54,18 +54,18 @@ fn alignment(metadata: &Metadata) -> Metadata {
     metadata.get(key).into_iter().map(|value| (key, value.clone())).collect()
 }
 
-/// Files that are being written side by side; they get their names together at the end, and dropping this leaves
-/// nothing behind.
+/// Files that are written one after another and get their names together at the end; dropping this leaves nothing behind.
 pub struct Output {
-    done: Vec<(Writer, Unfinished)>,
+    done: Vec<(Complete, Unfinished)>,
     waiting: std::vec::IntoIter<Shard>,
     current: Option<(Writer, Unfinished, usize)>,
     paths: Vec<PathBuf>,
 }
 
 impl Output {
-    /// Starts with the first file.
-    pub fn new(shards: Vec<Shard>) -> Result<Self, Failure> {
+    /// Starts with the first file. None of them may be one of `inputs`.
+    pub fn new(shards: Vec<Shard>, inputs: &[PathBuf]) -> Result<Self, Failure> {
+        shards.iter().try_for_each(|shard| files::refuse_input(&shard.path, inputs))?;
         let paths = shards.iter().map(|shard| shard.path.clone()).collect();
         let mut output = Self { done: Vec::new(), waiting: shards.into_iter(), current: None, paths };
         output.advance()?;
@@ -102,9 +102,11 @@ impl Output {
         Ok(())
     }
 
-    /// Begins the next file that has tensors.
+    /// Closes the file and begins the next one that has tensors.
     fn advance(&mut self) -> Result<(), Failure> {
-        self.done.extend(self.current.take().map(|(writer, unfinished, _)| (writer, unfinished)));
+        if let Some((writer, unfinished, _)) = self.current.take() {
+            self.done.push((writer.complete()?, unfinished));
+        }
         for shard in self.waiting.by_ref() {
             let writer = Writer::create(&shard.path, &shard.metadata, &shard.tensors)?;
             let unfinished = Unfinished::new(writer.temporary_path());
@@ -112,25 +114,43 @@ impl Output {
                 self.current = Some((writer, unfinished, shard.tensors.len()));
                 return Ok(());
             }
-            self.done.push((writer, unfinished));
+            self.done.push((writer.complete()?, unfinished));
         }
         Ok(())
     }
 
     /// Gives all files their names. If that fails for one, those before it are taken away again.
     pub fn finish(mut self) -> Result<Vec<PathBuf>, Failure> {
-        self.done.extend(self.current.take().map(|(writer, unfinished, _)| (writer, unfinished)));
-        for (number, (writer, _unfinished)) in self.done.into_iter().enumerate() {
-            if let Err(error) = writer.finish() {
-                for path in self.paths.iter().take(number) {
+        if let Some((writer, unfinished, _)) = self.current.take() {
+            self.done.push((writer.complete()?, unfinished));
+        }
+        // A part alone is of no use, so Ctrl-C takes those away, too, that have their names already.
+        let mut named: Vec<Unfinished> = Vec::new();
+        for ((file, _unfinished), path) in self.done.into_iter().zip(&self.paths) {
+            if let Err(error) = file.publish() {
+                for path in self.paths.iter().take(named.len()) {
                     // The error that is reported is the first one.
                     let _ = std::fs::remove_file(path);
                 }
                 return Err(error.into());
             }
+            if self.paths.len() > 1 {
+                named.push(Unfinished::new(path));
+            }
         }
         Ok(self.paths)
     }
+}
+
+/// Writes one file whose data is at hand.
+pub fn write(path: &Path, metadata: &Metadata, tensors: &[(TensorSpec, Vec<u8>)]) -> Result<(), Failure> {
+    let specs = tensors.iter().map(|(spec, _)| spec.clone()).collect();
+    let mut output = Output::new(plan(path, metadata, vec![specs])?, &[])?;
+    for (_, data) in tensors {
+        output.write(data)?;
+        output.end_tensor()?;
+    }
+    output.finish().map(|_| ())
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::llama;
+use common::{finish, limited, llama};
 use puna_conformance::zoo;
 use puna_gguf::{Array, File, TensorSpec, Value};
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A small model that runs: a zoo model with a vocabulary and a chat template.
@@ -47,39 +47,6 @@ fn good() -> Vec<u8> {
     let bytes = std::fs::read(&path).expect("the model is there");
     File::from_bytes(bytes.clone()).expect("the model is good");
     bytes
-}
-
-/// The program with its address space limited to `megabytes`.
-fn limited(arguments: &[&str], megabytes: u64) -> Command {
-    let program = llama(arguments);
-    let mut command = Command::new("sh");
-    command.args(["-c", &format!("ulimit -v {}; exec \"$0\" \"$@\"", megabytes * 1024)]);
-    command.arg(program.get_program()).args(program.get_args());
-    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).stdin(Stdio::null());
-    command.env("LLAMA_CACHE", "no-such-cache").stdout(Stdio::null()).stderr(Stdio::piped());
-    command
-}
-
-/// Waits for the end, at most ten seconds; returns the exit code (negative for a signal) and the messages.
-fn finish(mut child: Child, case: &str) -> (i32, String) {
-    let start = Instant::now();
-    let mut pipe = child.stderr.take().expect("the error output is a pipe");
-    let reader = std::thread::spawn(move || {
-        let mut text = Vec::new();
-        let _ = pipe.read_to_end(&mut text);
-        String::from_utf8_lossy(&text).into_owned()
-    });
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("the child can be waited for") {
-            break status;
-        }
-        if start.elapsed() > Duration::from_secs(10) {
-            let _ = child.kill();
-            panic!("{case}: still running after ten seconds");
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    };
-    (status.code().unwrap_or(-1), reader.join().expect("the reader ends"))
 }
 
 #[test]

@@ -70,6 +70,34 @@ fn folders_are_converted_and_run_as_they_are() {
     assert!(done(&["convert", "--print-supported-models"]).contains("MambaForCausalLM"));
 }
 
+/// Encoders' embeddings and decoders' logits are those that `transformers` recorded.
+#[test]
+fn encoders_and_their_decoders_run_as_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let tokens = "5,17,3,42,8,30,21,2,11,36,9,27";
+    let mut faults = Vec::new();
+    let mut count = 0;
+    for entry in std::fs::read_dir(fixture("")).unwrap().flatten() {
+        let model = entry.path();
+        let kinds = [
+            ("embedding.f32", &["--pooling", "mean"][..]),
+            ("decoder.f32", &["--decoder-tokens", "0,7,19,4", "-ctk", "f32", "-ctv", "f32"]),
+        ];
+        for (recorded, flags) in kinds.into_iter().filter(|(recorded, _)| model.join(recorded).exists()) {
+            let arguments = ["logits", "-m", text(&model), "--tokens", tokens, "-o", text(&out)];
+            done(&[&arguments[..], flags].concat());
+            let error = normalised_squared_error(&floats(&out), &floats(&model.join(recorded)));
+            count += 1;
+            if error.is_nan() || error > 1e-5 {
+                faults.push(format!("{}: {error}", model.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(count >= 5, "{count}");
+}
+
 #[test]
 fn a_broken_folder_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@ mod bert;
 mod bloom;
 mod cohere;
 mod deepseek;
+mod encoders;
 mod gated;
 mod gemma;
 mod glm;
@@ -68,6 +69,7 @@ pub static ARCHITECTURES: &[&[Architecture]] = &[
     deepseek::ROWS,
     gated::ROWS,
     linear::ROWS,
+    encoders::ROWS,
     bert::ROWS,
 ];
 

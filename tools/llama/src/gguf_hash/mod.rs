@@ -4,7 +4,7 @@ mod digests;
 
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{files, interrupt, pages};
+use crate::{console, files, interrupt, pages};
 use digests::{Hasher, Sha1, Xxh64};
 use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
 use puna_gguf::{File, OpenOptions};
@@ -111,7 +111,7 @@ fn hash(file: &File, path: &str, kinds: &[Kind], tensors: bool, uuid: bool) -> R
             }
         }
         for (kind, hasher) in own {
-            let name = format!("{path}:{}", tensor.name);
+            let name = format!("{path}:{}", console::printable(&tensor.name, usize::MAX));
             lines.push(Line { kind: kind.name(), hash: hasher.finish(), name });
         }
         file.release(tensor);

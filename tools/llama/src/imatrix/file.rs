@@ -1,7 +1,7 @@
 //! Sums of squares of activations, in memory and in both kinds of files.
 
 use crate::failure::Failure;
-use crate::files;
+use crate::{files, shards};
 use puna_gguf::{Array, File, Metadata, OpenOptions, TensorInfo, TensorSpec, Value};
 use puna_quant::DType;
 use std::collections::BTreeMap;
@@ -148,9 +148,7 @@ impl Sums {
             tensors.push((spec(SUMS, vec![matrices, all / matrices.max(1)]), bytes(&entry.sums)));
             tensors.push((spec(COUNTS, vec![matrices, 1]), bytes(&entry.counts)));
         }
-        let tensors: Vec<(TensorSpec, &[u8])> =
-            tensors.iter().map(|(spec, bytes)| (spec.clone(), bytes.as_slice())).collect();
-        Ok(puna_gguf::write(path, &metadata, &tensors)?)
+        shards::write(path, &metadata, &tensors)
     }
 
     /// Writes a file of the old kind.

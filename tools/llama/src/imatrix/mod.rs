@@ -8,7 +8,7 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::perplexity::{self, Estimate, Plan};
-use crate::{interrupt, load, pages};
+use crate::{files, interrupt, load, pages};
 use collect::Collector;
 use file::Sums;
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
@@ -50,6 +50,15 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         }
         return pages::print(statistics::table(&before).as_bytes());
     }
+    let texts = config.prompt.file.iter().chain(&config.prompt.binary_file);
+    let inputs: Vec<PathBuf> = flags.inputs.iter().chain(texts).cloned().collect();
+    files::check_output(&output(&config), &inputs)?;
+    if let Some(input) = inputs.iter().find(|input| is_snapshot(input, &config)) {
+        return Err(Failure::Failed(format!(
+            "{} has the name of a snapshot that --save-frequency may write",
+            input.display()
+        )));
+    }
     interrupt::install();
     let has_text =
         config.prompt.file.is_some() || config.prompt.text.is_some() || config.prompt.binary_file.is_some();
@@ -65,14 +74,25 @@ fn output(config: &Config) -> PathBuf {
     config.imatrix.output.clone().unwrap_or_else(|| PathBuf::from("imatrix.gguf"))
 }
 
-/// Writes what there is; a snapshot's name tells after which chunk it was made.
-fn save(sums: &Sums, config: &Config, snapshot: Option<u32>) -> Result<(), Failure> {
-    let mut path = output(config);
-    if let Some(chunk) = snapshot {
-        let mut name = path.file_name().unwrap_or_default().to_os_string();
-        name.push(format!(".at_{chunk}"));
-        path = path.with_file_name(name);
-    }
+/// The name of the snapshot after this chunk.
+fn snapshot(config: &Config, chunk: u32) -> PathBuf {
+    let mut name = output(config).into_os_string();
+    name.push(format!(".at_{chunk}"));
+    PathBuf::from(name)
+}
+
+/// Whether the file could be written over by a snapshot.
+fn is_snapshot(path: &Path, config: &Config) -> bool {
+    let name = path.to_string_lossy();
+    let chunk = name.rsplit_once(".at_").and_then(|(_, chunk)| chunk.parse().ok());
+    config.imatrix.save_frequency > 0
+        && chunk
+            .is_some_and(|chunk| files::refuse_input(&snapshot(config, chunk), &[path.to_owned()]).is_err())
+}
+
+/// Writes what there is, after this chunk into a snapshot of its own.
+fn save(sums: &Sums, config: &Config, chunk: Option<u32>) -> Result<(), Failure> {
+    let path = chunk.map_or_else(|| output(config), |chunk| snapshot(config, chunk));
     let legacy = match config.imatrix.format.as_deref() {
         Some(format) => format == "dat",
         None => path.extension().is_some_and(|end| end == "dat"),
@@ -85,6 +105,7 @@ fn measure(invocation: &Invocation, config: &Config, console: &Console, before: 
     let flags = &config.imatrix;
     let text = perplexity::text(invocation, config)?;
     let opened = load::open(invocation, config, console, true)?;
+    files::refuse_input(&output(config), &opened.inputs())?;
     let tokenizer = opened.tokenizer(console)?;
     let (tokens, first) = perplexity::tokens(&tokenizer, &text, flags.parse_special);
     let length = perplexity::chunk_length(&opened, config)?;

@@ -1,6 +1,7 @@
 //! `--show-statistics`: what a file says about the activations of each tensor.
 
 use super::file::{Entry, Sums};
+use crate::console;
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -86,7 +87,7 @@ pub fn table<'a>(sums: &'a Sums) -> String {
             text,
             "{layer:>6} {:24} {sum:>12.2} {least:>10.4} {highest:>12.4} {mean:>10.4} {deviation:>10.4} {:>8.2}% {:>7} \
              {entropy:>9.4} {:>8.2}% {:>7.2}% {:>8}",
-            row.kind,
+            console::printable(row.kind, usize::MAX),
             active * 100.0,
             row.means.len(),
             most * 100.0,

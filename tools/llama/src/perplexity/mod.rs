@@ -57,6 +57,10 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let text = text(invocation, &config)?;
     interrupt::install();
     let opened = load::open(invocation, &config, &console, true)?;
+    if let Some(base) = &flags.base {
+        let texts = config.prompt.file.iter().chain(&config.prompt.binary_file).cloned();
+        files::refuse_input(base, &opened.inputs().into_iter().chain(texts).collect::<Vec<_>>())?;
+    }
     let (tokens, first) = tokens(&opened.tokenizer(&console)?, &text, false);
     let plan = Plan::new(&config, chunk_length(&opened, &config)?, tokens, first)?;
     let sequences = plan.sequences(config.context.batch);

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::gguf_edit::narrow;
 use crate::invocation::Invocation;
 use crate::shards::{self, Output};
-use crate::{files, interrupt, pages};
+use crate::{interrupt, pages};
 use convert::Job;
 use file_type::Row;
 use importance::Importance;
@@ -80,11 +80,19 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     if let Some(refusal) = plan.refusal() {
         return Err(Failure::Failed(refusal));
     }
-    files::refuse_input(&arguments.output, file.paths())?;
     interrupt::install();
     let begun = Instant::now();
     let metadata = metadata(&config, &file, &arguments, &plan, importance.as_ref());
-    let paths = write(&file, &metadata, &arguments, &plan, importance.as_ref(), flags.keep_split, &console)?;
+    let inputs: Vec<PathBuf> = file.paths().iter().chain(&flags.importance).cloned().collect();
+    let paths = write(
+        (&file, inputs.as_slice()),
+        &metadata,
+        &arguments,
+        &plan,
+        importance.as_ref(),
+        flags.keep_split,
+        &console,
+    )?;
     let (before, after) = plan.sizes(&file.tensors);
     let bits = |bytes: u64| bytes as f64 * 8.0 / plan.elements(&file.tensors).max(1) as f64;
     console.info(&format!("model size  = {} ({:.2} bits per weight)", console::size(before), bits(before)));
@@ -156,9 +164,9 @@ fn metadata(
     metadata
 }
 
-/// Writes the file or files.
+/// Writes the file or files, none of which may be one of the `inputs`.
 fn write(
-    file: &File,
+    (file, inputs): (&File, &[PathBuf]),
     metadata: &Metadata,
     arguments: &Arguments,
     plan: &Plan,
@@ -178,7 +186,7 @@ fn write(
         order.push((part, planned));
     }
     order.sort_by_key(|(part, _)| *part);
-    let mut output = Output::new(shards::plan(&arguments.output, metadata, groups)?)?;
+    let mut output = Output::new(shards::plan(&arguments.output, metadata, groups)?, inputs)?;
     let bar = console.progress(Some(plan.sizes(&file.tensors).0));
     for (_, planned) in order {
         let tensor = planned.tensor(&file.tensors)?;

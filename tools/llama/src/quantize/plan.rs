@@ -4,8 +4,8 @@ use super::choose::{self, Facts, Role, Subject};
 use super::file_type::Row;
 use super::importance::Importance;
 use crate::failure::Failure;
-use crate::files;
 use crate::invocation::Invocation;
+use crate::{console, files};
 use puna_flags::Config;
 use puna_gguf::{Array, Metadata, TensorInfo, TensorSpec, Tensors, Value};
 use puna_quant::DType;
@@ -223,7 +223,7 @@ impl Plan {
                 "[{:4}/{:4}] {:36} - [{}], type = {:>6}, size = {:8.3} MiB",
                 number + 1,
                 self.tensors.len(),
-                planned.name,
+                console::printable(&planned.name, usize::MAX),
                 shape.join(", "),
                 tensor.dtype.name(),
                 mebibytes(tensor.byte_len())

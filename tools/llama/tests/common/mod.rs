@@ -1,10 +1,15 @@
 //! What the tests of the program share.
 #![allow(dead_code)] // each test file uses a part
 
+pub mod damage;
+pub mod workshop;
+
 use puna_gguf::{Array, Metadata, TensorSpec, Value};
 use puna_quant::DType;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// The program with these arguments, without the caller's environment.
 pub fn llama(arguments: &[&str]) -> Command {
@@ -43,6 +48,39 @@ pub fn failure(code: i32, arguments: &[&str]) -> String {
     assert_eq!((run.code, run.out.as_str()), (code, ""), "{arguments:?}: {}", run.err);
     assert_eq!(run.err.lines().count(), if code == 2 { 2 } else { 1 }, "{arguments:?}: {}", run.err);
     run.err.lines().next().unwrap_or("").to_owned()
+}
+
+/// The program with its address space limited to `megabytes`.
+pub fn limited(arguments: &[&str], megabytes: u64) -> Command {
+    let program = llama(arguments);
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -v {}; exec \"$0\" \"$@\"", megabytes * 1024)]);
+    command.arg(program.get_program()).args(program.get_args());
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).stdin(Stdio::null());
+    command.env("LLAMA_CACHE", "no-such-cache").stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// Waits for the end, at most ten seconds; returns the exit code (-1 for a signal) and the messages.
+pub fn finish(mut child: Child, case: &str) -> (i32, String) {
+    let start = Instant::now();
+    let mut pipe = child.stderr.take().expect("the error output is a pipe");
+    let reader = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = pipe.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("the child can be waited for") {
+            break status;
+        }
+        if start.elapsed() > Duration::from_secs(10) {
+            let _ = child.kill();
+            panic!("{case}: still running after ten seconds");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    (status.code().unwrap_or(-1), reader.join().expect("the reader ends"))
 }
 
 /// A model file with a sentencepiece vocabulary that knows "hi", and one matrix.

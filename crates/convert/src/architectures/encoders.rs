@@ -1,0 +1,195 @@
+//! Encoders that make embeddings, beside those of BERT's names; and T5.
+
+use super::{Architecture, PLAIN};
+use crate::ConvertError;
+use crate::keys::Keys;
+use crate::rules::{Named, Rule, copy, skip, split};
+use crate::{Config, Recipe};
+
+type Result<T> = std::result::Result<T, ConvertError>;
+
+pub(super) const ROWS: &[Architecture] = &[
+    Architecture {
+        name: "modern-bert",
+        classes: &["ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"],
+        keys: modern,
+        rules: &[MODERN],
+        ..PLAIN
+    },
+    Architecture {
+        name: "eurobert",
+        classes: &["EuroBertModel", "EuroBertForMaskedLM"],
+        keys: |keys| {
+            keys.decoder()?;
+            keys.set("attention.causal", false);
+            Ok(())
+        },
+        rules: &[&[skip("lm_head")]],
+        ..PLAIN
+    },
+    Architecture {
+        name: "nomic-bert",
+        classes: &["NomicBertModel", "NomicBertForMaskedLM"],
+        applies: |config| !matches!(config.optional_u32(&["num_experts"]), Ok(Some(1..))),
+        keys: |keys| rotated(keys, 1000.0),
+        rules: &[
+            ROTATED,
+            &[copy("L.mlp.fc11", "ffn_up"), copy("L.mlp.fc12", "ffn_gate"), copy("L.mlp.fc2", "ffn_down")],
+        ],
+        ..PLAIN
+    },
+    Architecture {
+        name: "jina-bert-v3",
+        classes: &["JinaEmbeddingsV3Model", "JinaEmbeddingsV3ForMaskedLM"],
+        keys: |keys| rotated(keys, 20_000.0),
+        rules: &[
+            ROTATED,
+            &[
+                copy("L.mixer.Wqkv", "attn_qkv"),
+                copy("L.mixer.out_proj", "attn_output"),
+                skip("lm_head.dense"),
+                skip("lm_head.layer_norm"),
+                skip("lm_head.decoder"),
+                skip("lm_head.bias"),
+            ],
+        ],
+        ..PLAIN
+    },
+    Architecture {
+        name: "t5",
+        classes: &[
+            "T5ForConditionalGeneration",
+            "MT5ForConditionalGeneration",
+            "UMT5ForConditionalGeneration",
+        ],
+        keys: |keys| {
+            t5(keys)?;
+            let layers = keys.model.layers()? as u32;
+            let decoder = keys.model.config.optional_u32(&["num_decoder_layers"])?;
+            keys.set("decoder_block_count", decoder.unwrap_or(layers));
+            let first = keys.model.config.optional_u32(&["decoder_start_token_id"])?;
+            keys.set("decoder_start_token_id", first.unwrap_or(0));
+            Ok(())
+        },
+        rules: &[T5],
+        ..PLAIN
+    },
+    Architecture {
+        name: "t5encoder",
+        classes: &["T5EncoderModel", "MT5EncoderModel", "UMT5EncoderModel"],
+        keys: t5,
+        rules: &[T5],
+        ..PLAIN
+    },
+];
+
+const MODERN: &[Rule] = &[
+    copy("embeddings.tok_embeddings", "token_embd"),
+    copy("embeddings.norm", "token_embd_norm"),
+    copy("L.attn_norm", "attn_norm"),
+    copy("L.attn.Wo", "attn_output"),
+    copy("L.mlp_norm", "ffn_norm"),
+    copy("L.mlp.Wi", "ffn_up"),
+    copy("L.mlp.Wo", "ffn_down"),
+    copy("final_norm", "output_norm"),
+    split("head.dense", |model, recipe| Ok(head(model.config, "cls", recipe))),
+    split("head.norm", |model, recipe| Ok(head(model.config, "cls.norm", recipe))),
+    copy("classifier", "cls.output"),
+    skip("decoder"),
+];
+
+/// The head of a classifier; that of a model which fills gaps is left out.
+fn head(config: &Config, name: &'static str, recipe: Recipe) -> Named {
+    let classifies = config.classes().iter().any(|class| class.ends_with("ForSequenceClassification"));
+    if classifies { vec![(name, recipe)] } else { Vec::new() }
+}
+
+fn modern(keys: &mut Keys<'_>) -> Result<()> {
+    keys.decoder()?;
+    keys.float("attention.layer_norm_epsilon", &["norm_eps"])?;
+    keys.set("attention.causal", false);
+    let config = keys.model.config;
+    keys.number("attention.sliding_window", &["local_attention"])?;
+    let local = config.rope_of("sliding_attention", "rope_theta");
+    let local = local.or(config.optional_f32(&["local_rope_theta"])?);
+    keys.set("rope.freq_base_swa", local.unwrap_or(10_000.0));
+    keys.window_pattern();
+    if config.text_list(&["layer_types"]).is_none() {
+        keys.optional_number("attention.sliding_window_pattern", &["global_attn_every_n_layers"])?;
+    }
+    let function = config.text(&["hidden_activation"]).unwrap_or("gelu").to_owned();
+    keys.set("hidden_activation", function);
+    // How the rows are pooled that a classifier reads.
+    if config.text(&["classifier_pooling"]) == Some("mean") {
+        keys.set("classifier.pooling_type", 1u32);
+    }
+    Ok(())
+}
+
+/// Names of encoders with a norm after each branch and rotation.
+const ROTATED: &[Rule] = &[
+    copy("embeddings.word_embeddings", "token_embd"),
+    copy("embeddings.token_type_embeddings", "token_types"),
+    copy("emb_ln", "token_embd_norm"),
+    copy("L.norm1", "attn_output_norm"),
+    copy("L.norm2", "layer_output_norm"),
+    skip("pooler.dense"),
+    skip("cls.predictions.bias"),
+    skip("cls.predictions.decoder"),
+    skip("cls.predictions.transform.dense"),
+    skip("cls.predictions.transform.layer_norm"),
+];
+
+fn rotated(keys: &mut Keys<'_>, base: f32) -> Result<()> {
+    keys.decoder()?;
+    keys.set("attention.causal", false);
+    if !keys.has("rope.freq_base") {
+        keys.set("rope.freq_base", base);
+    }
+    Ok(())
+}
+
+/// Names of layers are those of the encoder or of the decoder.
+const T5: &[Rule] = &[
+    copy("shared", "token_embd"),
+    skip("encoder.embed_tokens"),
+    skip("decoder.embed_tokens"),
+    copy("encoder.final_layer_norm", "enc.output_norm"),
+    copy("decoder.final_layer_norm", "dec.output_norm"),
+    copy("L.layer.0.SelfAttention.q", "attn_q"),
+    copy("L.layer.0.SelfAttention.k", "attn_k"),
+    copy("L.layer.0.SelfAttention.v", "attn_v"),
+    copy("L.layer.0.SelfAttention.o", "attn_o"),
+    copy("L.layer.0.SelfAttention.relative_attention_bias", "attn_rel_b"),
+    copy("L.layer.0.layer_norm", "attn_norm"),
+    copy("L.layer.1.EncDecAttention.q", "cross_attn_q"),
+    copy("L.layer.1.EncDecAttention.k", "cross_attn_k"),
+    copy("L.layer.1.EncDecAttention.v", "cross_attn_v"),
+    copy("L.layer.1.EncDecAttention.o", "cross_attn_o"),
+    split("L.layer.1.layer_norm", |_, recipe| {
+        // In the decoder cross attention comes second, in the encoder the network.
+        let decoder = recipe.name().contains("decoder.");
+        Ok(vec![(if decoder { "cross_attn_norm" } else { "ffn_norm" }, recipe)])
+    }),
+    copy("L.layer.2.layer_norm", "ffn_norm"),
+    copy("L.layer.1.DenseReluDense.wi", "ffn_up"),
+    copy("L.layer.1.DenseReluDense.wi_0", "ffn_gate"),
+    copy("L.layer.1.DenseReluDense.wi_1", "ffn_up"),
+    copy("L.layer.1.DenseReluDense.wo", "ffn_down"),
+    copy("L.layer.2.DenseReluDense.wi", "ffn_up"),
+    copy("L.layer.2.DenseReluDense.wi_0", "ffn_gate"),
+    copy("L.layer.2.DenseReluDense.wi_1", "ffn_up"),
+    copy("L.layer.2.DenseReluDense.wo", "ffn_down"),
+];
+
+fn t5(keys: &mut Keys<'_>) -> Result<()> {
+    keys.sizes()?;
+    keys.metadata.remove(&format!("{}.attention.layer_norm_epsilon", keys.model.architecture.name));
+    keys.float("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon"])?;
+    keys.number("feed_forward_length", &["d_ff"])?;
+    keys.number("attention.head_count", crate::model::HEADS)?;
+    keys.number("attention.key_length", &["d_kv"])?;
+    keys.number("attention.value_length", &["d_kv"])?;
+    keys.number("attention.relative_buckets_count", &["relative_attention_num_buckets"])?;
+    Ok(())
+}
