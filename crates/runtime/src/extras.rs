@@ -134,7 +134,7 @@ pub struct Extras {
     /// Vectors that are added to what layers hand on.
     pub directions: BTreeMap<u32, Vec<f32>>,
     /// Tensors that the model's file lacks and another file lends, by name.
-    pub(crate) lent: HashMap<String, (Arc<File>, TensorInfo)>,
+    pub lent: HashMap<String, (Arc<File>, TensorInfo)>,
 }
 
 impl Extras {

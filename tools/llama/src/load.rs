@@ -105,6 +105,7 @@ pub fn options(config: &Config, sequences: u32, outputs: u32) -> Result<ModelOpt
         only_long_texts: false,
         purpose: Purpose::Generate,
         causal: config.embedding.causal,
+        layer_inputs: Vec::new(),
     })
 }
 

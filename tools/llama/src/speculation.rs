@@ -36,7 +36,10 @@ impl Guessing {
             return Ok(Self { names, draft: None, layers: Vec::new() });
         }
         if let Some(path) = speculation.draft_model.as_ref().filter(|path| !path.exists()) {
-            return Err(Failure::Failed(format!("draft model (-md): {}: there is no such file", path.display())));
+            return Err(Failure::Failed(format!(
+                "draft model (-md): {}: there is no such file",
+                path.display()
+            )));
         }
         let own = draft_config(config);
         let opened = load::open(invocation, &own, console, false)?;

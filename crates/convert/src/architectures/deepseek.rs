@@ -4,7 +4,7 @@ use super::qwen::POST_ATTENTION;
 use super::{Architecture, PLAIN};
 use crate::keys::Keys;
 use crate::model::Model;
-use crate::rules::{INTERLEAVED, Rule, copy, split, split_gate_up_suffixed};
+use crate::rules::{INTERLEAVED, Rule, copy, split};
 use crate::{ConvertError, Recipe};
 
 type Result<T> = std::result::Result<T, ConvertError>;
@@ -41,30 +41,6 @@ pub(super) const ROWS: &[Architecture] = &[
         classes: &["GlmMoeDsaForCausalLM"],
         keys: sparse,
         rules: &[LATENT, INDEXER],
-        ..PLAIN
-    },
-    Architecture {
-        name: "mistral4",
-        classes: &["Mistral4ForCausalLM"],
-        keys: |keys| {
-            latent(keys)?;
-            keys.gating(1);
-            let config = keys.model.config;
-            // Queries of far positions are scaled by the logarithm of their distance.
-            const LENGTH: &str = "rope_parameters.original_max_position_embeddings";
-            if let Some(beta) = config.optional_f32(&["rope_parameters.llama_4_scaling_beta"])? {
-                keys.set("attention.temperature_scale", beta);
-                keys.number("attention.temperature_length", &[LENGTH])?;
-            }
-            Ok(())
-        },
-        rules: &[
-            LATENT,
-            &[
-                split("L.mlp.experts.gate_up_proj", |_, recipe| split_gate_up_suffixed(recipe)),
-                copy("L.mlp.experts.down_proj", "ffn_down_exps.weight"),
-            ],
-        ],
         ..PLAIN
     },
     Architecture {
