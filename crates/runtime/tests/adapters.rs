@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use puna_backend::Backend;
 use puna_backend::reference::Reference;
-use puna_backend_cpu::{Cpu, Options};
+use puna_backend_cpu::{Cpu, CpuOptions};
 use puna_conformance::zoo;
 use puna_gguf::File;
 use puna_runtime::{Adapter, Batch, Extras, Model, ModelOptions, OutputRows, Placement, RuntimeError, Work};
@@ -44,7 +44,7 @@ fn strengths_change_between_steps() {
     let open = |scales: [f32; 2]| -> Vec<Adapter> {
         paths.iter().zip(scales).map(|(path, scale)| Adapter::open(path, scale).unwrap()).collect()
     };
-    let cpu = Cpu::new(Options { threads: 1, ..Options::default() }).unwrap();
+    let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
     let backends: [Arc<dyn Backend>; 2] = [Arc::new(Reference), Arc::new(cpu)];
     for backend in backends {
         let mut model = load(&backend, &file, open([1.0, 0.0]), true);
