@@ -108,7 +108,7 @@ pub const EDGES: &[Edges] = &[
             "puna-tokenizer",
         ],
     ),
-    row("xtask", &["puna-flags", "puna-graph", "puna-models", "puna-quant", "puna-sampling"]),
+    row("xtask", &["puna-chat", "puna-flags", "puna-graph", "puna-models", "puna-quant", "puna-sampling"]),
 ];
 
 /// Pairs that must not be connected, not even through other crates, with the reason.
