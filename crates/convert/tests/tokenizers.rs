@@ -63,3 +63,112 @@ fn an_unknown_pre_tokenizer_is_named() {
     assert!(open(Some("gpt-2")).is_ok());
     assert!(open(Some("no such name")).is_err());
 }
+
+/// Numbers by chance, always the same ones.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % below.max(1)
+    }
+}
+
+/// Changes one value somewhere in a JSON document.
+fn damage(value: &mut Value, random: &mut Random) {
+    let inside = random.below(12) > 0;
+    let count = match &*value {
+        Value::Array(items) if inside => items.len(),
+        Value::Object(members) if inside => members.len(),
+        _ => 0,
+    };
+    if count > 0 {
+        let place = random.below(count);
+        match value {
+            Value::Array(items) if random.below(20) == 0 => drop(items.remove(place)),
+            Value::Array(items) => damage(&mut items[place], random),
+            Value::Object(members) => {
+                let key = members.keys().nth(place).expect("it is there").clone();
+                match random.below(20) {
+                    0 => drop(members.remove(&key)),
+                    _ => damage(members.get_mut(&key).expect("it is there"), random),
+                }
+            }
+            _ => {}
+        }
+        return;
+    }
+    let deep = (0..100).fold(Value::Null, |inner, _| Value::Array(vec![inner]));
+    let choices = [
+        Value::Null,
+        Value::from(true),
+        Value::from(-1),
+        Value::from(0),
+        Value::from(u64::MAX),
+        Value::from(1e300),
+        Value::from(""),
+        Value::from("\u{0}(\\"),
+        Value::from("(".repeat(5_000)),
+        Value::from("(a{9999}){9999}"),
+        Value::from("a".repeat(3_000)),
+        Value::from(Vec::<Value>::new()),
+        serde_json::json!({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "(?i:"}}]}),
+        serde_json::json!({"type": "BPE"}),
+        deep,
+    ];
+    *value = choices[random.below(choices.len())].clone();
+}
+
+/// Files that somebody damaged are refused or used, and both soon.
+#[test]
+fn damaged_tokenizers_do_no_harm() {
+    let mut random = Random(7);
+    let (mut used, mut refused) = (0, 0);
+    for name in ["gpt-2", "llama3", "qwen2", "starcoder", "bert", "unigram"] {
+        let target = tempfile::tempdir().expect("a folder");
+        for entry in std::fs::read_dir(folder(name)).expect("the folder is there") {
+            let path = entry.expect("an entry").path();
+            let copy = target.path().join(path.file_name().expect("a name"));
+            std::fs::copy(&path, copy).expect("it is copied");
+        }
+        let path = target.path().join("tokenizer.json");
+        let text = std::fs::read_to_string(&path).expect("it is there");
+        let sound: Value = serde_json::from_str(&text).expect("it is JSON");
+        for round in 0..150 {
+            let mut bytes = text.clone().into_bytes();
+            if round % 5 == 0 {
+                for _ in 0..1 + random.below(4) {
+                    let place = random.below(bytes.len());
+                    bytes[place] = random.below(256) as u8;
+                }
+                bytes.truncate(if round % 10 == 0 { random.below(bytes.len()) } else { bytes.len() });
+            } else {
+                let mut changed = sound.clone();
+                (0..1 + random.below(3)).for_each(|_| damage(&mut changed, &mut random));
+                bytes = changed.to_string().into_bytes();
+            }
+            std::fs::write(&path, &bytes).expect("it is written");
+            let start = std::time::Instant::now();
+            let options = Options { vocabulary_only: true, ..Options::default() };
+            let opened = Conversion::open(target.path(), &options);
+            let tokenizer = opened.ok().and_then(|opened| Tokenizer::from_metadata(&opened.metadata).ok()?);
+            match tokenizer {
+                Some(tokenizer) => {
+                    used += 1;
+                    let ids = tokenizer.encode("Hello, w\u{f6}rld! 123  \u{6f22}\n</s>", true, true);
+                    tokenizer.decode(&ids, true);
+                }
+                None => refused += 1,
+            }
+            let elapsed = start.elapsed();
+            assert!(
+                elapsed.as_secs() < 5,
+                "{name} {round}: {elapsed:?}\n{:.300}",
+                String::from_utf8_lossy(&bytes)
+            );
+        }
+    }
+    assert!(used > 100 && refused > 100, "{used} used, {refused} refused");
+}

@@ -62,7 +62,9 @@ fn declared(fields: &Fields) -> ApiResult<Vec<Tool>> {
 /// The grammar for answers to this prompt, if calls are to be held to one. Where the model decides, it begins with a
 /// call.
 pub fn grammar(app: &App, fields: &Fields, choice: &Choice, prompt: &str) -> ApiResult<Option<Grammar>> {
-    let parallel = fields.boolean(&["parallel_tool_calls"])?.unwrap_or(true);
+    // Whoever names a function wants it called, once; small models would go on and on.
+    let once = matches!(choice, Choice::Function(_));
+    let parallel = fields.boolean(&["parallel_tool_calls"])?.unwrap_or(!once);
     let required = matches!(choice, Choice::Required | Choice::Function(_));
     let mut tools = declared(fields)?;
     if let Choice::Function(name) = choice {

@@ -144,11 +144,11 @@ fn real_model() -> Option<PathBuf> {
     folders.map(|folder| folder.join("models/SmolLM2-135M-Instruct.Q4_1.gguf")).find(|path| path.exists())
 }
 
-#[test]
-fn a_real_model_answers_eight_clients() {
+/// A server of that model, if it is there.
+fn real_client() -> Option<Client> {
     let Some(path) = real_model() else {
         println!("skipped: there is no models/SmolLM2-135M-Instruct.Q4_1.gguf beside the project");
-        return;
+        return None;
     };
     let file = Arc::new(File::open(&path, &OpenOptions::default()).unwrap());
     let tokenizer = Tokenizer::from_metadata(&file.metadata).unwrap().unwrap();
@@ -171,7 +171,82 @@ fn a_real_model_answers_eight_clients() {
         adapters: Vec::new(),
         switchable: false,
     };
-    let client = Client::new(Server::start(served, common::options()).unwrap());
+    Some(Client::new(Server::start(served, common::options()).unwrap()))
+}
+
+/// The model's template knows no tools, and by itself it hardly ever calls one.
+#[test]
+fn a_real_model_calls_what_it_must() {
+    let Some(client) = real_client() else { return };
+    let function = |name: &str, properties: Value, required: Value| {
+        let parameters = json!({"type": "object", "properties": properties, "required": required});
+        json!({"type": "function", "function": {"name": name, "description": name, "parameters": parameters}})
+    };
+    let tools = json!([
+        function(
+            "get_weather",
+            json!({"city": {"type": "string", "maxLength": 30}, "unit": {"enum": ["celsius", "fahrenheit"]}}),
+            json!(["city", "unit"])
+        ),
+        function(
+            "add",
+            json!({"a": {"type": "integer"}, "b": {"type": "integer", "minimum": 0, "maximum": 9}}),
+            json!(["a", "b"])
+        ),
+    ]);
+    let ask = |choice: Value, more: Value| {
+        let mut body = json!({
+            "messages": [{"role": "user", "content": "What is the weather in Paris?"}], "tools": tools, "tool_choice": choice,
+            "parallel_tool_calls": false, "max_tokens": 200,
+        });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        client.post("/v1/chat/completions", body)
+    };
+    let check = |call: &Value| {
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+        match call["name"].as_str().unwrap() {
+            "get_weather" => {
+                assert!(arguments["city"].as_str().unwrap().chars().count() <= 30, "{arguments}");
+                assert!(
+                    ["celsius", "fahrenheit"].contains(&arguments["unit"].as_str().unwrap()),
+                    "{arguments}"
+                );
+            }
+            "add" => {
+                assert!(
+                    arguments["a"].is_i64() && (0..=9).contains(&arguments["b"].as_i64().unwrap()),
+                    "{arguments}"
+                );
+            }
+            other => panic!("{other}"),
+        }
+        call["name"].as_str().unwrap().to_owned()
+    };
+    for (temperature, seed) in [(0.0, 0), (1.0, 1), (1.0, 2), (1.5, 3)] {
+        let found = ask(json!("required"), json!({"temperature": temperature, "seed": seed})).ok();
+        let choice = &found["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{found}");
+        assert_eq!(choice["message"]["content"], Value::Null, "{found}");
+        let calls = choice["message"]["tool_calls"].as_array().unwrap();
+        assert_eq!(calls.len(), 1, "{found}");
+        check(&calls[0]["function"]);
+    }
+    // Who names a function gets one call of it; streamed it is the same.
+    let named = json!({"type": "function", "function": {"name": "add"}});
+    let found = ask(named.clone(), json!({"temperature": 0, "parallel_tool_calls": null})).ok();
+    let calls = found["choices"][0]["message"]["tool_calls"].as_array().unwrap();
+    assert_eq!((calls.len(), check(&calls[0]["function"]).as_str()), (1, "add"), "{found}");
+    let events = ask(named, json!({"temperature": 0, "stream": true})).events();
+    let deltas = events
+        .iter()
+        .filter_map(|event| event["choices"][0]["delta"]["tool_calls"][0]["function"].as_object());
+    let streamed: String = deltas.filter_map(|function| function.get("arguments")?.as_str()).collect();
+    assert_eq!(streamed, calls[0]["function"]["arguments"].as_str().unwrap());
+}
+
+#[test]
+fn a_real_model_answers_eight_clients() {
+    let Some(client) = real_client() else { return };
     let questions = ["What is the capital of France?", "Count to five.", "Name a colour."];
     let body = |index: usize| {
         let messages = json!([{"role": "user", "content": questions[index % questions.len()]}]);

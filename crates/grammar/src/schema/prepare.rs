@@ -123,62 +123,13 @@ impl<'a> Preparer<'a> {
         let wrong = |expected: &str| Err(refused(place, format!("expected {expected}")));
         Ok(Some(match kind {
             Kind::Definitions => return Ok(None),
-            Kind::Refused => {
-                // Values with which they restrict nothing.
-                let harmless = match (name, value) {
-                    ("uniqueItems", Value::Bool(on)) => !on,
-                    ("unevaluatedItems" | "unevaluatedProperties" | "propertyNames", Value::Bool(on)) => *on,
-                    (name, Value::Object(members)) => members.is_empty() && name.starts_with("depend"),
-                    _ => false,
-                };
-                return match harmless {
-                    true => Ok(None),
-                    false => Err(refused(place, format!("\"{name}\" is not supported"))),
-                };
-            }
+            Kind::Refused if is_harmless(name, value) => return Ok(None),
+            Kind::Refused => return Err(refused(place, format!("\"{name}\" is not supported"))),
             Kind::Schema => self.schema(value, place, false, depth + 1)?,
-            Kind::Schemas => {
-                let Some(members) = value.as_object() else { return wrong("an object") };
-                let mut rewritten = Map::new();
-                for (key, value) in members {
-                    let place = within(place, key);
-                    let key = match name {
-                        "patternProperties" => {
-                            pattern::rewrite(key).map_err(|problem| refused(&place, problem))?
-                        }
-                        _ => key.clone(),
-                    };
-                    rewritten.insert(key, self.schema(value, &place, false, depth + 1)?);
-                }
-                Value::Object(rewritten)
-            }
+            Kind::Schemas => self.schemas(name, value, place, depth)?,
             Kind::Items if !value.is_array() => self.schema(value, place, false, depth + 1)?,
-            Kind::All | Kind::Alternatives | Kind::Items => {
-                let Some(items) = value.as_array().filter(|items| !items.is_empty() || kind == Kind::Items)
-                else {
-                    return wrong("a list that is not empty");
-                };
-                let mut rewritten = Vec::with_capacity(items.len());
-                for (index, item) in items.iter().enumerate() {
-                    rewritten.push(self.schema(item, &format!("{place}/{index}"), joined, depth + 1)?);
-                }
-                Value::Array(rewritten)
-            }
-            Kind::Count => {
-                let count = value
-                    .as_u64()
-                    .or_else(|| value.as_f64().filter(|n| n.fract() == 0.0 && *n >= 0.0).map(|n| n as u64));
-                match count {
-                    None => return wrong("a whole number from 0 on"),
-                    Some(count) if count > MOST_COUNT => {
-                        return Err(refused(
-                            place,
-                            format!("{count} is too large, at most {MOST_COUNT} is possible"),
-                        ));
-                    }
-                    Some(count) => json!(count),
-                }
-            }
+            Kind::All | Kind::Alternatives | Kind::Items => self.list(kind, value, place, joined, depth)?,
+            Kind::Count => json!(count(value, place)?),
             Kind::Bound if value.is_number() || value.is_boolean() => value.clone(),
             Kind::Bound => return wrong("a number"),
             Kind::Divisor if value.as_f64().is_some_and(|divisor| divisor > 0.0) => value.clone(),
@@ -219,6 +170,47 @@ impl<'a> Preparer<'a> {
         }))
     }
 
+    /// An object of schemas.
+    fn schemas(
+        &mut self,
+        name: &str,
+        value: &'a Value,
+        place: &str,
+        depth: usize,
+    ) -> Result<Value, GrammarError> {
+        let Some(members) = value.as_object() else { return Err(refused(place, "expected an object")) };
+        let mut rewritten = Map::new();
+        for (key, value) in members {
+            let place = within(place, key);
+            let key = match name {
+                "patternProperties" => pattern::rewrite(key).map_err(|problem| refused(&place, problem))?,
+                _ => key.clone(),
+            };
+            rewritten.insert(key, self.schema(value, &place, false, depth + 1)?);
+        }
+        Ok(Value::Object(rewritten))
+    }
+
+    /// A list of schemas, which only `items` may leave empty.
+    fn list(
+        &mut self,
+        kind: Kind,
+        value: &'a Value,
+        place: &str,
+        joined: bool,
+        depth: usize,
+    ) -> Result<Value, GrammarError> {
+        let items = value.as_array().filter(|items| !items.is_empty() || kind == Kind::Items);
+        let Some(items) = items else {
+            return Err(refused(place, "expected a list that is not empty"));
+        };
+        let mut rewritten = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            rewritten.push(self.schema(item, &format!("{place}/{index}"), joined, depth + 1)?);
+        }
+        Ok(Value::Array(rewritten))
+    }
+
     /// The name of the definition that a reference means.
     fn reference(&mut self, reference: &str, place: &str, joined: bool) -> Result<String, GrammarError> {
         let (value, pointer) =
@@ -230,6 +222,28 @@ impl<'a> Preparer<'a> {
             name
         });
         Ok(name.clone())
+    }
+}
+
+/// Whether a keyword that is not supported restricts nothing with this value.
+fn is_harmless(name: &str, value: &Value) -> bool {
+    match (name, value) {
+        ("uniqueItems", Value::Bool(on)) => !on,
+        ("unevaluatedItems" | "unevaluatedProperties" | "propertyNames", Value::Bool(on)) => *on,
+        (name, Value::Object(members)) => members.is_empty() && name.starts_with("depend"),
+        _ => false,
+    }
+}
+
+/// The value of a keyword that counts.
+fn count(value: &Value, place: &str) -> Result<u64, GrammarError> {
+    let whole = |number: &f64| number.fract() == 0.0 && *number >= 0.0;
+    match value.as_u64().or_else(|| value.as_f64().filter(whole).map(|number| number as u64)) {
+        None => Err(refused(place, "expected a whole number from 0 on")),
+        Some(count) if count > MOST_COUNT => {
+            Err(refused(place, format!("{count} is too large, at most {MOST_COUNT} is possible")))
+        }
+        Some(count) => Ok(count),
     }
 }
 
