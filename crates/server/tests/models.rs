@@ -1,5 +1,7 @@
 //! Real graphs: a zoo model on the evaluator, and a real model on the CPU when there is one.
 
+#![allow(clippy::print_stdout, reason = "says why it was skipped")]
+
 mod common;
 
 use std::path::{Path, PathBuf};
