@@ -1,8 +1,6 @@
 //! With `deterministic`, a sequence's logits are the same to the bit whatever else shares its steps: other sequences,
 //! more threads, or its own prompt in larger or smaller pieces.
 
-mod support;
-
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,12 +8,11 @@ use puna_backend::partition::partition;
 use puna_backend::{Backend, Boundary, Bounds, CacheOptions, DeviceId, Partition, ProgramId, WeightSource};
 use puna_backend_cpu::isa::Features;
 use puna_backend_cpu::{Cpu, CpuOptions};
-use puna_conformance::zoo;
+use puna_conformance::{quantised, zoo};
 use puna_gguf::File;
 use puna_graph::{Graph, GroupStep, Output, Span, Step, WeightId};
 use puna_models::{BuildOptions, build};
 use puna_quant::DType;
-use support::quantised;
 
 /// Cells that each sequence has for itself.
 const CELLS: u32 = 64;

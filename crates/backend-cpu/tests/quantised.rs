@@ -1,16 +1,13 @@
 //! Zoo models with weights in many formats at once, against the evaluator on the same file: the paths that models of
 //! plain f32 never take (integer kernels, matrix tiles, matrices of different formats that share an activation).
 
-mod support;
-
 use puna_backend::reference::Reference;
 use puna_backend_cpu::isa::Features;
 use puna_backend_cpu::{Cpu, CpuOptions};
 use puna_conformance::run::SingleSequence;
-use puna_conformance::{normalised_squared_error, zoo};
+use puna_conformance::{normalised_squared_error, quantised, zoo};
 use puna_models::{BuildOptions, build};
 use puna_quant::DType;
-use support::quantised;
 
 #[test]
 fn mixed_formats_agree_with_the_evaluator() {

@@ -11,7 +11,7 @@ mod recurrent;
 mod rowwise;
 mod wide;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use puna_backend::arena::{Arena, SlotId};
 use puna_backend::{BackendError, Segment};
@@ -141,6 +141,8 @@ struct Lowering<'a, 'b> {
     slots: HashMap<ValueId, SlotId>,
     /// Activations in half precision made so far, by what they are made of.
     prepared: HashMap<products::Source, (SlotId, SlotId)>,
+    /// Gated units that the launch of their two products writes; gate and value by themselves lie nowhere.
+    gated_units: HashSet<ValueId>,
 }
 
 /// Lowers a segment for steps of the bucket.
@@ -163,6 +165,7 @@ pub fn lower(
         arena: Arena::default(),
         slots: HashMap::new(),
         prepared: HashMap::new(),
+        gated_units: HashSet::new(),
     };
     for value in &segment.inputs {
         lowering.value_slot(*value);

@@ -179,7 +179,7 @@ impl Lowering<'_, '_> {
 
     fn source(&self, x: ValueId) -> Source {
         let node = &self.graph.nodes[x.index()];
-        if !self.analysis.absorbed.contains(&x.index()) {
+        if !self.analysis.absorbed.contains(&x.index()) || self.gated_units.contains(&x) {
             return Source::Plain(x);
         }
         match (&node.op, &node.inputs[..]) {
@@ -265,6 +265,7 @@ impl Lowering<'_, '_> {
         if let Some((gate, up, unit, function)) = self.gated(index, node, value, x) {
             let out = self.value_slot(ValueId(unit as u32));
             self.analysis.absorbed.extend([gate, up, unit]);
+            self.gated_units.insert(ValueId(unit as u32));
             let gate = self.matrix(&self.graph.nodes[gate])?;
             let up = self.matrix(&self.graph.nodes[up])?;
             let parts = [Part { matrix: gate, bias: NULL, out }, Part { matrix: up, bias: NULL, out }];

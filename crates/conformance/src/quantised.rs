@@ -1,10 +1,11 @@
-//! What tests on whole models share.
+//! Models of the zoo with quantised weights.
 
 use std::sync::Arc;
 
-use puna_conformance::zoo;
 use puna_gguf::{File, TensorSpec};
 use puna_quant::DType;
+
+use crate::zoo;
 
 /// The model with its matrices in these formats, in turn.
 pub fn quantised(model: &zoo::ZooModel, formats: &[DType]) -> Arc<File> {
