@@ -32,6 +32,8 @@ pub struct Builder<'m> {
     layer: Option<u32>,
     layer_prefix: &'static str,
     layers: u32,
+    /// Layers of the stack at work; an encoder and its decoder may have different numbers.
+    stack: u32,
     norm: Option<Norm>,
 }
 
@@ -77,9 +79,11 @@ impl<'m> Builder<'m> {
             layer: None,
             layer_prefix: "blk",
             layers: 0,
+            stack: 0,
             norm: None,
         };
         builder.layers = builder.count("block_count", MOST_LAYERS)?;
+        builder.stack = builder.layers;
         let causal = match options.causal {
             Some(causal) => causal,
             None => builder.bool_or("attention.causal", true)?,
@@ -178,7 +182,7 @@ impl<'m> Builder<'m> {
 
     /// The current layer's element of a key that is a number for all layers or an array of one per layer.
     pub fn layer_u32(&self, key: &str) -> Result<Option<u32>> {
-        let values = self.metadata.u32_per_layer(&self.key(key), self.layers as usize)?;
+        let values = self.metadata.u32_per_layer(&self.key(key), self.stack as usize)?;
         Ok(values.and_then(|values| values.get(self.layer.unwrap_or(0) as usize).copied()))
     }
 
@@ -198,13 +202,13 @@ impl<'m> Builder<'m> {
     /// the key is absent.
     pub fn layer_f32(&self, key: &str) -> Result<f32> {
         let key = self.key(key);
-        let values = self.metadata.f32_per_layer(&key, self.layers as usize)?;
+        let values = self.metadata.f32_per_layer(&key, self.stack as usize)?;
         Ok(values.and_then(|values| values.get(self.layer() as usize).copied()).unwrap_or(0.0))
     }
 
     /// The current layer's element of a key without the architecture's prefix that is an array of one per layer.
     pub fn global_layer_f32(&self, key: &str) -> Result<f32> {
-        let values = self.metadata.f32_per_layer(key, self.layers as usize)?;
+        let values = self.metadata.f32_per_layer(key, self.stack as usize)?;
         let value = values.and_then(|values| values.get(self.layer() as usize).copied());
         value.map_or_else(|| Ok(self.metadata.f32(key)?), Ok)
     }
@@ -214,7 +218,7 @@ impl<'m> Builder<'m> {
         let key = self.key(key);
         match self.metadata.get(&key) {
             Some(puna_gguf::Value::Array(_)) => {
-                Ok(self.metadata.bool_per_layer(&key, self.layers as usize)?)
+                Ok(self.metadata.bool_per_layer(&key, self.stack as usize)?)
             }
             _ => Ok(None),
         }
@@ -708,13 +712,13 @@ impl<'m> Builder<'m> {
         mut x: ValueId,
         mut layer: impl FnMut(&mut Self, ValueId) -> Result<ValueId>,
     ) -> Result<ValueId> {
-        self.layer_prefix = prefix;
+        (self.layer_prefix, self.stack) = (prefix, layers);
         for index in 0..layers {
             self.layer = Some(index);
             x = layer(self, x)?;
         }
         self.layer = None;
-        self.layer_prefix = "blk";
+        (self.layer_prefix, self.stack) = ("blk", self.layers);
         Ok(x)
     }
 

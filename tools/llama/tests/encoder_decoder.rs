@@ -4,7 +4,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{failure, llama, output, run};
+use common::{failure_after_loading, llama, output, run};
 use puna_conformance::zoo;
 use puna_gguf::{Array, TensorSpec, Value};
 
@@ -108,9 +108,10 @@ fn what_cannot_be_is_told_in_one_line() {
     let path = model(folder.path());
     let path = path.to_str().unwrap();
     let saved = folder.path().join("saved.bin");
-    let text = failure(1, &["completion", "-m", path, "-p", "a1", "--prompt-cache", saved.to_str().unwrap()]);
+    let saving = ["completion", "-m", path, "-p", "a1", "--prompt-cache", saved.to_str().unwrap()];
+    let text = failure_after_loading(&saving);
     assert!(text.contains("--prompt-cache") && text.contains("encoder"), "{text}");
     let long = vec!["a1"; 60].join(" ");
-    let text = failure(1, &["completion", "-m", path, "-p", &long, "-c", "32", "-no-cnv"]);
+    let text = failure_after_loading(&["completion", "-m", path, "-p", &long, "-c", "32", "-no-cnv"]);
     assert!(text.contains("61 tokens") && text.contains("-c"), "{text}");
 }

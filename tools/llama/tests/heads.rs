@@ -4,7 +4,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{failure, llama, random_model, run};
+use common::{failure, failure_after_loading, llama, random_model, run};
 use puna_gguf::{Array, File, Metadata, OpenOptions, TensorSpec, Value};
 use puna_quant::DType;
 
@@ -125,14 +125,17 @@ fn heads_that_do_not_fit_are_refused_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let model = random_model(folder.path());
     let model = model.to_str().unwrap();
-    let refused =
-        |head: &Path| failure(1, &["completion", "-m", model, "-p", "hi", "-md", head.to_str().unwrap()]);
+    let arguments = |head: &Path| {
+        ["completion", "-m", model, "-p", "hi", "-md", head.to_str().unwrap()].map(str::to_owned)
+    };
+    let refused = |head: &Path| failure(1, &arguments(head).each_ref().map(String::as_str));
+    let refused_late = |head: &Path| failure_after_loading(&arguments(head).each_ref().map(String::as_str));
     // The model has two layers; of the last, what leaves it is there for output rows only.
     for layer in [2, 9] {
         let text = refused(&head(folder.path(), "eagle3", &[0, 1, layer]));
         assert!(text.contains(&format!("what layer {layer} reads")), "{text}");
     }
-    let text = refused(&head(folder.path(), "eagle3", &[0, 1]));
+    let text = refused_late(&head(folder.path(), "eagle3", &[0, 1]));
     assert!(text.contains("eagle3.target_layers"), "{text}");
     // Told before the model is loaded, which would fail, too.
     let text = failure(1, &["completion", "-m", "/no/model", "-p", "hi", "-md", "/no/draft"]);
@@ -154,6 +157,6 @@ fn heads_that_do_not_fit_are_refused_in_one_line() {
         .collect();
     let short = folder.path().join("short.gguf");
     puna_gguf::write(&short, &file.metadata, &rest).unwrap();
-    let text = refused(&short);
+    let text = refused_late(&short);
     assert!(text.contains("d2t has 99 numbers of i64, expected 100"), "{text}");
 }

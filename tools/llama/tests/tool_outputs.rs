@@ -386,8 +386,9 @@ fn ctrl_c_in_the_middle() {
         vec!["convert", "large", "--outfile", "out.gguf"],
         vec!["convert", "large", "--outtype", "q8_0", "--outfile", "out.gguf", "--split-max-tensors", "1"],
         vec!["convert-legacy", "large.bin", "out.gguf"],
-        [&["imatrix"], &measure[..], &["-o", "out"]].concat(),
-        [&["imatrix"], &measure[..], &["-o", "out", "--no-ppl"]].concat(),
+        // By itself it would write what it has from time to time.
+        [&["imatrix"], &measure[..], &["-o", "out", "-ofreq", "0"]].concat(),
+        [&["imatrix"], &measure[..], &["-o", "out", "-ofreq", "0", "--no-ppl"]].concat(),
         [&["perplexity"], &measure[..]].concat(),
         [&["perplexity"], &measure[..], &["--save-all-logits", "out"]].concat(),
         vectors.to_vec(),

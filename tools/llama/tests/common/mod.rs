@@ -50,6 +50,17 @@ pub fn failure(code: i32, arguments: &[&str]) -> String {
     run.err.lines().next().unwrap_or("").to_owned()
 }
 
+/// Runs and expects exit code 1, nothing on the standard output, and one line after that about the loaded model; returns it.
+pub fn failure_after_loading(arguments: &[&str]) -> String {
+    let run = run(&mut llama(arguments));
+    assert_eq!((run.code, run.out.as_str()), (1, ""), "{arguments:?}: {}", run.err);
+    let lines: Vec<&str> = run.err.lines().collect();
+    match lines[..] {
+        [loaded, error] if loaded.contains(" model (") => error.to_owned(),
+        _ => panic!("{arguments:?}: {}", run.err),
+    }
+}
+
 /// The program with its address space limited to `megabytes`.
 pub fn limited(arguments: &[&str], megabytes: u64) -> Command {
     let program = llama(arguments);
