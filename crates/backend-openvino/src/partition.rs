@@ -19,6 +19,7 @@ use crate::memory::{Kept, inputs};
 use crate::pages::{Pages, Run};
 use crate::pieces::{Limits, Piece, cut};
 use crate::run::Data;
+use crate::translate::order::HeadOrder;
 use crate::translate::{Choices, Feed, Product, RopeTable};
 
 /// One compiled model.
@@ -43,6 +44,8 @@ pub(crate) struct OpenVinoPartition {
     pub(crate) options: CacheOptions,
     pub(crate) kept: Vec<Kept>,
     pub(crate) turns: HashMap<StateId, Turn>,
+    /// States whose keys have another order than the model's.
+    pub(crate) key_orders: HashMap<StateId, HeadOrder>,
     /// Of each group, what lies where in its pages.
     pub(crate) pages: Vec<Pages>,
     /// Of each group, where cells are in variables of the model.
