@@ -188,7 +188,8 @@ fn real_models_predict_what_they_predict_on_the_processor() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text");
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ARCHITECTURE.md");
-    std::fs::write(&text, std::fs::read_to_string(page).unwrap().split_at(2400).0).unwrap();
+    let start: String = std::fs::read_to_string(page).unwrap().chars().take(2400).collect();
+    std::fs::write(&text, start).unwrap();
     for name in ["SmolLM2-135M-Instruct.Q4_1.gguf", "gemma-3-270m-q4_k_m.gguf"] {
         let Some(model) = real_model(name) else {
             println!("skipped: {name} is not here");
