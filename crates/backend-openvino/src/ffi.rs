@@ -248,7 +248,8 @@ impl Core {
             Some(spilled) => spilled.while_dropping(compile)?,
             None => compile()?,
         };
-        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }, model.1.clone()))
+        let compiled = Owned { pointer, free: sys::ov_compiled_model_free };
+        Ok(Compiled(compiled, Needs::Memory(model.1.clone())))
     }
 
     /// A compiled model from the bytes that [`Compiled::export`] wrote, with the properties that it was compiled with.
@@ -278,7 +279,7 @@ impl Core {
             )
         };
         check(status)?;
-        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }, None))
+        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }, Needs::Root(core)))
     }
 }
 
@@ -350,8 +351,15 @@ impl Shim {
     }
 }
 
-/// A model compiled for a device, and memory that its constants lie in.
-pub struct Compiled(Owned<sys::ov_compiled_model_t>, #[expect(dead_code)] Option<Arc<Spilled>>);
+/// A model compiled for a device, and what must live as long as it.
+pub struct Compiled(Owned<sys::ov_compiled_model_t>, #[expect(dead_code)] Needs);
+
+/// Memory that constants lie in; the root object that imported a model.
+#[expect(dead_code)]
+enum Needs {
+    Memory(Option<Arc<Spilled>>),
+    Root(Core),
+}
 
 impl Compiled {
     /// Something to run it with; each has variables of its own.

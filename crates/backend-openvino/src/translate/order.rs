@@ -128,7 +128,12 @@ fn chain(graph: &Graph, nodes: &Range<usize>, uses: &Uses, attention: &Node, inp
     let tensors = product.inputs.iter().enumerate().filter(|(place, _)| *place != 1);
     let tensors: Option<Vec<WeightId>> = tensors
         .map(|(_, operand)| match operand {
-            Operand::Weight(weight) if uses.weights.get(weight) == Some(&1) => Some(*weight),
+            Operand::Weight(weight) if uses.weights.get(weight) == Some(&1) => {
+                // Only what is a row of whole blocks can go to another place.
+                let declared = &graph.weights[weight.index()];
+                let is_matrix = declared.shape.len() == 2;
+                (is_matrix || declared.dtype.format().block == 1).then_some(*weight)
+            }
             _ => None,
         })
         .collect();
