@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn codings_follow_format_use_and_device() {
         use Element::{BF16, F16, I4, I8, U4, U8};
-        use Kind::{Cpu, CpuDynamic, Gpu, Npu};
+        use Kind::{Cpu, CpuDynamic, CpuTiles, Gpu, Npu};
         use Use::{Factor, Output, Table};
         // Rows have 512 elements. Codes, elements of a group, zero points.
         for (dtype, role, kind, expected) in [
