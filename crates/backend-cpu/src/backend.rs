@@ -1,14 +1,15 @@
 //! The back end and its partitions.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use puna_backend::partition::key_rotations;
+use puna_backend::partition::{file_bytes, key_rotations};
 use puna_backend::{
-    Backend, BackendError, Boundary, Bounds, CacheOptions, DeviceId, DeviceInfo, DeviceKind, MemoryUse,
-    Partition, ProgramId, Segment, States, WeightSource,
+    Backend, BackendError, Boundary, Bounds, CacheOptions, CellMove, DeviceId, DeviceInfo, DeviceKind,
+    MemoryUse, Partition, ProgramId, Segment, States, WeightSource,
 };
-use puna_graph::{CacheGroup, Graph, Input, Op, Operand, StateDecl, Step};
+use puna_graph::{CacheGroup, Graph, Input, Op, Operand, StateDecl, StateId, Step, WeightId};
 
+use crate::available::available;
 use crate::frame::Frame;
 use crate::isa::Features;
 use crate::kernels::attention::{Partials, Plan};
@@ -17,7 +18,7 @@ use crate::memory::AlignedBuffer;
 use crate::pool::{Pool, PoolError, Stage};
 use crate::states::Caches;
 use crate::tasks::{Bound, Task, read_slot, write_slot};
-use crate::weights::Weights;
+use crate::weights::{Weights, is_table};
 
 /// How the processor is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,18 +105,45 @@ impl Backend for Cpu {
         }
     }
 
+    fn inspect(&self, _: DeviceId) -> Result<Option<u64>, BackendError> {
+        Ok(available())
+    }
+
+    fn weight_bytes(&self, graph: &Graph, weight: WeightId) -> u64 {
+        match is_table(graph, weight) {
+            // Its rows are read from the file.
+            true => 0,
+            false => file_bytes(graph, weight),
+        }
+    }
+
     fn load(
         &self,
-        _: DeviceId,
+        device: DeviceId,
         segment: Segment,
         weights: Arc<dyn WeightSource>,
         caches: &CacheOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Box<dyn Partition>, BackendError> {
-        let graph = segment.graph.clone();
+        let mut all = self.load_all(device, vec![segment], weights, caches, progress)?;
+        all.pop().ok_or_else(|| device_error("there is no segment"))
+    }
+
+    fn load_all(
+        &self,
+        _: DeviceId,
+        segments: Vec<Segment>,
+        weights: Arc<dyn WeightSource>,
+        caches: &CacheOptions,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Vec<Box<dyn Partition>>, BackendError> {
+        let Some(graph) = segments.first().map(|segment| segment.graph.clone()) else {
+            return Ok(Vec::new());
+        };
+        let nodes = segments.iter().flat_map(|segment| segment.nodes.clone());
         let weights =
-            Weights::load(graph.clone(), segment.nodes.clone(), weights, &self.pool, self.options, progress)?;
-        let rotations = key_rotations(&graph, segment.nodes.clone())
+            Weights::load(graph.clone(), nodes.clone(), weights, &self.pool, self.options, progress)?;
+        let rotations = key_rotations(&graph, nodes.clone())
             .into_iter()
             .map(|(state, keys)| {
                 let rotation = keys.and_then(|keys| {
@@ -132,25 +160,46 @@ impl Backend for Cpu {
             })
             .collect();
         let cells = caches.cells.clone();
-        let caches = Caches::new(&graph, segment.nodes.clone(), rotations, caches, self.options.features)?;
-        Ok(Box::new(CpuPartition {
-            segment,
-            features: self.options.features,
-            pool: self.pool.clone(),
-            weights,
-            caches,
-            cells,
-            programs: Vec::new(),
-            partials: Vec::new(),
-        }))
+        let caches = Caches::new(&graph, nodes, rotations, caches, self.options.features)?;
+        let memory = work_space(1)?;
+        let shared = Arc::new(Mutex::new(Shared { weights, caches, partials: Vec::new(), memory }));
+        let partition = |(index, segment)| -> Box<dyn Partition> {
+            Box::new(CpuPartition {
+                segment,
+                features: self.options.features,
+                pool: self.pool.clone(),
+                shared: shared.clone(),
+                is_first: index == 0,
+                cells: cells.clone(),
+                programs: Vec::new(),
+            })
+        };
+        Ok(segments.into_iter().enumerate().map(partition).collect())
     }
 }
 
-/// A program with its work memory.
+fn work_space(bytes: usize) -> Result<AlignedBuffer, BackendError> {
+    AlignedBuffer::new(bytes).ok_or(BackendError::OutOfMemory {
+        device: "CPU".into(),
+        bytes: bytes as u64,
+        purpose: "work space",
+    })
+}
+
+/// What the partitions of one model have together. They run one after another.
+struct Shared {
+    weights: Weights,
+    caches: Caches,
+    /// Partial results of attention over split cells; grows with the context.
+    partials: Vec<f32>,
+    /// Work memory for the largest of the programs.
+    memory: AlignedBuffer,
+}
+
+/// A program and what it needs for a step.
 struct Compiled {
     bounds: Bounds,
     program: Program,
-    memory: AlignedBuffer,
     plans: Vec<Plan>,
 }
 
@@ -158,19 +207,22 @@ struct CpuPartition {
     segment: Segment,
     features: Features,
     pool: Arc<Pool>,
-    weights: Weights,
-    caches: Caches,
+    shared: Arc<Mutex<Shared>>,
+    /// Whether it answers for what is shared.
+    is_first: bool,
     /// Cells of each cache group.
     cells: Vec<u32>,
     programs: Vec<Compiled>,
-    /// Partial results of attention over split cells; grows with the context.
-    partials: Vec<f32>,
+}
+
+fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CpuPartition {
     /// Refuses a step that would make chunks access the same memory, or memory that is not there. All tasks rely
     /// on it.
-    fn check(&self, step: &Step, bounds: Bounds) -> Result<(), BackendError> {
+    fn check(&self, weights: &Weights, step: &Step, bounds: Bounds) -> Result<(), BackendError> {
         let rows = step.tokens.len();
         let refuse = |reason: String| Err(device_error(format!("a step cannot run: {reason}")));
         if rows > bounds.tokens as usize || step.output_rows.len() > bounds.outputs as usize {
@@ -199,7 +251,7 @@ impl CpuPartition {
                 Input::EncoderTokens => &step.encoder_tokens[..],
                 Input::Positions | Input::OutputRows => &[],
             };
-            if let Some(token) = tokens.iter().find(|token| **token as usize >= self.weights.rows(*table)) {
+            if let Some(token) = tokens.iter().find(|token| **token as usize >= weights.rows(*table)) {
                 return refuse(format!("token {token} is not in the vocabulary"));
             }
         }
@@ -236,20 +288,21 @@ impl Partition for CpuPartition {
         if let Some(index) = self.programs.iter().position(|compiled| compiled.bounds == bounds) {
             return Ok(ProgramId(index));
         }
-        let program = lower(&self.segment, &self.weights, bounds);
+        let mut shared = locked(&self.shared);
+        let program = lower(&self.segment, &shared.weights, bounds);
         let bytes = program.arena.bytes();
-        let memory = AlignedBuffer::new(bytes).ok_or(BackendError::OutOfMemory {
-            device: "CPU".into(),
-            bytes: bytes as u64,
-            purpose: "work space",
-        })?;
+        if shared.memory.len() < bytes {
+            shared.memory = work_space(bytes)?;
+        }
         let plans = program.plans.iter().map(|(heads, _)| Plan::new(*heads)).collect();
-        self.programs.push(Compiled { bounds, program, memory, plans });
+        self.programs.push(Compiled { bounds, program, plans });
         Ok(ProgramId(self.programs.len() - 1))
     }
 
     fn run(&mut self, program: ProgramId, step: &Step, boundary: &mut Boundary) -> Result<(), BackendError> {
-        self.check(step, self.programs[program.0].bounds)?;
+        let shared = self.shared.clone();
+        let Shared { weights, caches, partials, memory } = &mut *locked(&shared);
+        self.check(weights, step, self.programs[program.0].bounds)?;
         let compiled = &mut self.programs[program.0];
         let mut partial_floats = 0;
         let groups = self.segment.graph.groups();
@@ -259,7 +312,6 @@ impl Partition for CpuPartition {
             plan.build(&group.spans, rows, group.cell_positions.len()).map_err(device_error)?;
             partial_floats = plan.partial_floats().max(partial_floats);
         }
-        let partials = &mut self.partials;
         if partials.len() < partial_floats {
             partials.resize(partial_floats, 0.0);
         }
@@ -267,10 +319,10 @@ impl Partition for CpuPartition {
             step,
             features: self.features,
             threads: self.pool.threads(),
-            weights: &self.weights,
-            caches: &self.caches,
+            weights,
+            caches,
             arena: &compiled.program.arena,
-            memory: &compiled.memory,
+            memory,
         };
         let graph = &self.segment.graph;
         for (value, slot) in &compiled.program.inputs {
@@ -303,15 +355,40 @@ impl Partition for CpuPartition {
     }
 
     fn states(&mut self) -> &mut dyn States {
-        &mut self.caches
+        self
     }
 
     fn memory(&self) -> MemoryUse {
-        MemoryUse {
-            weights: self.weights.bytes() as u64,
-            caches: self.caches.bytes() as u64,
-            work: self.programs.iter().map(|compiled| compiled.memory.len() as u64).sum::<u64>()
-                + 4 * self.partials.len() as u64,
+        if !self.is_first {
+            return MemoryUse::default();
         }
+        let shared = locked(&self.shared);
+        MemoryUse {
+            weights: shared.weights.bytes() as u64,
+            caches: shared.caches.bytes() as u64,
+            work: shared.memory.len() as u64 + 4 * shared.partials.len() as u64,
+        }
+    }
+}
+
+impl States for CpuPartition {
+    fn copy(&mut self, group: usize, moves: &[CellMove]) -> Result<(), BackendError> {
+        if self.is_first { locked(&self.shared).caches.copy(group, moves) } else { Ok(()) }
+    }
+
+    fn shift(&mut self, group: usize, cells: &[(u32, i32)]) -> Result<(), BackendError> {
+        if self.is_first { locked(&self.shared).caches.shift(group, cells) } else { Ok(()) }
+    }
+
+    fn save(&mut self, state: StateId, cells: &[u32]) -> Result<Vec<u8>, BackendError> {
+        locked(&self.shared).caches.save(state, cells)
+    }
+
+    fn restore(&mut self, state: StateId, cells: &[u32], bytes: &[u8]) -> Result<(), BackendError> {
+        locked(&self.shared).caches.restore(state, cells, bytes)
+    }
+
+    fn states(&self) -> Vec<StateId> {
+        if self.is_first { locked(&self.shared).caches.states() } else { Vec::new() }
     }
 }

@@ -3,6 +3,7 @@
 //! Kernels are chosen by what the processor has ([`isa::Features`]), one file per instruction set, each tested
 //! against plain arithmetic.
 
+mod available;
 mod backend;
 pub mod bandwidth;
 mod frame;

@@ -1,6 +1,5 @@
 //! Recurrent states of a segment: one array per operation, few cells, always `f32`.
 
-use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use puna_backend::partition::states;
@@ -21,8 +20,12 @@ pub struct RecurrentStates {
 }
 
 impl RecurrentStates {
-    /// Room for those that the nodes of a segment use.
-    pub fn new(graph: &Graph, nodes: Range<usize>, options: &CacheOptions) -> Result<Self, BackendError> {
+    /// Room for those that nodes use.
+    pub fn new(
+        graph: &Graph,
+        nodes: impl Iterator<Item = usize>,
+        options: &CacheOptions,
+    ) -> Result<Self, BackendError> {
         let group = graph.groups().iter().position(|group| *group == CacheGroup::Recurrent);
         let cells = group.map_or(0, |group| options.cells[group] as usize);
         let mut declared = vec![None; graph.states.len()];

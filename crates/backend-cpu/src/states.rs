@@ -151,10 +151,10 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Caches of the states that live in a segment.
+    /// Caches of the states that nodes touch.
     pub fn new(
         graph: &Arc<Graph>,
-        nodes: Range<usize>,
+        nodes: impl Iterator<Item = usize>,
         rotations: Vec<KeyRotation>,
         options: &CacheOptions,
         features: Features,

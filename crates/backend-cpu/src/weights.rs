@@ -1,7 +1,6 @@
 //! Weights of a segment in the layouts that the kernels read.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use puna_backend::{BackendError, WeightSource};
@@ -50,11 +49,11 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Loads what the nodes of a segment read; `progress` gets the share of bytes done and stops the loading
+    /// Loads what nodes read; `progress` gets the share of bytes done and stops the loading
     /// by returning false.
     pub fn load(
         graph: Arc<Graph>,
-        nodes: Range<usize>,
+        nodes: impl Iterator<Item = usize>,
         source: Arc<dyn WeightSource>,
         pool: &Pool,
         options: CpuOptions,
@@ -162,9 +161,9 @@ fn device_error(reason: impl std::fmt::Display) -> BackendError {
 }
 
 /// The strongest use of each weight, in a fixed order.
-fn uses(graph: &Graph, nodes: Range<usize>) -> BTreeMap<WeightId, Use> {
+fn uses(graph: &Graph, nodes: impl Iterator<Item = usize>) -> BTreeMap<WeightId, Use> {
     let mut uses = BTreeMap::new();
-    for node in &graph.nodes[nodes] {
+    for node in nodes.filter_map(|index| graph.nodes.get(index)) {
         for (index, operand) in node.inputs.iter().enumerate() {
             let Operand::Weight(weight) = operand else { continue };
             let usage = match (&node.op, index) {
@@ -177,6 +176,16 @@ fn uses(graph: &Graph, nodes: Range<usize>) -> BTreeMap<WeightId, Use> {
         }
     }
     uses
+}
+
+/// Whether a weight is only looked up in.
+pub fn is_table(graph: &Graph, weight: WeightId) -> bool {
+    let reads = |operand: &Operand| *operand == Operand::Weight(weight);
+    let looks_up = |op: &Op| matches!(op, Op::GatherRows(_));
+    let is_looked_up =
+        graph.nodes.iter().any(|node| looks_up(&node.op) && node.inputs.first().is_some_and(reads));
+    let otherwise = |node: &puna_graph::Node| !looks_up(&node.op) && node.inputs.iter().any(reads);
+    is_looked_up && !graph.nodes.iter().any(otherwise)
 }
 
 fn load_one(

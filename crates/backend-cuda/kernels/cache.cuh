@@ -117,6 +117,15 @@ struct Cells {
     int count, total, first;
     // The cell at a place in the list of the span's cells.
     DEVICE_MEMBER int at(int index) const { return count == 1 ? first + index : search(ranges, count, index); }
+    // The place of a cell in the list, or -1.
+    DEVICE_MEMBER int index_of(int cell) const {
+        int before = 0;
+        for (int i = 0; i < count; i++) {
+            if (cell >= ranges[2 * i] && cell < ranges[2 * i + 1]) return before + cell - ranges[2 * i];
+            before += ranges[2 * i + 1] - ranges[2 * i];
+        }
+        return -1;
+    }
     static NOT_INLINE int search(const int* ranges, int count, int index) {
         for (int i = 0; i < count; i++) {
             int length = ranges[2 * i + 1] - ranges[2 * i];

@@ -6,7 +6,7 @@ DEVICE void embed(const unsigned char* table, const int* indexes, float* out, in
     int index = indexes[blockIdx.x];
     if (index < 0 || index >= table_rows) index = table_rows - 1;
     for (int chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
-        typename F::Chunk loaded = F::load_chunk(table + (long long)index * row_bytes, chunks, chunk);
+        typename F::Chunk loaded = F::load_chunk(table, index, row_bytes, chunk);
         uint32_t q[8];
         F::chunk_codes(loaded, constants, q);
         Scales s = F::scales(loaded.scale, loaded.super, constants);

@@ -343,6 +343,9 @@ static inline void load_matrices_transposed(uint32_t r[4], const void* row) {
 static inline void copy_async(void* to, const void* from, bool valid) {
     if (valid) memcpy(to, from, 16); else memset(to, 0, 16);
 }
+template <int BYTES> static inline void copy_async_piece(void* to, const void* from, bool valid) {
+    if (valid) memcpy(to, from, BYTES); else memset(to, 0, BYTES);
+}
 static inline void copy_async_word(int* to, const int* from) { *to = *from; }
 static inline void copy_commit() {}
 template <int PENDING> static inline void copy_wait() {}

@@ -1,4 +1,4 @@
-// Attention on the matrix units over an F16 cache, for heads of 64, 128 or 256 elements: tiles of 64 cells, the softmax kept
+// Attention on the matrix units over a cache of F16 or Q8_0, for heads of 64, 128 or 256 elements: tiles of 64 cells, the softmax kept
 // running. `flash_prompt`: a block takes 64 rows of one key head (tokens times the query heads that share it), 16
 // for each warp. `flash_decode`: a block takes one token's heads and a part of the cells, its warps share each tile.
 #include "cache.cuh"
@@ -7,8 +7,40 @@
 #define FLASH_THREADS 128
 #define FLASH_MOST_SPLITS 64
 
-template <int D> struct Flash {
+// How cells come from a cache of halves: as they are.
+template <int D> struct HalfCells {
+    static constexpr bool DIRECT = true;
+    static constexpr int HEAD = 2 * D, RAW = 0;
+    static DEVICE_MEMBER uint4 unit(const unsigned char*, int) { return make_uint4(0, 0, 0, 0); }
+};
+// And from one of Q8_0: blocks of a half, the scale, and 32 bytes. They are copied as they are, then made halves.
+template <int D> struct ByteCells {
+    static constexpr bool DIRECT = false;
+    static constexpr int HEAD = D / 32 * 34, RAW = FLASH_TILE * HEAD;
+    // Makes eight halves of a row from the bytes of a head.
+    static DEVICE_MEMBER uint4 unit(const unsigned char* head, int unit) {
+        const unsigned char* block = head + unit / 4 * 34;
+        uint32_t scale = half_pair(*(const uint16_t*)block);
+        const unsigned char* at = block + 2 + unit % 4 * 8;
+        // Bytes begin in the middle of a word or at its start.
+        const uint32_t* words = (const uint32_t*)(at - (unit / 4 % 2 == 0 ? 2 : 0));
+        uint32_t first = words[0], second = words[1];
+        if (unit / 4 % 2 == 0) {
+            uint32_t third = words[2];
+            first = __byte_perm(first, second, 0x5432);
+            second = __byte_perm(second, third, 0x5432);
+        }
+        return make_uint4(halves(first, 0, scale), halves(first, 1, scale), halves(second, 0, scale), halves(second, 1, scale));
+    }
+    static DEVICE_MEMBER uint32_t half_pair(uint16_t half) { return half | (uint32_t)half << 16; }
+    static DEVICE_MEMBER uint32_t halves(uint32_t bytes, int side, uint32_t scale) {
+        return scale_halves(subtract_halves(bytes_as_halves(bytes ^ 0x80808080u, side), 0x64806480u), scale, 0);
+    }
+};
+
+template <int D, template <int> class C = HalfCells> struct Flash {
     static constexpr int UNITS = D / 8;
+    typedef C<D> Cache;
     static constexpr int TILE = FLASH_TILE * D;
     // Place of eight halves of a row, so that eight rows use all banks.
     static DEVICE_MEMBER int place(int row, int unit) { return row * D + ((unit ^ (row & 7)) * 8); }
@@ -36,7 +68,7 @@ template <int D> struct Flash {
         total[0] = total[1] = 0.0f;
     }
 
-    static DEVICE_MEMBER void copy(uint16_t* to, const unsigned char* cache, const Cells& cells, int base, int end, int kv_heads, int kv_head) {
+    static DEVICE_MEMBER void copy_halves(uint16_t* to, const unsigned char* cache, const Cells& cells, int base, int end, int kv_heads, int kv_head) {
         constexpr int ROWS = FLASH_THREADS / UNITS;
         int unit = threadIdx.x % UNITS, first = threadIdx.x / UNITS, bytes = kv_heads * (D * 2);
         const unsigned char* from = cache + kv_head * (D * 2) + unit * 16;
@@ -56,6 +88,38 @@ template <int D> struct Flash {
             bool valid = base + row < end;
             long long cell = valid ? cells.at(base + row) : 0;
             copy_async(to + place(row, unit), from + cell * bytes, valid);
+        }
+    }
+    // Heads of bytes in 17 pieces.
+    static DEVICE_MEMBER void copy_bytes(unsigned char* to, const unsigned char* cache, const Cells& cells, int base, int end, int kv_heads, int kv_head) {
+        constexpr int PIECE = Cache::HEAD / 17;
+        for (int i = threadIdx.x; i < FLASH_TILE * 17; i += FLASH_THREADS) {
+            int row = i / 17, piece = i % 17;
+            bool valid = base + row < end;
+            long long cell = valid ? cells.at(base + row) : 0;
+            const unsigned char* from = cache + (cell * kv_heads + kv_head) * Cache::HEAD + piece * PIECE;
+            copy_async_piece<PIECE>(to + row * Cache::HEAD + piece * PIECE, from, valid);
+        }
+    }
+    // A stage of keys and values, as they are in the cache.
+    static constexpr int STAGE_BYTES = Cache::DIRECT ? 2 * TILE * 2 : 2 * Cache::RAW;
+    static DEVICE_MEMBER void copy(unsigned char* stage, const unsigned char* keys, const unsigned char* values, const Cells& cells, int base, int end, int kv_heads, int kv_head) {
+        if (Cache::DIRECT) {
+            copy_halves((uint16_t*)stage, keys, cells, base, end, kv_heads, kv_head);
+            copy_halves((uint16_t*)stage + TILE, values, cells, base, end, kv_heads, kv_head);
+        } else {
+            copy_bytes(stage, keys, cells, base, end, kv_heads, kv_head);
+            copy_bytes(stage + Cache::RAW, values, cells, base, end, kv_heads, kv_head);
+        }
+    }
+    // Halves of `rows` rows from `first`, made by `threads` threads of which this is number `thread`.
+    static DEVICE_MEMBER void convert(uint16_t* tile, const unsigned char* stage, int first, int rows, int thread, int threads) {
+        if (Cache::DIRECT) return;
+#pragma unroll 4
+        for (int i = thread; i < rows * UNITS; i += threads) {
+            int row = first + i / UNITS, unit = i % UNITS;
+            *(uint4*)(tile + place(row, unit)) = Cache::unit(stage + row * Cache::HEAD, unit);
+            *(uint4*)(tile + TILE + place(row, unit)) = Cache::unit(stage + Cache::RAW + row * Cache::HEAD, unit);
         }
     }
     // Positions of a tile's cells; of those past the end nothing is known.
@@ -148,14 +212,15 @@ template <int D> struct Flash {
     }
 };
 
-template <int D>
+template <int D, template <int> class C>
 DEVICE void flash_prompt(const float* queries, const unsigned char* keys, const unsigned char* values, float* out, const float* sinks,
                          const int* positions, const int* spans, const int* counts, const int* ranges, const int* cell_positions,
                          int heads, int kv_heads, int group, int rule, int number, float scale, float soft_cap) {
     SHARED_BYTES(shared);
-    typedef Flash<D> F;
-    uint16_t* tiles = (uint16_t*)shared;
-    int* tile_positions = (int*)(tiles + 4 * F::TILE);
+    typedef Flash<D, C> F;
+    // Two stages, and halves if the cache has none.
+    uint16_t* halves = (uint16_t*)(shared + 2 * F::STAGE_BYTES);
+    int* tile_positions = (int*)(F::Cache::DIRECT ? halves : halves + 2 * F::TILE);
     wait_for_previous();
     // Which tokens: tiles of each span follow each other, the last of a span first since it sees most.
     int blocks = (heads / kv_heads + group - 1) / group, kv_head = blockIdx.y / blocks, first_head = blockIdx.y % blocks * group;
@@ -209,8 +274,7 @@ DEVICE void flash_prompt(const float* queries, const unsigned char* keys, const 
     }
     auto load = [&](int base) {
         int stage = base / FLASH_TILE % 2;
-        F::copy(tiles + stage * 2 * F::TILE, keys, cells, base, end, kv_heads, kv_head);
-        F::copy(tiles + (stage * 2 + 1) * F::TILE, values, cells, base, end, kv_heads, kv_head);
+        F::copy(shared + stage * F::STAGE_BYTES, keys, values, cells, base, end, kv_heads, kv_head);
         F::copy_positions(tile_positions + stage * FLASH_TILE, cell_positions, cells, base, end);
         copy_commit();
     };
@@ -223,10 +287,15 @@ DEVICE void flash_prompt(const float* queries, const unsigned char* keys, const 
         copy_wait<0>();
         __syncthreads();
         if (base + FLASH_TILE < end) load(base + FLASH_TILE);
+        const uint16_t* tile = (const uint16_t*)(shared + stage * F::STAGE_BYTES);
+        if (!F::Cache::DIRECT) {
+            F::convert(halves, shared + stage * F::STAGE_BYTES, 0, FLASH_TILE, threadIdx.x, FLASH_THREADS);
+            tile = halves;
+            __syncthreads();
+        }
         const int* here = tile_positions + stage * FLASH_TILE;
         bool all = sorted && base + FLASH_TILE <= end && here[0] >= most_low && here[FLASH_TILE - 1] <= least_high;
-        flash.template attend<FLASH_TILE>(tiles + stage * 2 * F::TILE, tiles + (stage * 2 + 1) * F::TILE, here, 0, end - base,
-                                          sights, soft_cap, all);
+        flash.template attend<FLASH_TILE>(tile, tile + F::TILE, here, 0, end - base, sights, soft_cap, all);
     }
     flash.finish_totals();
 #pragma unroll
@@ -246,19 +315,46 @@ DEVICE void flash_prompt(const float* queries, const unsigned char* keys, const 
     }
 }
 
+// One pair of elements of heads, turned by a position.
+struct Turn {
+    int at[2];
+    float sine, cosine;
+    DEVICE_MEMBER void find(int pair, int position, const double* frequencies, int dimensions, int split, float magnitude) {
+        at[0] = 2 * pair;
+        at[1] = at[0] + 1;
+        sine = 0.0f;
+        cosine = 1.0f;
+        if (pair >= dimensions / 2) return;
+        if (split) {
+            at[0] = pair;
+            at[1] = pair + dimensions / 2;
+        }
+        double turns = position * frequencies[pair] * 0.15915494309189535;
+        sincospif((float)(2.0 * (turns - rint(turns))), &sine, &cosine);
+        sine *= magnitude;
+        cosine *= magnitude;
+    }
+    DEVICE_MEMBER float first(const float* head) const { return head[at[0]] * cosine - head[at[1]] * sine; }
+    DEVICE_MEMBER float second(const float* head) const { return head[at[0]] * sine + head[at[1]] * cosine; }
+};
+
 // Heads beyond 16 that share a key head are other blocks. The last block of a row's heads to end joins the parts in their
-// order.
-template <int D>
+// order. With `new_keys` there is one row, and queries are not turned yet: each block turns its own, and those whose part has
+// the row's own cell turn and store keys and values first.
+template <int D, template <int> class C>
 DEVICE void flash_decode(const float* queries, const unsigned char* keys, const unsigned char* values, float* partial, float* out,
                          const float* sinks, int* counters, const int* positions, const int* row_spans, const int* spans, const int* ranges, const int* cell_positions,
-                         int heads, int kv_heads, int rule, int number, float scale, float soft_cap, int splits) {
+                         int heads, int kv_heads, int rule, int number, float scale, float soft_cap, int splits, const float* new_keys,
+                         const float* new_values, const int* write_cells, const int* turned_by, const double* frequencies, int dimensions,
+                         int split, float magnitude) {
     SHARED_BYTES(shared);
-    typedef Flash<D> F;
+    typedef Flash<D, C> F;
     constexpr int STAGES = D > 128 ? 2 : 3;
-    uint16_t* tiles = (uint16_t*)shared;
-    int* tile_positions = (int*)(tiles + 2 * STAGES * F::TILE);
+    uint16_t* halves = (uint16_t*)(shared + STAGES * F::STAGE_BYTES);
+    int* tile_positions = (int*)(F::Cache::DIRECT ? halves : halves + 2 * F::TILE);
     let_next_start();
-    wait_for_previous();
+    // What the host wrote is there; the cells of earlier steps, too.
+    if (!new_keys) wait_for_previous();
     int group = heads / kv_heads, blocks = (group + 15) / 16, row = blockIdx.x, kv_head = blockIdx.y / blocks;
     int first_head = kv_head * group + blockIdx.y % blocks * 16, used = min(16, group - (int)(blockIdx.y % blocks) * 16);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
@@ -272,26 +368,79 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
     if ((int)blockIdx.z >= parts) return;
     int begin = min(all, (int)blockIdx.z * part), end = min(all, begin + part);
     const float* from = queries + ((long long)row * heads + first_head) * D;
-    F flash;
-    flash.start(g < used ? from + g * D : nullptr, g + 8 < used ? from + (g + 8) * D : nullptr, scale * 1.4426950408889634f);
     auto load = [&](int index) {
         int base = begin + index * FLASH_TILE, stage = index % STAGES;
         if (base < end) {
-            F::copy(tiles + stage * 2 * F::TILE, keys, cells, base, end, kv_heads, kv_head);
-            F::copy(tiles + (stage * 2 + 1) * F::TILE, values, cells, base, end, kv_heads, kv_head);
+            F::copy(shared + stage * F::STAGE_BYTES, keys, values, cells, base, end, kv_heads, kv_head);
             F::copy_positions(tile_positions + stage * FLASH_TILE, cell_positions, cells, base, end);
         }
         copy_commit();
     };
-    for (int i = 0; i < STAGES - 1; i++) load(i);
+    // Whether this part has the row's own cell, which must be there before it is read.
+    int own = new_keys ? write_cells[0] : -1, own_index = own < 0 ? -1 : cells.index_of(own);
+    bool late = own >= 0 && (own_index < 0 ? blockIdx.z == 0 : own_index >= begin && own_index < end);
+    if (!late)
+        for (int i = 0; i < STAGES - 1; i++) load(i);
+    if (new_keys) {
+        // Turned queries are where halves or the last of the stages come later. A thread has the same pair of every head.
+        float* turned = F::Cache::DIRECT ? (float*)(shared + (STAGES - 1) * F::STAGE_BYTES) : (float*)halves;
+        float* turned_keys = turned + 16 * D;
+        Turn turn;
+        turn.find(threadIdx.x % (D / 2), turned_by[0], frequencies, dimensions, split, magnitude);
+        wait_for_previous();
+        for (int h = threadIdx.x / (D / 2); h < used; h += FLASH_THREADS / (D / 2)) {
+            turned[h * D + turn.at[0]] = turn.first(from + h * D);
+            turned[h * D + turn.at[1]] = turn.second(from + h * D);
+        }
+        if (late && F::Cache::DIRECT) {
+            uint16_t* to_keys = (uint16_t*)keys + ((long long)own * kv_heads + kv_head) * D;
+            uint16_t* to_values = (uint16_t*)values + ((long long)own * kv_heads + kv_head) * D;
+            if (threadIdx.x < D / 2) {
+                to_keys[turn.at[0]] = float_to_half(turn.first(new_keys + kv_head * D));
+                to_keys[turn.at[1]] = float_to_half(turn.second(new_keys + kv_head * D));
+                const float* value = new_values + kv_head * D + 2 * threadIdx.x;
+                *(uint32_t*)(to_values + 2 * threadIdx.x) = pack_half(value[0], value[1]);
+            }
+            __threadfence();
+        }
+        if (late && !F::Cache::DIRECT) {
+            if (threadIdx.x < D / 2) {
+                turned_keys[turn.at[0]] = turn.first(new_keys + kv_head * D);
+                turned_keys[turn.at[1]] = turn.second(new_keys + kv_head * D);
+            }
+            __syncthreads();
+            long long head = ((long long)own * kv_heads + kv_head) * F::Cache::HEAD;
+            for (int block = warp; block < D / 32; block += 4) {
+                store_block((unsigned char*)keys + head, CACHE_Q8_0, block, turned_keys[block * 32 + lane]);
+                store_block((unsigned char*)values + head, CACHE_Q8_0, block, new_values[kv_head * D + block * 32 + lane]);
+            }
+            __threadfence();
+        }
+        __syncthreads();
+        from = turned;
+    }
+    F flash;
+    flash.start(g < used ? from + g * D : nullptr, g + 8 < used ? from + (g + 8) * D : nullptr, scale * 1.4426950408889634f);
+    if (late)
+        for (int i = 0; i < STAGES - 1; i++) load(i);
+    auto attend = [&](int stage, int base) {
+        const uint16_t* tile = (const uint16_t*)(shared + stage * F::STAGE_BYTES);
+        if (!F::Cache::DIRECT) {
+            // A warp makes the halves of its own cells.
+            __syncwarp();
+            F::convert(halves, shared + stage * F::STAGE_BYTES, warp * 16, 16, lane, 32);
+            __syncwarp();
+            tile = halves;
+        }
+        flash.template attend<16>(tile, tile + F::TILE, tile_positions + stage * FLASH_TILE, warp * 16, end - base, sights, soft_cap, false);
+    };
     for (int index = 0; begin + index * FLASH_TILE < end; index++) {
         int base = begin + index * FLASH_TILE, stage = index % STAGES;
         copy_wait<STAGES - 2>();
         __syncthreads();
         load(index + STAGES - 1);
         if (base + warp * 16 < end)
-            flash.template attend<16>(tiles + stage * 2 * F::TILE, tiles + (stage * 2 + 1) * F::TILE,
-                                      tile_positions + stage * FLASH_TILE, warp * 16, end - base, sights, soft_cap, false);
+            attend(stage, base);
     }
     flash.finish_totals();
     copy_wait<0>();
@@ -321,6 +470,18 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
             factors[w] = most == -INFINITY ? 0.0f : exp2f(most - best);
             total += factors[w] * stats[(w * 16 + h) * 2 + 1];
         }
+        if (parts == 1) {
+            // There is nothing to join.
+            float sink = sinks ? sinks[first_head + h] * 1.4426950408889634f : -INFINITY, top = fmaxf(best, sink);
+            float rest = best == -INFINITY ? 0.0f : exp2f(best - top);
+            float inverse = best == -INFINITY ? 0.0f : rest / (total * rest + (sinks ? exp2f(sink - top) : 0.0f));
+            for (int d = threadIdx.x; d < D; d += FLASH_THREADS) {
+                float sum = 0.0f;
+                for (int w = 0; w < 4; w++) sum += factors[w] * results[(w * 16 + h) * D + d];
+                out[((long long)row * heads + first_head + h) * D + d] = sum * inverse;
+            }
+            continue;
+        }
         long long number = ((long long)row * heads + first_head + h) * splits + blockIdx.z;
         for (int d = threadIdx.x; d < D; d += FLASH_THREADS) {
             float sum = 0.0f;
@@ -329,11 +490,12 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
         }
         if (threadIdx.x == 0) *(float2*)(part_stats + number * 2) = make_float2(best, total);
     }
+    if (parts == 1) return;
     __shared__ int is_last;
     __threadfence();
     __syncthreads();
     int counter = row * gridDim.y + blockIdx.y;
-    if (threadIdx.x == 0) is_last = parts == 1 || atomicAdd(counters + counter, 1) == parts - 1;
+    if (threadIdx.x == 0) is_last = atomicAdd(counters + counter, 1) == parts - 1;
     __syncthreads();
     if (!is_last) return;
     __threadfence();
@@ -377,24 +539,29 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
     }
 }
 
-#define FLASH(D)                                                                                                              \
-    KERNEL BOUNDED(FLASH_THREADS, 1) flash_prompt_##D(                                                                        \
+#define FLASH(NAME, D, CELLS)                                                                                                              \
+    KERNEL BOUNDED(FLASH_THREADS, 1) flash_prompt_##NAME(                                                                        \
         const float* queries, const unsigned char* keys, const unsigned char* values, float* out, const float* sinks,         \
         const int* positions, const int* spans, const int* counts, const int* ranges, const int* cell_positions, int heads,   \
         int kv_heads, int group, int rule, int number, float scale, float soft_cap) {                                         \
-        flash_prompt<D>(queries, keys, values, out, sinks, positions, spans, counts, ranges, cell_positions, heads, kv_heads, \
+        flash_prompt<D, CELLS>(queries, keys, values, out, sinks, positions, spans, counts, ranges, cell_positions, heads, kv_heads, \
                         group, rule, number, scale, soft_cap);                                                                \
     }                                                                                                                         \
-    REGISTER(flash_prompt_##D)                                                                                                \
-    KERNEL BOUNDED(FLASH_THREADS, 1) flash_decode_##D(                                                                        \
+    REGISTER(flash_prompt_##NAME)                                                                                                \
+    KERNEL BOUNDED(FLASH_THREADS, 1) flash_decode_##NAME(                                                                        \
         const float* queries, const unsigned char* keys, const unsigned char* values, float* partial, float* result,           \
         const float* sinks, int* counters, const int* positions,                                                              \
         const int* row_spans, const int* spans, const int* ranges, const int* cell_positions, int heads, int kv_heads,        \
-        int rule, int number, float scale, float soft_cap, int splits) {                                                      \
-        flash_decode<D>(queries, keys, values, partial, result, sinks, counters, positions, row_spans, spans, ranges, cell_positions, heads, kv_heads, \
-                        rule, number, scale, soft_cap, splits);                                                               \
+        int rule, int number, float scale, float soft_cap, int splits, const float* new_keys, const float* new_values,         \
+        const int* write_cells, const int* turned_by, const double* frequencies, int dimensions, int split, float magnitude) { \
+        flash_decode<D, CELLS>(queries, keys, values, partial, result, sinks, counters, positions, row_spans, spans, ranges, cell_positions, heads, kv_heads, \
+                        rule, number, scale, soft_cap, splits, new_keys, new_values, write_cells, turned_by, frequencies,     \
+                        dimensions, split, magnitude);                                                                        \
     }                                                                                                                         \
-    REGISTER(flash_decode_##D)
-FLASH(64)
-FLASH(128)
-FLASH(256)
+    REGISTER(flash_decode_##NAME)
+FLASH(64, 64, HalfCells)
+FLASH(128, 128, HalfCells)
+FLASH(256, 256, HalfCells)
+FLASH(bytes_64, 64, ByteCells)
+FLASH(bytes_128, 128, ByteCells)
+FLASH(bytes_256, 256, ByteCells)

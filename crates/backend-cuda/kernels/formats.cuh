@@ -1,7 +1,9 @@
-// Number formats of matrices. A row is planes of equal parts for each *group* of 256 columns, the last one filled up with
-// zeros: codes, their upper bits, scales of each *chunk* of 32 columns, and numbers of the group. `src/layout.rs` writes it.
-// The planes of codes lie as lanes of a warp want them: a quarter of a group belongs to the columns `4 t` to `4 t + 3` and
-// `16 + 4 t` to `16 + 4 t + 3` of all chunks, two *quads* of codes for each.
+// Number formats of matrices. A matrix is cut into *tiles* of 16 rows, a tile into *blocks* of 256 columns (the last ones
+// filled up with zeros), which follow each other: a tile is read from its start to its end. In a block are planes: codes,
+// their upper bits, scales of each *chunk* of 32 columns, and numbers of the group of 256 columns; `src/layout.rs` writes it.
+// Codes lie as lanes of a warp want them: lane `4 g + t` has of rows g and g + 8 the columns `4 t` to `4 t + 3` and
+// `16 + 4 t` to `16 + 4 t + 3` of all chunks, two *quads* of codes for each; in 16 bytes is what it has of as many chunks as
+// fit. The other planes have the rows one after the other, in these of upper bits again the lanes.
 #pragma once
 #include "platform.cuh"
 
@@ -23,14 +25,16 @@ struct Scales {
     float scale[2], minimum[2];
 };
 
-// Where a lane finds what it needs of a group: codes, upper bits, scales from a chunk on, numbers of the group.
-struct Place {
-    const unsigned char *codes, *high, *scale, *super;
-};
-
 DEVICE int groups_of(int chunks) { return (chunks + 7) / 8; }
-DEVICE void words4(uint32_t to[4], const unsigned char* from) {
-    uint4 v = load_once((const uint4*)from);
+// Memory that blocks are read from: weights as they lie there, or a copy in shared memory.
+struct FromMemory {
+    static DEVICE_MEMBER uint4 load(const uint4* from) { return load_once(from); }
+};
+struct FromShared {
+    static DEVICE_MEMBER uint4 load(const uint4* from) { return *from; }
+};
+template <class M> DEVICE void words4(uint32_t to[4], const unsigned char* from) {
+    uint4 v = M::load((const uint4*)from);
     to[0] = v.x;
     to[1] = v.y;
     to[2] = v.z;
@@ -60,40 +64,43 @@ template <int CODE, int SCALE, int OFFSET> struct Format {
     // Signed codes; others are unsigned, and SHIFT is subtracted from them.
     static constexpr bool SIGNED = CODE == CODE8 || CODE == TABLE4;
     static constexpr int SHIFT = OFFSET;
+    static constexpr bool SUPER_AFFINE_SCALES = SCALE == SUPER_AFFINE, SUPER_HALVES_SCALES = SCALE == SUPER_HALVES;
 
-    static DEVICE_MEMBER void next(Place& place) {
-        place.codes += CODE_BYTES;
-        place.high += HIGH_BYTES;
-        place.scale += 8 * SCALE_BYTES;
-        place.super += SUPER_BYTES;
+    // Bytes of a block; where planes begin in it; pieces of 16 bytes that a lane has of a row's codes.
+    static constexpr int BLOCK = 16 * (CODE_BYTES + HIGH_BYTES + 8 * SCALE_BYTES + SUPER_BYTES);
+    static constexpr int HIGH_AT = 16 * CODE_BYTES, SCALE_AT = HIGH_AT + 16 * HIGH_BYTES, SUPER_AT = SCALE_AT + 128 * SCALE_BYTES;
+    static constexpr int PIECES = CODE_BYTES / 64;
+
+    // The block of a row and a group.
+    static DEVICE_MEMBER const unsigned char* block_of(const unsigned char* matrix, int row, int row_bytes, int group) {
+        return matrix + (long long)(row / 16 * 16) * row_bytes + group * BLOCK;
     }
-    static DEVICE_MEMBER Place place(const unsigned char* row, int groups, int group, int t, int chunk) {
-        const unsigned char* high = row + groups * CODE_BYTES;
-        const unsigned char* scale = high + groups * HIGH_BYTES;
-        return {row + group * CODE_BYTES + t * 16, high + group * HIGH_BYTES + t * (HIGH_BYTES / 4),
-                scale + (group * 8 + chunk) * SCALE_BYTES, scale + groups * 8 * SCALE_BYTES + group * SUPER_BYTES};
-    }
-    // Codes and upper bits of half a group; scales of COUNT chunks, its multiples being the first, and the group's numbers.
-    static DEVICE_MEMBER void load_half(uint32_t* codes, uint32_t* high, const Place& from, int half) {
+    // Codes and upper bits of half a group for lane 4 g + t, of row g or 8 + g.
+    template <class M> static DEVICE_MEMBER void load_half(uint32_t* codes, uint32_t* high, const unsigned char* block, int lane, int side, int half) {
+        const unsigned char* from = block + (side * PIECES * 32 + lane) * 16;
         if (CODE == CODE8) {
-            words4(codes, from.codes + half * 128);
-            words4(codes + 4, from.codes + half * 128 + 64);
+            words4<M>(codes, from + half * 1024);
+            words4<M>(codes + 4, from + half * 1024 + 512);
         } else if (NIBBLES) {
-            words4(codes, from.codes + half * 64);
+            words4<M>(codes, from + half * 512);
         } else {
-            words2(codes, from.codes + half * 8);
+            words2(codes, from + half * 8);
         }
-        if (HIGH_BYTES == 32) words2(high, from.high);
-        if (HIGH_BYTES == 64) words2(high, from.high + half * 8);
+        const unsigned char* upper = block + HIGH_AT + side * 8 * HIGH_BYTES + lane * (HIGH_BYTES / 4);
+        if (HIGH_BYTES == 32) words2(high, upper);
+        if (HIGH_BYTES == 64) words2(high, upper + half * 8);
     }
-    template <int COUNT> static DEVICE_MEMBER void load_scales(uint32_t* words, uint32_t& super, const Place& from) {
+    // Scales of COUNT chunks from `chunk` on, a multiple of COUNT, and the group's numbers.
+    template <int COUNT, class M> static DEVICE_MEMBER void load_scales(uint32_t* words, uint32_t& super, const unsigned char* block, int row, int chunk) {
         constexpr int BYTES = COUNT * SCALE_BYTES;
-        if (BYTES == 2) words[0] = *(const uint16_t*)from.scale;
-        if (BYTES == 4) words[0] = *(const uint32_t*)from.scale;
-        if (BYTES == 8) words2(words, from.scale);
-        if (BYTES >= 16) words4(words, from.scale);
-        if (BYTES == 32) words4(words + 4, from.scale + 16);
-        super = SUPER_BYTES == 4 ? *(const uint32_t*)from.super : SUPER_BYTES == 2 ? *(const uint16_t*)from.super : 0;
+        const unsigned char* from = block + SCALE_AT + (row * 8 + chunk) * SCALE_BYTES;
+        if (BYTES == 2) words[0] = *(const uint16_t*)from;
+        if (BYTES == 4) words[0] = *(const uint32_t*)from;
+        if (BYTES == 8) words2(words, from);
+        if (BYTES >= 16) words4<M>(words, from);
+        if (BYTES == 32) words4<M>(words + 4, from + 16);
+        const unsigned char* numbers = block + SUPER_AT + row * SUPER_BYTES;
+        super = SUPER_BYTES == 4 ? *(const uint32_t*)numbers : SUPER_BYTES == 2 ? *(const uint16_t*)numbers : 0;
     }
 
     // Two quads of chunk `c` (0 to 3) of a half group from the words that have them; `second` says which half it is.
@@ -215,22 +222,23 @@ template <int CODE, int SCALE, int OFFSET> struct Format {
         uint32_t scale, super;
         int place;
     };
-    static DEVICE_MEMBER Chunk load_chunk(const unsigned char* row, int chunks, int chunk) {
-        int groups = groups_of(chunks), half = chunk / 4, c = chunk % 4;
+    static DEVICE_MEMBER Chunk load_chunk(const unsigned char* matrix, int row, int row_bytes, int chunk) {
+        const unsigned char* block = block_of(matrix, row, row_bytes, chunk / 8);
+        int half = chunk / 4 % 2, c = chunk % 4, side = row % 16 / 8, first = row % 8 * 4;
         Chunk loaded;
         loaded.place = chunk % 8;
 #pragma unroll
         for (int t = 0; t < 4; t++) {
-            if (CODE == CODE8) words2(loaded.codes[t], row + half * 128 + c / 2 * 64 + t * 16 + c % 2 * 8);
-            else if (NIBBLES) loaded.codes[t][0] = loaded.codes[t][1] = *(const uint32_t*)(row + half * 64 + t * 16 + c * 4);
-            else words2(loaded.codes[t], row + half / 2 * 64 + t * 16 + half % 2 * 8);
-            const unsigned char* upper = row + groups * CODE_BYTES;
-            if (HIGH_BYTES == 32) words2(loaded.high[t], upper + half / 2 * 32 + t * 8);
-            if (HIGH_BYTES == 64) words2(loaded.high[t], upper + half / 2 * 64 + t * 16 + half % 2 * 8);
+            const unsigned char* codes = block + (side * PIECES * 32 + first + t) * 16;
+            if (CODE == CODE8) words2(loaded.codes[t], codes + half * 1024 + c / 2 * 512 + c % 2 * 8);
+            else if (NIBBLES) loaded.codes[t][0] = loaded.codes[t][1] = *(const uint32_t*)(codes + half * 512 + c * 4);
+            else words2(loaded.codes[t], codes + half * 8);
+            const unsigned char* upper = block + HIGH_AT + side * 8 * HIGH_BYTES + (first + t) * (HIGH_BYTES / 4);
+            if (HIGH_BYTES == 32) words2(loaded.high[t], upper);
+            if (HIGH_BYTES == 64) words2(loaded.high[t], upper + half * 8);
         }
-        const unsigned char* scales = row + groups * (CODE_BYTES + HIGH_BYTES);
-        const unsigned char* scale = scales + chunk * SCALE_BYTES;
-        const unsigned char* super = scales + groups * 8 * SCALE_BYTES + chunk / 8 * SUPER_BYTES;
+        const unsigned char* scale = block + SCALE_AT + (row % 16 * 8 + chunk % 8) * SCALE_BYTES;
+        const unsigned char* super = block + SUPER_AT + row % 16 * SUPER_BYTES;
         loaded.scale = SCALE_BYTES == 4 ? *(const uint32_t*)scale : SCALE_BYTES == 2 ? *(const uint16_t*)scale : *scale;
         loaded.super = SUPER_BYTES == 4 ? *(const uint32_t*)super : SUPER_BYTES == 2 ? *(const uint16_t*)super : 0;
         return loaded;

@@ -48,7 +48,9 @@ DEVICE int place(int row, int unit) { return row * TILE_DEPTH + ((unit ^ (row & 
 // A chunk as 32 halves, scaled by WEIGHT_SCALE, in four units of 16 bytes.
 template <class F> struct QuantisedTile {
     typedef typename F::Chunk Loaded;
-    static DEVICE_MEMBER Loaded load(const unsigned char* row, int chunks, int chunk) { return F::load_chunk(row, chunks, chunk); }
+    static DEVICE_MEMBER Loaded load(const unsigned char* matrix, int row, int row_bytes, int chunk) {
+        return F::load_chunk(matrix, row, row_bytes, chunk);
+    }
     static DEVICE_MEMBER void store(const Loaded& loaded, uint16_t* tile, int row, int part, const Constants& constants) {
         uint32_t q[8];
         F::chunk_codes(loaded, constants, q);
@@ -74,10 +76,11 @@ struct Halves32 {
 };
 template <class F> struct PlainTile {
     typedef Halves32 Loaded;
-    static DEVICE_MEMBER Loaded load(const unsigned char* row, int, int chunk) {
+    static DEVICE_MEMBER Loaded load(const unsigned char* matrix, int row, int row_bytes, int chunk) {
         Loaded loaded;
+        const unsigned char* from = matrix + (long long)row * row_bytes + chunk * 64;
 #pragma unroll
-        for (int i = 0; i < 4; i++) loaded.v[i] = load_once((const uint4*)(row + chunk * 64) + i);
+        for (int i = 0; i < 4; i++) loaded.v[i] = load_once((const uint4*)from + i);
         return loaded;
     }
     static DEVICE_MEMBER uint32_t scaled(uint32_t pair) {
@@ -120,7 +123,7 @@ DEVICE void matmul(const unsigned char* weights, int rows, int row_bytes, int ch
 
     // One thread decodes one chunk of a step, and copies some units of activations.
     int my_row = threadIdx.x / 2, my_part = threadIdx.x % 2;
-    const unsigned char* my_weights = weights + (long long)(first_row + my_row < rows ? first_row + my_row : rows - 1) * row_bytes;
+    int weights_row = first_row + my_row < rows ? first_row + my_row : rows - 1;
     auto copy = [&](int step) {
         uint16_t* b = b_tiles + step % 2 * B_SIZE;
         for (int i = threadIdx.x; i < TOKENS * 8; i += MATMUL_THREADS) {
@@ -132,7 +135,7 @@ DEVICE void matmul(const unsigned char* weights, int rows, int row_bytes, int ch
     };
     auto fetch = [&](int step) {
         int chunk = step * 2 + my_part;
-        return L::load(my_weights, chunks, chunk < chunks ? chunk : chunks - 1);
+        return L::load(weights, weights_row, row_bytes, chunk < chunks ? chunk : chunks - 1);
     };
     typename L::Loaded loaded;
     if (begin < end) {
@@ -217,8 +220,8 @@ DEVICE void matmul(const unsigned char* weights, int rows, int row_bytes, int ch
         const unsigned char* weights, int rows, int row_bytes, int chunks, const uint16_t* x, const float* scales,         \
         int tokens, float* out, const float* bias, const float* residual, float* partial, int* counters, int t0, int t1,   \
         int t2, int t3, float factor) {                                                                                    \
-        matmul<L, TOKENS>(weights, rows, row_bytes, chunks, x, scales, tokens, out, bias, residual, partial, counters,     \
-                          Constants{{(uint32_t)t0, (uint32_t)t1, (uint32_t)t2, (uint32_t)t3}, factor});                    \
+        OTHER_BODY((matmul<L, TOKENS>(weights, rows, row_bytes, chunks, x, scales, tokens, out, bias, residual, partial,   \
+                                      counters, Constants{{(uint32_t)t0, (uint32_t)t1, (uint32_t)t2, (uint32_t)t3}, factor}))) \
     }                                                                                                                      \
     REGISTER(matmul_##name##_##TOKENS)
 #define MATMULS(name, code, scale, offset)                  \

@@ -147,7 +147,16 @@ DEVICE void copy_async(void* to, const void* from, bool valid) {
     *(uint4*)to = valid ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
 #endif
 }
-// The same for one word.
+// The same for 4, 8 or 16 bytes.
+template <int BYTES> DEVICE void copy_async_piece(void* to, const void* from, bool valid) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(BYTES), "r"(valid ? BYTES : 0));
+#else
+    for (int i = 0; i < BYTES / 4; i++) ((uint32_t*)to)[i] = valid ? ((const uint32_t*)from)[i] : 0;
+#endif
+}
+// One word.
 DEVICE void copy_async_word(int* to, const int* from) {
 #if __CUDA_ARCH__ >= 800
     uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
@@ -167,6 +176,18 @@ template <int PENDING> DEVICE void copy_wait() {
 #endif
 }
 #include "group.cuh"
+#endif
+
+// Bodies of kernels that only devices with units for groups of warps are asked for, and of those that they are not asked for.
+#if defined(PUNA_EMULATION)
+#define GROUP_BODY(call) call;
+#define OTHER_BODY(call) call;
+#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define GROUP_BODY(call) call;
+#define OTHER_BODY(call)
+#else
+#define GROUP_BODY(call)
+#define OTHER_BODY(call) call;
 #endif
 
 // Small helpers of templates.
@@ -210,4 +231,16 @@ DEVICE float block_max(float x) {
     __syncthreads();
     x = threadIdx.x % 32 < blockDim.x / 32 ? parts[threadIdx.x % 32] : -INFINITY;
     return warp_max(x);
+}
+// The sum of one number and the largest of another.
+DEVICE void block_sum_max(float& sum, float& most) {
+    __shared__ float2 parts[32];
+    sum = warp_sum(sum);
+    most = warp_max(most);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = make_float2(sum, most);
+    __syncthreads();
+    float2 part = threadIdx.x % 32 < blockDim.x / 32 ? parts[threadIdx.x % 32] : make_float2(0.0f, -INFINITY);
+    sum = warp_sum(part.x);
+    most = warp_max(part.y);
 }

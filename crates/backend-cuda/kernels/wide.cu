@@ -11,14 +11,18 @@
 // A row of activations in half precision and the power of two it was divided by. With `up` the row is function(x) up;
 // with `norm` it is normalised. Blocks of 64 columns follow each other, in each the rows, 128 bytes of a row. Columns
 // `4 t + i` of 16 are at `2 t + i`, from i = 2 on 6 further, and 16 bytes are at the place of their number exclusive-or the row's.
-KERNEL prepare_tiles(const float* x, const float* up, const float* norm, unsigned char* out, float* scales, int width, int whole,
-                     int apart, int function, float epsilon) {
+// A thread keeps KEPT times four numbers from the first look to the second; without that it reads them again.
+template <int KEPT>
+DEVICE void prepare(const float* x, const float* up, const float* norm, unsigned char* out, float* scales, int width, int whole,
+                    int apart, int function, float epsilon) {
     let_next_start();
-    wait_for_previous();
-    int row = blockIdx.x;
+    int row = blockIdx.x, first = threadIdx.x * 4, step = blockDim.x * 4;
     const float* from = x + (long long)row * width;
     const float* other = up ? up + (long long)row * width : nullptr;
+    float4 kept[KEPT > 0 ? KEPT : 1], weights[KEPT > 0 ? KEPT : 1];
+    auto norm_at = [&](int i) { return norm && i < width ? *(const float4*)(norm + i) : make_float4(1.0f, 1.0f, 1.0f, 1.0f); };
     auto load = [&](int i) {
+        if (i >= width) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         float4 v = *(const float4*)(from + i);
         if (other) {
             float4 w = *(const float4*)(other + i);
@@ -30,40 +34,58 @@ KERNEL prepare_tiles(const float* x, const float* up, const float* norm, unsigne
         return v;
     };
     float squares = 0.0f, most = 0.0f;
-#pragma unroll 4
-    for (int i = threadIdx.x * 4; i < width; i += blockDim.x * 4) {
-        float4 v = load(i);
-        if (norm) {
-            float4 w = *(const float4*)(norm + i);
-            squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-            v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
-        }
+    auto look = [&](float4& v, float4 w) {
+        squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+        v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
         most = fmaxf(fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
-    }
-    float inverse = norm ? 1.0f / sqrtf(block_sum(squares) / width + epsilon) : 1.0f;
-    most = block_max(most) * inverse;
+    };
+#pragma unroll
+    for (int k = 0; k < KEPT; k++) weights[k] = norm_at(first + k * step);
+    wait_for_previous();
+#pragma unroll
+    for (int k = 0; k < KEPT; k++) kept[k] = load(first + k * step);
+#pragma unroll
+    for (int k = 0; k < KEPT; k++) look(kept[k], weights[k]);
+    if (KEPT == 0)
+#pragma unroll 4
+        for (int i = first; i < width; i += step) {
+            float4 v = load(i);
+            look(v, norm_at(i));
+        }
+    block_sum_max(squares, most);
+    float inverse = norm ? 1.0f / sqrtf(squares / width + epsilon) : 1.0f;
+    most *= inverse;
     int exponent = 0;
     if (most > 0.0f && most < 1e30f) frexpf(most, &exponent);
     // The largest is put just below 2^10.
     float factor = ldexpf(1.0f, 10 - exponent), multiplier = factor * inverse;
-#pragma unroll 4
-    for (int i = threadIdx.x * 4; i < whole; i += blockDim.x * 4) {
-        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (i < width) {
-            v = load(i);
-            if (norm) {
-                float4 w = *(const float4*)(norm + i);
-                v = make_float4(v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w);
-            }
-        }
+    auto store = [&](int i, float4 v) {
+        if (i >= whole) return;
         unsigned char* line = out + ((long long)(i / 64) * apart + row) * 128;
         int unit = i % 64 / 16 * 2, t = i % 16 / 4;
         *(uint32_t*)(line + ((unit ^ (row & 7)) * 16) + t * 4) = pack_half(v.x * multiplier, v.y * multiplier);
         *(uint32_t*)(line + (((unit + 1) ^ (row & 7)) * 16) + t * 4) = pack_half(v.z * multiplier, v.w * multiplier);
-    }
+    };
+#pragma unroll
+    for (int k = 0; k < KEPT; k++) store(first + k * step, kept[k]);
+    if (KEPT == 0)
+#pragma unroll 4
+        for (int i = first; i < whole; i += step) {
+            float4 v = load(i);
+            look(v, norm_at(i));
+            store(i, v);
+        }
     if (threadIdx.x == 0) scales[row] = 1.0f / (factor * WIDE_SCALE);
 }
-REGISTER(prepare_tiles)
+#define PREPARE(KEPT)                                                                                                             \
+    KERNEL prepare_tiles_##KEPT(const float* x, const float* up, const float* norm, unsigned char* out, float* scales, int width, \
+                                int whole, int apart, int function, float epsilon) {                                              \
+        prepare<KEPT>(x, up, norm, out, scales, width, whole, apart, function, epsilon);                                          \
+    }                                                                                                                             \
+    REGISTER(prepare_tiles_##KEPT)
+PREPARE(0)
+PREPARE(2)
+PREPARE(8)
 
 // The functions 0 and 1, in few instructions.
 DEVICE float gate(int function, float x) {
@@ -74,28 +96,24 @@ DEVICE float gate(int function, float x) {
 // What a lane has of 128 columns of two rows. `decode` makes fragments of both steps of a chunk: those of columns `4 t` to
 // `4 t + 3` of its 16 columns. What was decoded is loaded again for what comes later.
 template <class F> struct QuantisedRows {
-    Place from[2];
+    const unsigned char* from;
     static constexpr int DEPTH = 2;
     struct Half {
         uint32_t codes[2][F::CODE_WORDS], high[2][F::HIGH_WORDS > 0 ? F::HIGH_WORDS : 1], scale[2][F::SCALE_WORDS], super[2];
     };
-    DEVICE_MEMBER void start(const unsigned char* rows[2], int chunks, int half) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) from[r] = F::place(rows[r], groups_of(chunks), half / 2, threadIdx.x % 4, half % 2 * 4);
+    // Rows from `row` on, a multiple of 16; past the last ones, those stand for them.
+    DEVICE_MEMBER void start(const unsigned char* matrix, int row, int rows, int row_bytes, int half) {
+        from = F::block_of(matrix, min(row, rows - 1), row_bytes, half / 2);
     }
     // Halves of groups are loaded one after the other.
     DEVICE_MEMBER void load(Half& to, int half, int) {
+        int lane = threadIdx.x % 32;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            F::load_half(to.codes[r], to.high[r], from[r], half % 2);
-            F::template load_scales<4>(to.scale[r], to.super[r], from[r]);
-            from[r].scale += 4 * F::SCALE_BYTES;
-            if (half % 2 == 1) {
-                from[r].codes += F::CODE_BYTES;
-                from[r].high += F::HIGH_BYTES;
-                from[r].super += F::SUPER_BYTES;
-            }
+            F::template load_half<FromMemory>(to.codes[r], to.high[r], from, lane, r, half % 2);
+            F::template load_scales<4, FromMemory>(to.scale[r], to.super[r], from, lane / 4 + 8 * r, half % 2 * 4);
         }
+        if (half % 2 == 1) from += F::BLOCK;
     }
     static constexpr bool WHOLE = true;
     DEVICE_MEMBER void load_chunk(Half&, int, int, int) {}
@@ -121,9 +139,10 @@ template <class F> struct PlainRows {
     struct Half {
         uint32_t words[2][4][4];
     };
-    DEVICE_MEMBER void start(const unsigned char* rows[2], int, int) {
-        from[0] = rows[0] + threadIdx.x % 4 * 8;
-        from[1] = rows[1] + threadIdx.x % 4 * 8;
+    DEVICE_MEMBER void start(const unsigned char* matrix, int row, int rows, int row_bytes, int) {
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            from[r] = matrix + (long long)min(row + (int)threadIdx.x % 32 / 4 + 8 * r, rows - 1) * row_bytes + threadIdx.x % 4 * 8;
     }
     DEVICE_MEMBER void load(Half& to, int half, int chunks) {
 #pragma unroll
@@ -181,16 +200,14 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
     }
     int rows = matrix == 0 ? n0 : matrix == 1 ? n1 : n2, bytes = matrix < split ? row_bytes : other_row_bytes;
     const unsigned char* base = matrix == 0 ? w0 : matrix == 1 ? w1 : w2;
-    // The first row of each of a group's matrices, and where this lane's rows begin.
+    // The first row of each of a group's matrices.
     int starts[MATRICES];
-    const unsigned char* from[MATRICES][2];
+    const unsigned char* from[MATRICES];
 #pragma unroll
     for (int m = 0; m < MATRICES; m++) {
         starts[m] = tile * per + (glu ? MATRICES == 2 ? part : part % (UNITS / 2) : part * MATRICES + m) * 64;
         bool second = glu && (MATRICES == 2 ? m == 1 : part >= UNITS / 2);
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            from[m][r] = (second ? w1 : base) + (long long)min(starts[m] + warp * 16 + g + 8 * r, rows - 1) * bytes;
+        from[m] = second ? w1 : base;
     }
     int halves = groups_of(chunks) * 2;
     int begin = (int)((long long)halves * blockIdx.z / gridDim.z), end = (int)((long long)halves * (blockIdx.z + 1) / gridDim.z);
@@ -217,14 +234,14 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
     auto run = [&](auto* type) {
         typedef typename pointed_by<decltype(type)>::type L;
         constexpr int DEPTH = L::DEPTH;
-        L rows[MATRICES];
+        L sources[MATRICES];
         typename L::Half raw[DEPTH][MATRICES];
 #pragma unroll
         for (int m = 0; m < MATRICES; m++) {
-            rows[m].start(from[m], chunks, begin);
+            sources[m].start(from[m], starts[m] + warp * 16, rows, bytes, begin);
 #pragma unroll
             for (int i = 0; i < DEPTH; i++)
-                if (begin + i < end) rows[m].load(raw[i][m], begin + i, chunks);
+                if (begin + i < end) sources[m].load(raw[i][m], begin + i, chunks);
         }
         wait_for_previous();
         if (threadIdx.x == 0)
@@ -249,9 +266,9 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
                             L::decode(steps, raw[i][m], pair * 2 + c, half + i, constants);
 #pragma unroll
                             for (int k = 0; k < 8; k++) a[c * 2 + k / 4][m][k % 4] = steps[k / 4][k % 4];
-                            if (!L::WHOLE && half + i + DEPTH < end) rows[m].load_chunk(raw[i][m], half + i + DEPTH, pair * 2 + c, chunks);
+                            if (!L::WHOLE && half + i + DEPTH < end) sources[m].load_chunk(raw[i][m], half + i + DEPTH, pair * 2 + c, chunks);
                         }
-                        if (L::WHOLE && pair == 1 && half + i + DEPTH < end) rows[m].load(raw[i][m], half + i + DEPTH, chunks);
+                        if (L::WHOLE && pair == 1 && half + i + DEPTH < end) sources[m].load(raw[i][m], half + i + DEPTH, chunks);
                     }
                     if (block > 0 && lane == 0) barrier_arrive(empty_place + 8 * (stage > 0 ? stage - 1 : STAGES - 1));
                     if (threadIdx.x == 0 && block > 1 && block - 2 + STAGES < blocks) {
@@ -362,7 +379,7 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
         int row_bytes, int other_row_bytes, int chunks, const unsigned char* x, int apart, const float* scales, int tokens,      \
         float* out0, float* out1, float* out2, const float* bias0, const float* bias1, const float* bias2,                       \
         const float* residual, int glu, float* partial, int* counters, int t0, int t1, int t2, int t3, float factor) {           \
-        WIDE_BODY((wide<F, G, UNITS, MATRICES, TOKENS, STAGES>(                                                           \
+        GROUP_BODY((wide<F, G, UNITS, MATRICES, TOKENS, STAGES>(                                                           \
             w0, w1, w2, n0, n1, n2, split, row_bytes, other_row_bytes, chunks, x, apart, scales, tokens, out0, out1, out2,       \
             bias0, bias1, bias2, residual, glu, partial, counters,                                                               \
             Constants{{(uint32_t)t0, (uint32_t)t1, (uint32_t)t2, (uint32_t)t3}, factor})))                                       \
@@ -377,12 +394,6 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
     WIDE(name, F, G, 4, 1, 64, 8, 1)    \
     WIDE(name, F, G, 2, 2, 128, 8, 1)
 #define QUANTISED_WIDES(name, code, scale, offset) WIDES(name, QuantisedRows<F_##name>, QuantisedRows<F_##name>)
-#if defined(PUNA_EMULATION) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define WIDE_BODY(call) call;
-#else
-// Other devices have no such units; the host does not ask them.
-#define WIDE_BODY(call)
-#endif
 QUANTISED_FORMATS(QUANTISED_WIDES)
 WIDES(code4_super_code6_halves, QuantisedRows<F_code4_super>, QuantisedRows<F_code6_halves>)
 WIDES(code5_super_code6_halves, QuantisedRows<F_code5_super>, QuantisedRows<F_code6_halves>)

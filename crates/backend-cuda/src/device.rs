@@ -262,6 +262,15 @@ impl Device for CudaDevice {
         self.facts.shared_bytes
     }
 
+    fn free_memory(&mut self) -> Result<Option<u64>, BackendError> {
+        self.enter()?;
+        let (mut free, mut all) = (0, 0);
+        // SAFETY: the pointers are to integers of ours.
+        let status = unsafe { (self.driver.free_memory)(&mut free, &mut all) };
+        self.check(status, "asking for free memory")?;
+        Ok(Some(free as u64))
+    }
+
     fn allocate(&mut self, bytes: u64, purpose: &'static str) -> Result<BufferId, BackendError> {
         self.enter()?;
         let mut pointer = 0;

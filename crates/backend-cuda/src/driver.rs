@@ -89,6 +89,7 @@ driver! {
     context = "cuDevicePrimaryCtxRetain"(*mut Handle, DeviceNumber);
     release_context = "cuDevicePrimaryCtxRelease_v2"(DeviceNumber);
     set_context = "cuCtxSetCurrent"(Handle);
+    free_memory = "cuMemGetInfo_v2"(*mut usize, *mut usize);
     allocate = "cuMemAlloc_v2"(*mut DevicePointer, usize);
     free = "cuMemFree_v2"(DevicePointer);
     clear = "cuMemsetD8Async"(DevicePointer, u8, usize, Handle);

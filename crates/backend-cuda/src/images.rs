@@ -19,5 +19,6 @@ images!(
     "matvec_float",
     "recurrent",
     "rowwise",
+    "stream",
     "wide"
 );

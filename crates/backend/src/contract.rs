@@ -8,6 +8,7 @@ use puna_graph::{Array, Graph, StateId, Step, ValueId, WeightId};
 use puna_quant::DType;
 
 use crate::BackendError;
+use crate::partition::{file_bytes, load_separately};
 
 /// Index into [`Backend::devices`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -106,6 +107,14 @@ pub trait Backend: Send + Sync {
     fn devices(&self) -> Vec<DeviceInfo>;
     /// Whether it can run this node. Pure.
     fn supports(&self, graph: &Graph, node: usize) -> bool;
+    /// Has a device show that it can be used, and tells how many bytes of its memory are free, if that is known.
+    fn inspect(&self, _device: DeviceId) -> Result<Option<u64>, BackendError> {
+        Ok(None)
+    }
+    /// Bytes of its memory that a weight of the graph takes; as many as in the file, unless it lays weights out anew.
+    fn weight_bytes(&self, graph: &Graph, weight: WeightId) -> u64 {
+        file_bytes(graph, weight)
+    }
     /// Takes a segment's weights in and makes room for its states. `progress` is called with the share of
     /// weight bytes taken in, 0 to 1; when it returns false loading stops with [`BackendError::Device`].
     fn load(
@@ -116,6 +125,21 @@ pub trait Backend: Send + Sync {
         caches: &CacheOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Box<dyn Partition>, BackendError>;
+    /// [`Backend::load`] of all that one model has on a device: a partition for each segment. States that several of
+    /// them touch, and what else they can share, are there once; one partition alone answers for each state.
+    fn load_all(
+        &self,
+        device: DeviceId,
+        segments: Vec<Segment>,
+        weights: Arc<dyn WeightSource>,
+        caches: &CacheOptions,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Vec<Box<dyn Partition>>, BackendError> {
+        let mut load = |segment, progress: &mut dyn FnMut(f32) -> bool| {
+            self.load(device, segment, weights.clone(), caches, progress)
+        };
+        load_separately(self.name(), segments, &mut load, progress)
+    }
 }
 
 /// One segment on one device: its weights, its states, its programs.

@@ -41,6 +41,16 @@ pub enum BackendError {
         /// Bytes needed.
         expected: usize,
     },
+    /// A cache that several parts of a model touch cannot be split.
+    #[error(
+        "{device} cannot run the layers that share the cache of layer {layer} with something else in between"
+    )]
+    SharedState {
+        /// Device name.
+        device: String,
+        /// Layer of the state.
+        layer: u32,
+    },
     /// No back end has this name.
     #[error("unknown device '{name}'; known are {}", .known.join(", "))]
     UnknownDevice {

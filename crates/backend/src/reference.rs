@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use puna_graph::evaluate::{Context, Memory, Weights, run};
 use puna_graph::{Array, Graph, Op, Operand, StateDecl, StateId, Step, WeightId};
 
-use crate::partition::{key_rotations, states};
+use crate::partition::{key_rotations, owned_states};
 use crate::{
     Backend, BackendError, Boundary, Bounds, CacheOptions, CellMove, DeviceId, DeviceInfo, DeviceKind,
     MemoryUse, Partition, ProgramId, Segment, States, WeightSource,
@@ -37,23 +37,45 @@ impl Backend for Reference {
 
     fn load(
         &self,
-        _: DeviceId,
+        device: DeviceId,
         segment: Segment,
         weights: Arc<dyn WeightSource>,
         caches: &CacheOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Box<dyn Partition>, BackendError> {
-        let groups = segment.graph.groups();
-        let memory = segment.graph.states.iter().map(|state| {
+        let mut all = self.load_all(device, vec![segment], weights, caches, progress)?;
+        let nothing = || BackendError::Device { device: "reference".into(), reason: "no segment".into() };
+        all.pop().ok_or_else(nothing)
+    }
+
+    fn load_all(
+        &self,
+        _: DeviceId,
+        segments: Vec<Segment>,
+        weights: Arc<dyn WeightSource>,
+        caches: &CacheOptions,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Vec<Box<dyn Partition>>, BackendError> {
+        let owned = owned_states(&segments);
+        let Some(graph) = segments.first().map(|segment| segment.graph.clone()) else {
+            return Ok(Vec::new());
+        };
+        let groups = graph.groups();
+        let memory = graph.states.iter().enumerate().map(|(index, state)| {
             let group = groups.iter().position(|group| *group == state.group()).unwrap_or(0);
-            let cells = caches.cells[group] as usize;
+            let is_here = owned.iter().flatten().any(|owned| owned.index() == index);
+            let cells = if is_here { caches.cells[group] as usize } else { 0 };
             has_room(state, cells)?;
             Ok(Memory::new(state, cells))
         });
-        let memory = memory.collect::<Result<_, BackendError>>()?;
+        let memory = Arc::new(Mutex::new(memory.collect::<Result<Vec<_>, BackendError>>()?));
         progress(1.0);
-        let decoded = Decoded { graph: segment.graph.clone(), source: weights, cache: Mutex::default() };
-        Ok(Box::new(ReferencePartition { segment, decoded, memory }))
+        let decoded = Arc::new(Decoded { graph, source: weights, cache: Mutex::default() });
+        let partition = |(segment, owned)| -> Box<dyn Partition> {
+            let (decoded, memory) = (decoded.clone(), memory.clone());
+            Box::new(ReferencePartition { segment, decoded, memory, owned })
+        };
+        Ok(segments.into_iter().zip(owned).map(partition).collect())
     }
 }
 
@@ -82,8 +104,11 @@ impl Weights for Decoded {
 
 struct ReferencePartition {
     segment: Segment,
-    decoded: Decoded,
-    memory: Vec<Memory>,
+    decoded: Arc<Decoded>,
+    /// Shared by the partitions of one model.
+    memory: Arc<Mutex<Vec<Memory>>>,
+    /// The states that this partition answers for.
+    owned: Vec<StateId>,
 }
 
 impl Partition for ReferencePartition {
@@ -92,14 +117,15 @@ impl Partition for ReferencePartition {
     }
 
     fn run(&mut self, _: ProgramId, step: &Step, boundary: &mut Boundary) -> Result<(), BackendError> {
-        let mut context = Context { graph: &self.segment.graph, step, memory: &mut self.memory };
+        let mut memory = locked(&self.memory);
+        let mut context = Context { graph: &self.segment.graph, step, memory: &mut memory };
         let mut values: HashMap<_, _> = self
             .segment
             .inputs
             .iter()
             .filter_map(|value| boundary.values.get(value).map(|array| (*value, array.clone())))
             .collect();
-        run(self.segment.nodes.clone(), &self.decoded, &mut context, &mut values);
+        run(self.segment.nodes.clone(), &*self.decoded, &mut context, &mut values);
         for output in &self.segment.outputs {
             if let Some(value) = values.remove(output) {
                 boundary.values.insert(*output, value);
@@ -113,12 +139,17 @@ impl Partition for ReferencePartition {
     }
 
     fn memory(&self) -> MemoryUse {
-        let caches = self
-            .memory
-            .iter()
-            .map(|memory| 4 * (memory.keys.len() + memory.values.len() + memory.recurrent.len()) as u64);
+        let memory = locked(&self.memory);
+        let caches = self.owned.iter().map(|state| {
+            let memory = &memory[state.index()];
+            4 * (memory.keys.len() + memory.values.len() + memory.recurrent.len()) as u64
+        });
         MemoryUse { caches: caches.sum(), ..MemoryUse::default() }
     }
+}
+
+fn locked(memory: &Mutex<Vec<Memory>>) -> MutexGuard<'_, Vec<Memory>> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The parts of a state's memory, each with the elements of one cell.
@@ -161,18 +192,17 @@ impl ReferencePartition {
     fn of_group(&self, group: usize) -> Vec<StateId> {
         let groups = self.segment.graph.groups();
         let states = &self.segment.graph.states;
-        self.states()
-            .into_iter()
-            .filter(|state| groups.get(group) == Some(&states[state.index()].group()))
-            .collect()
+        let of_group = |state: &&StateId| groups.get(group) == Some(&states[state.index()].group());
+        self.owned.iter().filter(of_group).copied().collect()
     }
 }
 
 impl States for ReferencePartition {
     fn copy(&mut self, group: usize, moves: &[CellMove]) -> Result<(), BackendError> {
+        let mut memory = locked(&self.memory);
         for state in self.of_group(group) {
             let declared = &self.segment.graph.states[state.index()];
-            for (floats, width) in parts(&mut self.memory[state.index()], declared) {
+            for (floats, width) in parts(&mut memory[state.index()], declared) {
                 for CellMove { from, to } in moves {
                     floats.copy_within(cell(*from, width), *to as usize * width);
                 }
@@ -182,6 +212,7 @@ impl States for ReferencePartition {
     }
 
     fn shift(&mut self, group: usize, cells: &[(u32, i32)]) -> Result<(), BackendError> {
+        let mut memory = locked(&self.memory);
         let rotations = key_rotations(&self.segment.graph, self.segment.nodes.clone());
         for state in self.of_group(group) {
             let rope = rotations.iter().find(|(other, _)| *other == state).and_then(|(_, rope)| *rope);
@@ -199,8 +230,7 @@ impl States for ReferencePartition {
             };
             let keys = (kv_heads * key_dim) as usize;
             for (index, delta) in cells {
-                for head in
-                    self.memory[state.index()].keys[cell(*index, keys)].chunks_exact_mut(*key_dim as usize)
+                for head in memory[state.index()].keys[cell(*index, keys)].chunks_exact_mut(*key_dim as usize)
                 {
                     for (pair, frequency) in frequencies.iter().enumerate() {
                         // A turn by the difference alone: the stored key already carries the magnitude.
@@ -219,7 +249,8 @@ impl States for ReferencePartition {
 
     fn save(&mut self, state: StateId, cells: &[u32]) -> Result<Vec<u8>, BackendError> {
         let declared = &self.segment.graph.states[state.index()];
-        let parts = parts(&mut self.memory[state.index()], declared);
+        let mut memory = locked(&self.memory);
+        let parts = parts(&mut memory[state.index()], declared);
         let floats = cells
             .iter()
             .flat_map(|index| parts.iter().flat_map(|(floats, width)| &floats[cell(*index, *width)]));
@@ -228,7 +259,8 @@ impl States for ReferencePartition {
 
     fn restore(&mut self, state: StateId, cells: &[u32], bytes: &[u8]) -> Result<(), BackendError> {
         let declared = &self.segment.graph.states[state.index()];
-        let mut parts = parts(&mut self.memory[state.index()], declared);
+        let mut memory = locked(&self.memory);
+        let mut parts = parts(&mut memory[state.index()], declared);
         let expected = cells.len() * parts.iter().map(|(_, width)| width).sum::<usize>() * 4;
         if bytes.len() != expected {
             return Err(BackendError::SavedState { layer: declared.layer(), found: bytes.len(), expected });
@@ -243,6 +275,6 @@ impl States for ReferencePartition {
     }
 
     fn states(&self) -> Vec<StateId> {
-        states(&self.segment.graph, self.segment.nodes.clone())
+        self.owned.clone()
     }
 }

@@ -47,17 +47,17 @@ impl Default for Options {
 
 /// One back end.
 pub struct Entry {
-    /// Name as given to `--device`.
+    /// Name of its first device as given to `--device`; others have another number.
     pub name: &'static str,
     /// What it is, in a line.
     pub description: &'static str,
-    /// Whether it is used when no device is named.
+    /// Whether its devices are used when none is named.
     pub automatic: bool,
     /// Starts it; an error says why it cannot be used here.
     pub start: fn(&Options) -> Result<Arc<dyn Backend>, BackendError>,
 }
 
-/// All back ends, best first.
+/// All back ends. The first one runs what no other can.
 pub const REGISTRY: &[Entry] = &[
     Entry {
         name: "CPU",
@@ -70,8 +70,8 @@ pub const REGISTRY: &[Entry] = &[
     },
     Entry {
         name: "CUDA0",
-        description: "the first NVIDIA card, if its driver is installed",
-        automatic: false,
+        description: "NVIDIA cards, if their driver is installed",
+        automatic: true,
         start: |_| Ok(Arc::new(Cuda::find()?)),
     },
     Entry {
@@ -91,19 +91,21 @@ pub const REGISTRY: &[Entry] = &[
     },
 ];
 
-/// The row with this name (in any case), or the first automatic one.
+/// The row whose devices have such names (in any case, with any number), or without a name the first one.
 pub fn find(name: Option<&str>) -> Result<&'static Entry, BackendError> {
-    let entry = REGISTRY.iter().find(|entry| match name {
-        Some(name) => entry.name.eq_ignore_ascii_case(name),
-        None => entry.automatic,
-    });
+    let kind =
+        |name: &str| name.trim_end_matches(|letter: char| letter.is_ascii_digit()).to_ascii_lowercase();
+    let entry = match name {
+        Some(name) => REGISTRY.iter().find(|entry| kind(entry.name) == kind(name)),
+        None => REGISTRY.first(),
+    };
     entry.ok_or_else(|| BackendError::UnknownDevice {
         name: name.unwrap_or_default().to_string(),
         known: REGISTRY.iter().map(|entry| entry.name).collect(),
     })
 }
 
-/// Starts the back end of this name (in any case), or the first automatic one.
+/// Starts the back end whose devices have such names (in any case), or the first one.
 pub fn start(name: Option<&str>, options: &Options) -> Result<Arc<dyn Backend>, BackendError> {
     (find(name)?.start)(options)
 }
@@ -122,7 +124,8 @@ mod tests {
                 Err(error) => assert!(error.to_string().contains("not installed"), "{error}"),
             }
         }
-        assert_eq!(start(None, &options).expect("there is an automatic one").name(), "CPU");
+        assert_eq!(start(None, &options).expect("there is one").name(), "CPU");
+        assert_eq!(find(Some("cuda7")).map(|entry| entry.name).ok(), Some("CUDA0"));
         let error = start(Some("TPU"), &options).err().expect("there is none");
         assert_eq!(error.to_string(), "unknown device 'TPU'; known are CPU, CUDA0, OPENVINO0, reference");
     }

@@ -72,24 +72,38 @@ pub fn once(backend: &dyn Backend, file: Arc<File>, graph: Graph, step: &Step, v
 /// A model on one back end with one sequence, cell `i` holding position `i`.
 pub struct SingleSequence {
     graph: Arc<Graph>,
-    partition: Box<dyn Partition>,
-    program: ProgramId,
+    partitions: Vec<(Box<dyn Partition>, ProgramId)>,
     length: u32,
 }
 
 impl SingleSequence {
     /// Loads the whole graph on a back end's first device, with caches of this format and so many cells.
     pub fn load(backend: &dyn Backend, file: Arc<File>, graph: Graph, cache: DType, cells: u32) -> Self {
+        Self::load_cut(backend, file, graph, cache, cells, |_| 0)
+    }
+
+    /// The same in segments, cut wherever `part_of` of the next node is another number.
+    pub fn load_cut(
+        backend: &dyn Backend,
+        file: Arc<File>,
+        graph: Graph,
+        cache: DType,
+        cells: u32,
+        part_of: impl Fn(usize) -> usize,
+    ) -> Self {
         let graph = Arc::new(graph);
         let weights = Arc::new(FileWeights::new(file, graph.clone()));
         let cells_of_groups = vec![cells; graph.groups().len()];
         let caches = CacheOptions { keys: cache, values: cache, sequences: 1, cells: cells_of_groups };
-        let (_, segment) = partition(&graph, |_| 0).remove(0);
-        let mut partition =
-            backend.load(DeviceId(0), segment, weights, &caches, &mut |_| true).expect("the segment loads");
-        let program =
-            partition.compile(Bounds { tokens: cells, outputs: cells }).expect("the segment compiles");
-        Self { graph, partition, program, length: 0 }
+        let segments = partition(&graph, part_of).into_iter().map(|(_, segment)| segment).collect();
+        let partitions = backend.load_all(DeviceId(0), segments, weights, &caches, &mut |_| true);
+        let compile = |mut partition: Box<dyn Partition>| {
+            let bounds = Bounds { tokens: cells, outputs: cells };
+            let program = partition.compile(bounds).expect("the segment compiles");
+            (partition, program)
+        };
+        let partitions = partitions.expect("the segments load").into_iter().map(compile).collect();
+        Self { graph, partitions, length: 0 }
     }
 
     /// Starts the sequence again.
@@ -110,7 +124,9 @@ impl SingleSequence {
             ..Step::default()
         };
         let mut boundary = Boundary::default();
-        self.partition.run(self.program, &step, &mut boundary).expect("the step runs");
+        for (partition, program) in &mut self.partitions {
+            partition.run(*program, &step, &mut boundary).expect("the step runs");
+        }
         let logits = self.graph.output(Output::Logits).expect("the model has logits");
         boundary.values.remove(&logits).expect("logits leave the model").into_floats()
     }

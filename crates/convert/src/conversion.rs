@@ -74,7 +74,7 @@ impl Conversion {
             });
         }
         let mut json = read_json(&path)?;
-        let architecture = architectures::find(&Config::new(json.clone()).classes())?;
+        let architecture = architectures::find(&Config::new(json.clone()))?;
         add_defaults(&mut json, architecture);
         let config = Config::new(json);
         if let Some(method) = config.text(&["quantization_config.quant_method"])

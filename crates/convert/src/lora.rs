@@ -44,7 +44,7 @@ impl LoraConversion {
             return Err(ConvertError::NoConfig { path: base.to_owned() });
         }
         let config = Config::new(read_json(&path)?);
-        let architecture = architectures::find(&config.classes())?;
+        let architecture = architectures::find(&config)?;
         let source = Source::from_files(&[folder.join("adapter_model.safetensors")])?;
         let tensors = tensors(&Model { config: &config, source: &source, architecture })?;
         let mut metadata = Metadata::new();

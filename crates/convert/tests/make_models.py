@@ -94,7 +94,7 @@ MODELS = {
     "nemotron": (T.NemotronForCausalLM, T.NemotronConfig, base(head_dim=8, partial_rotary_factor=0.5)),
     "smollm3": (T.SmolLM3ForCausalLM, T.SmolLM3Config, base(num_hidden_layers=4, use_sliding_window=False)),
     "exaone4": (T.Exaone4ForCausalLM, T.Exaone4Config, base(
-        head_dim=8, sliding_window=4, sliding_window_pattern=4,
+        head_dim=8, sliding_window=None,
         layer_types=["full_attention", "full_attention"])),
     "ernie4_5": (T.Ernie4_5ForCausalLM, T.Ernie4_5Config, base(head_dim=8, use_bias=False)),
     "arcee": (T.ArceeForCausalLM, T.ArceeConfig, base(head_dim=8)),
@@ -176,6 +176,68 @@ MODELS.update({
         conv_kernel=4, chunk_size=8, layers_block_type=["mamba", "attention", "mlp"], mlp_hidden_act="relu2")),
     "phimoe": (T.PhimoeForCausalLM, T.PhimoeConfig, base(
         num_local_experts=4, num_experts_per_tok=2, sliding_window=None, attention_bias=True, lm_head_bias=True)),
+})
+
+LATENT = dict(
+    num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8)
+LATENT_EXPERTS = dict(
+    LATENT, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=24,
+    first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5)
+WINDOWS = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+MODELS.update({
+    "afmoe": (T.AfmoeForCausalLM, T.AfmoeConfig, base(
+        num_hidden_layers=4, head_dim=8, num_experts=4, num_experts_per_tok=2, num_shared_experts=1, num_dense_layers=1,
+        moe_intermediate_size=24, route_scale=1.5, sliding_window=4, layer_types=WINDOWS, mup_enabled=True)),
+    "exaone-moe": (T.ExaoneMoeForCausalLM, T.ExaoneMoeConfig, base(
+        num_hidden_layers=4, head_dim=8, num_experts=4, num_experts_per_tok=2, num_shared_experts=1,
+        moe_intermediate_size=24, first_k_dense_replace=1, sliding_window=4, layer_types=WINDOWS)),
+    "laguna": (T.LagunaForCausalLM, T.LagunaConfig, base(
+        num_hidden_layers=4, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+        shared_expert_intermediate_size=40, moe_routed_scaling_factor=1.5, sliding_window=4,
+        num_attention_heads_per_layer=[4, 4, 2, 4],
+        layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse", "sparse"],
+        rope_parameters=dict(
+            full_attention=dict(rope_type="default", rope_theta=50000.0, partial_rotary_factor=0.5),
+            sliding_attention=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=1.0)))),
+    "cohere2moe": (T.Cohere2MoeForCausalLM, T.Cohere2MoeConfig, base(
+        num_hidden_layers=4, head_dim=8, num_experts=4, num_experts_per_tok=2, num_shared_experts=1, logit_scale=0.5,
+        expert_selection_fn="sigmoid", prefix_dense_intermediate_size=40, sliding_window=4,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse", "sparse"])),
+    "granite_swa": (T.GraniteSWAForCausalLM, T.GraniteSWAConfig, base(
+        num_hidden_layers=4, sliding_window=4, embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5,
+        attention_multiplier=0.3, layer_rope_theta=[0.0, 10000.0, 10000.0, 10000.0])),
+    "minimax-01": (T.MiniMaxForCausalLM, T.MiniMaxConfig, base(
+        head_dim=8, num_local_experts=4, num_experts_per_tok=2, block_size=4, full_attn_alpha_factor=3.5,
+        linear_attn_alpha_factor=3.5, mlp_alpha_factor=3.5)),
+    "dbrx": (T.DbrxForCausalLM, T.DbrxConfig, dict(
+        d_model=32, n_heads=4, n_layers=2, max_seq_len=64, vocab_size=VOCABULARY, bos_token_id=1, eos_token_id=2,
+        pad_token_id=0, attn_config=dict(kv_n_heads=2, clip_qkv=0.5, rope_theta=5000.0),
+        ffn_config=dict(hidden_size=32, ffn_hidden_size=24, moe_num_experts=4, moe_top_k=2))),
+    "deepseek32": (T.DeepseekV32ForCausalLM, T.DeepseekV32Config, base(
+        **LATENT_EXPERTS, index_topk=64, index_head_dim=16, index_n_heads=2)),
+    "glm-dsa": (T.GlmMoeDsaForCausalLM, T.GlmMoeDsaConfig, base(
+        **LATENT_EXPERTS, index_topk=64, index_head_dim=16, index_n_heads=2)),
+    "minicpm3": (T.MiniCPM3ForCausalLM, T.MiniCPM3Config, base(**LATENT)),
+    "kimi-linear": (T.KimiLinearForCausalLM, T.KimiLinearConfig, base(
+        num_hidden_layers=3, num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=16, qk_rope_head_dim=8,
+        qk_nope_head_dim=8, v_head_dim=8, linear_head_dim=8, linear_num_heads=4, linear_conv_kernel_dim=4,
+        num_local_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=24,
+        layer_types=["linear_attention", "linear_attention", "full_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse"])),
+})
+
+NEMOTRON = dict(
+    head_dim=8, mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=8, n_groups=2, conv_kernel=4, chunk_size=8,
+    mlp_hidden_act="relu2", n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=24,
+    moe_shared_expert_intermediate_size=40, routed_scaling_factor=1.5)
+MODELS.update({
+    "nemotron_h_moe": (T.NemotronHForCausalLM, T.NemotronHConfig, base(
+        num_hidden_layers=4, layers_block_type=["linear_attention", "moe", "full_attention", "mlp"], **NEMOTRON)),
+    "nemotron_h_moe-latent": (T.NemotronHForCausalLM, T.NemotronHConfig, base(
+        num_hidden_layers=3, layers_block_type=["linear_attention", "moe", "full_attention"], moe_latent_size=16,
+        **NEMOTRON)),
 })
 
 # Saved in another number format than f32.

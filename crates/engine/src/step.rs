@@ -112,7 +112,8 @@ impl Worker {
         wanting.collect()
     }
 
-    /// A sequence that is full is shifted or finished.
+    /// A sequence that is full is shifted or finished. Where the model cannot move what it holds (recurrent layers, positions
+    /// that are more than a rotation), what is left of the text is computed anew.
     fn make_room(&mut self, index: usize) {
         let context = self.model.context() as usize;
         let slot = &self.slots[index];
@@ -124,15 +125,21 @@ impl Worker {
         let keep = job.keep().min(context.saturating_sub(4));
         let discard = (slot.held.len() - keep) / 2;
         let possible = self.options.context_shift && job.shiftable() && discard > 0;
-        if possible && guarded(|| self.model.shift(index as u32, keep as u32, discard as u32)).is_ok() {
-            let slot = &mut self.slots[index];
-            slot.held.drain(keep..keep + discard);
-            if let Some(job) = &mut slot.job {
-                job.tokens.drain(keep..keep + discard);
-            }
-        } else {
+        let moved =
+            possible && guarded(|| self.model.shift(index as u32, keep as u32, discard as u32)).is_ok();
+        // What a decoder holds cannot be computed without what its encoder has read.
+        if !moved && (!possible || self.model.decoder_start().is_some()) {
             self.synchronise(index);
-            self.finish(index, FinishReason::Length);
+            return self.finish(index, FinishReason::Length);
+        }
+        let slot = &mut self.slots[index];
+        if let Some(job) = &mut slot.job {
+            job.tokens.drain(keep..keep + discard);
+        }
+        if moved {
+            slot.held.drain(keep..keep + discard);
+        } else {
+            self.clear(index);
         }
     }
 

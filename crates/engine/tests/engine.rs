@@ -153,12 +153,19 @@ fn the_context_shifts_when_allowed() {
 }
 
 #[test]
-fn a_model_that_cannot_shift_ends_with_length() {
-    let found = run(&shifting(Arithmetic { shifts: false, ..Arithmetic::new(16, 1) }), greedy(&PROMPT, -1));
-    assert_eq!(
-        (found.tokens, reason(&run(&shifting(Arithmetic::new(16, 1)), greedy(&PROMPT, 3)))),
-        (expected(&PROMPT, 12), FinishReason::Length)
-    );
+fn a_model_that_cannot_shift_computes_the_rest_anew() {
+    let unmovable = Arithmetic { shifts: false, ..Arithmetic::new(16, 1) };
+    let log = unmovable.log.clone();
+    let request = || Request { keep: 2, ..greedy(&PROMPT, 100) };
+    let (found, moved) =
+        (run(&shifting(unmovable), request()), run(&shifting(Arithmetic::new(16, 1)), request()));
+    assert_eq!((&found.tokens, reason(&found)), (&moved.tokens, FinishReason::Length));
+    let again =
+        log.lock().unwrap().iter().filter(|works| works.iter().any(|(_, tokens)| *tokens > 5)).count();
+    assert!(again > 5, "{again} times the rest was computed anew");
+    // Until full is until full.
+    let unmovable = Arithmetic { shifts: false, ..Arithmetic::new(16, 1) };
+    assert_eq!(run(&shifting(unmovable), greedy(&PROMPT, UNTIL_FULL)).tokens, expected(&PROMPT, 12));
 }
 
 #[test]

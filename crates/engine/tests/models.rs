@@ -86,6 +86,31 @@ fn generation_goes_on_beyond_the_context() {
     }
 }
 
+/// Recurrent and hybrid models, positions that are learned, a norm after the rotation, and two kinds of texts.
+const UNSHIFTABLE: [&str; 6] =
+    ["mamba-dense", "falcon-h1-dense", "qwen35-heads", "gpt2-dense", "maincoder-dense", "phi3-longrope-long"];
+
+#[test]
+fn models_that_cannot_be_shifted_compute_the_rest_anew() {
+    let models = zoo::models();
+    for name in UNSHIFTABLE {
+        let zoo = models.iter().find(|model| model.name == name).expect("the zoo has it");
+        // Longer than the longest short text, where that makes a difference.
+        let context = if name.contains("longrope") { 160 } else { 40 };
+        let prompt: Vec<u32> = zoo.tokens.iter().cycle().take(context as usize - 8).copied().collect();
+        let engine = start(zoo, 1, context, 64);
+        let found = collect(engine.submit(Request { keep: 4, ..greedy(&prompt, 20) }).1);
+        assert_eq!(found.tokens.len(), 20, "{name}: {:?}", found.error);
+        // When it was full, half of what follows the first four tokens went.
+        let full = [&prompt[..], &found.tokens].concat()[..context as usize + 1].to_vec();
+        let discard = (context as usize - 4) / 2;
+        let left = [&full[..4], &full[4 + discard..]].concat();
+        let rest = &found.tokens[9..];
+        let fresh = collect(start(zoo, 1, context, 64).submit(greedy(&left, rest.len() as i32)).1);
+        assert_eq!(rest, fresh.tokens, "{name}");
+    }
+}
+
 #[test]
 fn a_text_that_outgrows_a_short_one_is_computed_anew() {
     let found = zoo::models().into_iter().find(|model| model.name == "phi3-longrope-long");

@@ -2,8 +2,8 @@
 
 use crate::config::ISA_LEVELS;
 use crate::flag::{Action, Flag, Group, ToolSet};
-use crate::table::{CACHE_TYPES, MOST_THREADS, device};
-use crate::values::{Toggle, at_least, boolean, choice, filled, integer, integers, number, toggle};
+use crate::table::{CACHE_TYPES, MOST_THREADS, SPLITS, device_list, override_list, share_list};
+use crate::values::{Toggle, at_least, boolean, choice, filled, integer, integers, toggle};
 
 /// Most values that one list may have, and most tests in one run.
 const MOST: usize = 100_000;
@@ -162,8 +162,8 @@ macro_rules! settings {
 settings! {
     /// Model file.
     model: String = String::new(),
-    /// MiB to leave free.
-    fit_target: u64 = 0,
+    /// MiB to leave free on devices.
+    fit_target: u32 = 1024,
     /// Least context that may be chosen.
     fit_min_ctx: u32 = 0,
     /// Layers on devices other than the CPU; -1 is as many as fit.
@@ -308,7 +308,7 @@ fn flash(value: &str) -> Result<Vec<i32>, String> {
 }
 
 fn shares(value: &str) -> Result<Vec<Vec<f32>>, String> {
-    value.split(',').map(|split| split.split([';', '/']).map(number).collect()).collect()
+    value.split(',').map(|split| share_list(split, &[';', '/'])).collect()
 }
 
 fn format(value: &str) -> Result<OutputFormat, String> {
@@ -342,8 +342,6 @@ macro_rules! fixed {
         })
     };
 }
-
-const ONE_DEVICE: &str = "a model runs as a whole on the device of --device";
 
 static GENERAL: &[Flag<Bench>] = &[
     Flag::action("-h --help", "Print this help", Action::Help),
@@ -482,34 +480,38 @@ static LISTS: &[Flag<Bench>] = &[
     .inert("a memory map is always read on demand"),
     fixed!("--repack", "0|1", "Convert weights to the kernels' layout; 1 if absent", lists.repack, booleans)
         .inert("kernels read no other layout"),
-    fixed!(
+    list!(
         "-ngl --n-gpu-layers --gpu-layers",
         "N",
-        "Layers on devices other than the CPU",
+        "Layers on devices other than the CPU, the output counted as one; -1: as many as fit",
         lists.n_gpu_layers,
-        ranges
-    )
-    .inert(ONE_DEVICE),
-    list!("-dev --device", "NAME,...", "Devices to measure, one after another", lists.devices, devices),
-    fixed!("-ncmoe --n-cpu-moe", "N", "Layers whose experts stay on the CPU", lists.n_cpu_moe, ranges)
-        .inert(ONE_DEVICE),
-    fixed!("-sm --split-mode", "MODE", "How the model is split over devices", lists.split_mode, |v| {
-        words(v, &["none", "layer", "row", "tensor"])
-    })
-    .inert(ONE_DEVICE),
-    fixed!("-mg --main-gpu", "INDEX", "First device", lists.main_gpu, ranges).inert(ONE_DEVICE),
-    fixed!("-nkvo --no-kv-offload", "0|1", "Caches stay in host memory", lists.no_kv_offload, booleans)
-        .inert(ONE_DEVICE),
-    fixed!("-ts --tensor-split", "N/N", "Shares of the devices", lists.tensor_split, shares)
-        .inert(ONE_DEVICE),
-    fixed!(
+        layer_counts
+    ),
+    list!(
+        "-dev --device",
+        "NAME,...",
+        "Devices to measure, one after another; several of one test are separated by /",
+        lists.devices,
+        devices
+    ),
+    list!("-ncmoe --n-cpu-moe", "N", "First layers whose experts are on the CPU", lists.n_cpu_moe, ranges),
+    list!(
+        "-sm --split-mode",
+        "none|layer",
+        "How the model is split over several devices",
+        lists.split_mode,
+        |v| { words(v, SPLITS) }
+    ),
+    list!("-mg --main-gpu", "INDEX", "The device of -sm none", lists.main_gpu, ranges),
+    list!("-nkvo --no-kv-offload", "0|1", "Caches are in host memory", lists.no_kv_offload, booleans),
+    list!("-ts --tensor-split", "N/N", "Shares of the devices", lists.tensor_split, shares),
+    list!(
         "-ot --override-tensor",
         "REGEX=DEVICE;...",
-        "Places of tensors by name",
+        "Devices of tensors by patterns of names",
         lists.tensor_buft_overrides,
-        texts
-    )
-    .inert(ONE_DEVICE),
+        tensor_places
+    ),
     fixed!(
         "-nopo --no-op-offload",
         "0|1",
@@ -517,8 +519,9 @@ static LISTS: &[Flag<Bench>] = &[
         lists.no_op_offload,
         booleans
     )
-    .inert(ONE_DEVICE),
-    fixed!("--no-host", "0|1", "No pinned host memory", lists.no_host, booleans).inert(ONE_DEVICE),
+    .inert("operations run where their weights are"),
+    fixed!("--no-host", "0|1", "No pinned host memory", lists.no_host, booleans)
+        .inert("weights on the CPU lie in ordinary memory"),
     Flag::value("-embd --embeddings", "0", "Only 0 so far", |b: &mut Bench, v| {
         let all = booleans(v)?;
         if all.contains(&true) {
@@ -527,9 +530,15 @@ static LISTS: &[Flag<Bench>] = &[
         b.lists.embeddings.extend(all);
         Ok(())
     }),
-    fixed!("-fitt --fit-target", "MIB", "Memory to leave free", lists.fit_target, integers).inert(ONE_DEVICE),
+    list!(
+        "-fitt --fit-target",
+        "MIB",
+        "MiB to leave free on devices where -ngl is -1",
+        lists.fit_target,
+        integers
+    ),
     fixed!("-fitc --fit-ctx", "N", "Least context that may be chosen", lists.fit_min_ctx, integers)
-        .inert(ONE_DEVICE),
+        .inert("a test has the context that it needs"),
 ];
 
 fn counts(value: &str) -> Result<Vec<u32>, String> {
@@ -545,8 +554,23 @@ fn threads(value: &str) -> Result<Vec<u32>, String> {
     Ok(all)
 }
 
+/// Devices as they are printed in the results; [`device_list`] reads them again.
 fn devices(value: &str) -> Result<Vec<String>, String> {
-    value.split(',').map(|name| Ok(device(name)?.unwrap_or_else(|| "auto".to_owned()))).collect()
+    value.split(',').map(|names| device_list(names, &['/']).map(|_| names.trim().to_owned())).collect()
+}
+
+fn layer_counts(value: &str) -> Result<Vec<i32>, String> {
+    let all: Vec<i32> = ranges(value)?;
+    if all.iter().any(|count| *count < -1) { Err("expected -1 or more".into()) } else { Ok(all) }
+}
+
+/// The patterns of one test, as they are printed; [`override_list`] reads them again.
+fn tensor_places(value: &str) -> Result<Vec<String>, String> {
+    let each = |item: &str| match item {
+        "none" => Ok("none".to_owned()),
+        item => override_list(item, ';').map(|_| item.to_owned()),
+    };
+    value.split(',').map(each).collect()
 }
 
 fn cache_types(value: &str) -> Result<Vec<&'static str>, String> {

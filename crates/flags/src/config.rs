@@ -191,11 +191,64 @@ impl Default for Cpu {
     }
 }
 
+/// How many layers go to devices other than the CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Layers {
+    /// As many as fit.
+    #[default]
+    Fitting,
+    /// All, whether they fit or not.
+    All,
+    /// The last so many, the output counted as one.
+    Count(u32),
+}
+
 /// Devices and placement.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Device {
-    /// Name of the device to use; `None` leaves the choice to the program.
-    pub name: Option<String>,
+    /// Names of the devices for layers; `None` leaves the choice to the program.
+    pub names: Option<Vec<String>>,
+    /// Layers that go there.
+    pub layers: Layers,
+    /// How they are split over several: `none`, `layer`, `row` or `tensor`.
+    pub split: &'static str,
+    /// Shares of the devices; none for what they have free.
+    pub shares: Vec<f32>,
+    /// Index of the device where only one is used.
+    pub main: u32,
+    /// Patterns of names of tensors, and the devices of these.
+    pub overrides: Vec<(String, String)>,
+    /// The first so many layers have their experts on the CPU.
+    pub cpu_moe: u32,
+    /// The first so many layers have their dense feed-forward weights on the CPU.
+    pub cpu_ffn: u32,
+    /// Caches are on the device of their layer.
+    pub kv_offload: bool,
+    /// What was not asked for follows from the memory that is free.
+    pub fit: bool,
+    /// MiB to leave free on each device.
+    pub fit_target: Vec<u32>,
+    /// Least context that may be chosen.
+    pub fit_context: u32,
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        Self {
+            names: None,
+            layers: Layers::Fitting,
+            split: "layer",
+            shares: Vec::new(),
+            main: 0,
+            overrides: Vec::new(),
+            cpu_moe: 0,
+            cpu_ffn: 0,
+            kv_offload: true,
+            fit: true,
+            fit_target: vec![1024],
+            fit_context: 4096,
+        }
+    }
 }
 
 /// Context, batches and caches.

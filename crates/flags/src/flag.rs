@@ -215,6 +215,8 @@ impl ToolSet {
         .or(Self::DIFFUSION)
         .or(Self::IMATRIX)
         .or(Self::CVECTOR);
+    /// Tools that put a model onto devices, or say how they would.
+    pub const PLACED: Self = Self::ENGINE.or(Self::INFO);
     /// Tools that turn texts into numbers.
     pub const EMBED: Self = Self::EMBEDDING.or(Self::RERANK);
     /// Tools that need a model file.

@@ -23,8 +23,8 @@ mod workshop;
 
 pub use clap::Command;
 pub use config::{
-    Chat, Config, Context, Cpu, Device, GrammarSource, ISA_LEVELS, LoadMode, Log, Logits, Model, Prompt,
-    Rope, Sampling, Server, Tokenize,
+    Chat, Config, Context, Cpu, Device, GrammarSource, ISA_LEVELS, Layers, LoadMode, Log, Logits, Model,
+    Prompt, Rope, Sampling, Server, Tokenize,
 };
 pub use diffusion::Diffusion;
 pub use embedding::Embedding;
@@ -36,6 +36,7 @@ pub use spec::{Positional, Spec};
 pub use speculation::{NgramSizes, SPECULATION_TYPES, Speculation};
 pub use suggest::closest;
 pub use table::FLAGS;
+pub use table::{device_list, override_list};
 pub use values::Toggle;
 pub use workshop::{
     BatchedBench, Convert, ConvertLegacy, Cvector, Edit, ExportLora, Gguf, GgufHash, GgufSplit, Imatrix,

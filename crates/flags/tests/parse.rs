@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use puna_flags::{
-    Action, Config, FLAGS, LoadMode, Outcome, Positional, Spec, Toggle, ToolSet, UsageError, bench,
+    Action, Config, FLAGS, Layers, LoadMode, Outcome, Positional, Spec, Toggle, ToolSet, UsageError, bench,
 };
 
 const CLI: Spec<Config> =
@@ -125,12 +125,61 @@ fn errors_name_flag_value_and_remedy() {
         (&["--mlock=1"], "--mlock takes no value, but was given \"1\""),
         (&["--mmproj", "x"], "--mmproj is not supported yet"),
         (&["hello"], "unexpected argument \"hello\""),
-        (&["-dev", "A,B"], "--device cannot be \"A,B\": a model runs on one device: name one"),
-        (&["-dev", ""], "--device cannot be \"\": expected the name of a device, auto or none"),
+        (&["-dev", "A,a"], "--device cannot be \"A,a\": a is named twice"),
+        (&["-dev", "A,none"], "--device cannot be \"A,none\": expected names of devices, auto or none"),
+        (&["-dev", ""], "--device cannot be \"\": expected names of devices, auto or none"),
+        (&["-ts", "1,-1"], "--tensor-split cannot be \"1,-1\": expected numbers of at least 0"),
+        (&["-ot", "ffn"], "--override-tensor cannot be \"ffn\": expected REGEX=DEVICE"),
+        (&["-sm", "rows"], "--split-mode cannot be \"rows\": expected one of none, layer, row, tensor"),
         (&["-ngl", "some"], "--gpu-layers cannot be \"some\": expected a number, auto or all"),
     ] {
         assert_eq!(refuse(line), expected, "{line:?}");
     }
+}
+
+#[test]
+fn devices_and_what_goes_to_them() {
+    let line = [
+        "-dev",
+        "CUDA0,CUDA1",
+        "-ngl",
+        "12",
+        "-ts",
+        "3,1",
+        "-sm",
+        "layer",
+        "-mg",
+        "1",
+        "-ncmoe",
+        "4",
+        "-ncffn",
+        "2",
+        "-ot",
+        "ffn_.*=CPU,blk\\.1\\.=CUDA1",
+        "-nkvo",
+        "-fit",
+        "off",
+        "-fitt",
+        "512,256",
+        "-fitc",
+        "2048",
+    ];
+    let (config, warnings) = parse_with(&RUN, &line, &[]).unwrap();
+    assert_eq!(warnings, Vec::<String>::new());
+    let device = config.device;
+    assert_eq!(device.names, Some(vec!["CUDA0".into(), "CUDA1".into()]));
+    assert_eq!((device.layers, device.shares, device.main), (Layers::Count(12), vec![3.0, 1.0], 1));
+    assert_eq!((device.cpu_moe, device.cpu_ffn, device.kv_offload, device.fit), (4, 2, false, false));
+    assert_eq!((device.fit_target, device.fit_context), (vec![512, 256], 2048));
+    let overrides =
+        [("ffn_.*", "CPU"), ("blk\\.1\\.", "CUDA1")].map(|(regex, name)| (regex.into(), name.into()));
+    assert_eq!(device.overrides, overrides);
+    for (text, layers) in
+        [("auto", Layers::Fitting), ("-1", Layers::Fitting), ("all", Layers::All), ("0", Layers::Count(0))]
+    {
+        assert_eq!(parse_with(&RUN, &["-ngl", text], &[]).unwrap().0.device.layers, layers);
+    }
+    assert_eq!(parse_with(&RUN, &["-dev", "none", "-cmoe"], &[]).unwrap().0.device.names, Some(Vec::new()));
 }
 
 #[test]
@@ -187,10 +236,7 @@ fn bench_measures_what_has_no_effect_once() {
     };
     for (flag, one, two) in [
         ("-fa", "on", "on,off"),
-        ("-ngl", "99", "0,99"),
         ("--poll", "50", "0-100+50"),
-        ("-ts", "1/2", "1/2,2/1"),
-        ("-nkvo", "0", "0,1"),
         ("--repack", "1", "0,1"),
         ("-C", "0x1", "0x1,0x3"),
     ] {
@@ -200,8 +246,13 @@ fn bench_measures_what_has_no_effect_once() {
             assert!(error.ends_with("one value only, because it has no effect here"), "{line:?}: {error}");
         }
     }
-    assert!(parse(&["-dev", "CPU,reference"]).is_ok());
-    assert!(parse(&["-dev", "CPU/reference"]).unwrap_err().to_string().contains("one device"));
+    for line in
+        [["-dev", "CPU,reference"], ["-dev", "A/B,none"], ["-ngl", "0,10-20+5,-1"], ["-ts", "1/2,2/1"]]
+    {
+        assert!(parse(&line).is_ok(), "{line:?}");
+    }
+    assert!(parse(&["-dev", "CPU/CPU"]).unwrap_err().to_string().contains("twice"));
+    assert!(parse(&["-ngl", "-2"]).unwrap_err().to_string().contains("expected -1 or more"));
     assert!(parse(&["-t", "4096"]).is_ok());
     assert!(parse(&["-t", "4097"]).unwrap_err().to_string().contains("at most 4096"));
 }

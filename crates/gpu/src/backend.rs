@@ -1,19 +1,19 @@
 //! The back end and its partitions.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use puna_backend::{
     Backend, BackendError, Boundary, Bounds, CacheOptions, CellMove, DeviceId, DeviceInfo, MemoryUse,
     Partition, ProgramId, Segment, States, WeightSource,
 };
-use puna_graph::{Array, CacheGroup, Dim, Element, Graph, StateId, Step};
+use puna_graph::{Array, CacheGroup, Dim, Element, Graph, StateId, Step, WeightId};
 
 use crate::check::check;
 use crate::lower::{Place, Program, RECORDED_ROWS, Surroundings, lower, supports};
 use crate::states::Caches;
 use crate::step::{Places, StepData, bytes_of};
-use crate::weights::Weights;
+use crate::weights::{Weights, device_bytes};
 use crate::{Address, Api, BufferId, Device, Extents, Recording};
 
 /// Bytes of the zeros that kernels count in.
@@ -24,22 +24,24 @@ pub struct Gpu<A> {
     api: A,
     /// Devices that computed rightly when they were first used.
     checked: Mutex<BTreeSet<usize>>,
+    /// Devices that were looked at and wait for a model.
+    waiting: Mutex<HashMap<usize, Box<dyn Device>>>,
 }
 
 impl<A: Api> Gpu<A> {
     /// The devices of this API.
     pub fn new(api: A) -> Self {
-        Self { api, checked: Mutex::default() }
+        Self { api, checked: Mutex::default(), waiting: Mutex::default() }
     }
 
     /// Has a device compute something known, unless it did before.
     fn check(&self, device: DeviceId) -> Result<(), BackendError> {
-        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut checked = locked(&self.checked);
         if !checked.contains(&device.0) {
             let opened = self.api.open(device.0)?;
             let name = opened.name().to_string();
             check(&name, |segment, weights, caches| {
-                assemble(opened, segment, &weights, caches, &mut |_| true)
+                one(assemble(opened, vec![segment], &weights, caches, &mut |_| true)?)
             })?;
             checked.insert(device.0);
         }
@@ -47,32 +49,55 @@ impl<A: Api> Gpu<A> {
     }
 }
 
-/// A segment on an open device.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The partition of the only segment.
+fn one(mut partitions: Vec<Box<dyn Partition>>) -> Result<Box<dyn Partition>, BackendError> {
+    let missing = || BackendError::Device { device: "gpu".into(), reason: "there is no segment".into() };
+    partitions.pop().ok_or_else(missing)
+}
+
+/// Segments on an open device.
 fn assemble(
     mut device: Box<dyn Device>,
-    segment: Segment,
+    segments: Vec<Segment>,
     weights: &Arc<dyn WeightSource>,
     caches: &CacheOptions,
     progress: &mut dyn FnMut(f32) -> bool,
-) -> Result<Box<dyn Partition>, BackendError> {
-    let graph = segment.graph.clone();
-    let nodes = segment.nodes.clone();
+) -> Result<Vec<Box<dyn Partition>>, BackendError> {
+    let Some(graph) = segments.first().map(|segment| segment.graph.clone()) else { return Ok(Vec::new()) };
+    let nodes = segments.iter().flat_map(|segment| segment.nodes.clone());
     let weights = Weights::load(&mut *device, &graph, nodes.clone(), weights, progress)?;
     let cells = caches.cells.clone();
     let caches = Caches::new(&mut *device, &graph, nodes, caches, &weights)?;
     let counters = Address { buffer: device.allocate(COUNTERS, "work space")?, offset: 0 };
     device.clear(counters, COUNTERS)?;
     device.finish()?;
-    Ok(Box::new(GpuPartition {
-        segment,
+    let name = device.name().to_string();
+    let shared = Shared {
         device,
         weights,
         caches,
-        cells,
         counters,
         constants: HashMap::new(),
-        programs: Vec::new(),
-    }))
+        arena: (BufferId(usize::MAX), 0),
+        arena_bytes: 0,
+        steps: Vec::new(),
+    };
+    let shared = Arc::new(Mutex::new(shared));
+    let partition = |(index, segment)| -> Box<dyn Partition> {
+        Box::new(GpuPartition {
+            name: name.clone(),
+            segment,
+            shared: shared.clone(),
+            is_first: index == 0,
+            cells: cells.clone(),
+            programs: Vec::new(),
+        })
+    };
+    Ok(segments.into_iter().enumerate().map(partition).collect())
 }
 
 impl<A: Api> Backend for Gpu<A> {
@@ -88,6 +113,24 @@ impl<A: Api> Backend for Gpu<A> {
         supports(graph, node)
     }
 
+    fn inspect(&self, device: DeviceId) -> Result<Option<u64>, BackendError> {
+        self.check(device)?;
+        let mut waiting = locked(&self.waiting);
+        match waiting.get_mut(&device.0) {
+            Some(opened) => opened.free_memory(),
+            None => {
+                let mut opened = self.api.open(device.0)?;
+                let free = opened.free_memory();
+                waiting.insert(device.0, opened);
+                free
+            }
+        }
+    }
+
+    fn weight_bytes(&self, graph: &Graph, weight: WeightId) -> u64 {
+        device_bytes(graph, weight)
+    }
+
     fn load(
         &self,
         device: DeviceId,
@@ -96,8 +139,78 @@ impl<A: Api> Backend for Gpu<A> {
         caches: &CacheOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Box<dyn Partition>, BackendError> {
+        one(self.load_all(device, vec![segment], weights, caches, progress)?)
+    }
+
+    fn load_all(
+        &self,
+        device: DeviceId,
+        segments: Vec<Segment>,
+        weights: Arc<dyn WeightSource>,
+        caches: &CacheOptions,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Vec<Box<dyn Partition>>, BackendError> {
         self.check(device)?;
-        assemble(self.api.open(device.0)?, segment, &weights, caches, progress)
+        let waiting = locked(&self.waiting).remove(&device.0);
+        let opened = waiting.map_or_else(|| self.api.open(device.0), Ok)?;
+        assemble(opened, segments, &weights, caches, progress)
+    }
+}
+
+/// What the partitions of one model have together on a device. They run one after another.
+struct Shared {
+    device: Box<dyn Device>,
+    weights: Weights,
+    caches: Caches,
+    counters: Address,
+    constants: HashMap<Vec<u8>, Address>,
+    /// Work memory, and its bytes.
+    arena: (BufferId, u64),
+    /// Bytes of all work memory that was taken.
+    arena_bytes: u64,
+    /// Places of a step's data, for each number of token and output rows.
+    steps: Vec<((u32, u32), StepData)>,
+}
+
+impl Shared {
+    /// Work memory of at least so many bytes.
+    fn work_space(&mut self, bytes: u64) -> Result<BufferId, BackendError> {
+        if bytes > self.arena.1 {
+            // Programs made before keep the one they know.
+            self.arena = (self.device.allocate(bytes, "work space")?, bytes);
+            self.arena_bytes += bytes;
+        }
+        Ok(self.arena.0)
+    }
+
+    /// Index of the places for steps of so many rows.
+    fn step(&mut self, cells: &[u32], tokens: u32, outputs: u32) -> Result<usize, BackendError> {
+        if let Some(index) = self.steps.iter().position(|(rows, _)| *rows == (tokens, outputs)) {
+            return Ok(index);
+        }
+        let step = StepData::new(&mut *self.device, cells, tokens as usize, outputs as usize)?;
+        self.steps.push(((tokens, outputs), step));
+        Ok(self.steps.len() - 1)
+    }
+
+    /// The launches of a bucket of a segment, in work memory `arena`.
+    fn lower(
+        &mut self,
+        segment: &Segment,
+        places: Places,
+        arena: BufferId,
+        bucket: Extents,
+    ) -> Result<Program, BackendError> {
+        let around = Surroundings {
+            segment,
+            weights: &self.weights,
+            caches: &self.caches,
+            places,
+            arena,
+            counters: self.counters,
+            constants: &mut self.constants,
+        };
+        lower(around, &mut *self.device, bucket)
     }
 }
 
@@ -113,19 +226,20 @@ struct Compiled {
     bounds: Bounds,
     arena: BufferId,
     arena_bytes: u64,
-    step: StepData,
+    /// Index into [`Shared::steps`].
+    step: usize,
     buckets: HashMap<Extents, Bucket>,
 }
 
 struct GpuPartition {
+    /// The device's name.
+    name: String,
     segment: Segment,
-    device: Box<dyn Device>,
-    weights: Weights,
-    caches: Caches,
+    shared: Arc<Mutex<Shared>>,
+    /// Whether it answers for what is shared.
+    is_first: bool,
     /// Cells of each cache group.
     cells: Vec<u32>,
-    counters: Address,
-    constants: HashMap<Vec<u8>, Address>,
     programs: Vec<Compiled>,
 }
 
@@ -141,7 +255,7 @@ fn bucket_of(rows: usize, bound: u32) -> u32 {
 
 impl GpuPartition {
     fn error(&self, reason: impl Into<String>) -> BackendError {
-        BackendError::Device { device: self.device.name().to_string(), reason: reason.into() }
+        BackendError::Device { device: self.name.clone(), reason: reason.into() }
     }
 
     /// Refuses a step that names what is not there; kernels rely on it.
@@ -185,22 +299,13 @@ impl GpuPartition {
     }
 
     /// Makes the launches of a bucket, if that was not done before.
-    fn prepare(&mut self, program: usize, bucket: Extents) -> Result<(), BackendError> {
+    fn prepare(&mut self, shared: &mut Shared, program: usize, bucket: Extents) -> Result<(), BackendError> {
         let compiled = &mut self.programs[program];
         if compiled.buckets.contains_key(&bucket) {
             return Ok(());
         }
-        let places = compiled.step.places(bucket);
-        let around = Surroundings {
-            segment: &self.segment,
-            weights: &self.weights,
-            caches: &self.caches,
-            places: places.clone(),
-            arena: compiled.arena,
-            counters: self.counters,
-            constants: &mut self.constants,
-        };
-        let program = lower(around, &mut *self.device, bucket)?;
+        let places = shared.steps[compiled.step].1.places(bucket);
+        let program = shared.lower(&self.segment, places.clone(), compiled.arena, bucket)?;
         if program.bytes > compiled.arena_bytes {
             let reason = format!("{} bytes of work space, {} are there", program.bytes, compiled.arena_bytes);
             return Err(self.error(reason));
@@ -209,15 +314,15 @@ impl GpuPartition {
         Ok(())
     }
 
-    fn upload(&mut self, place: &Place, array: &Array) -> Result<(), BackendError> {
+    fn upload(&self, shared: &mut Shared, place: &Place, array: &Array) -> Result<(), BackendError> {
         let bytes = match self.segment.graph.value_type(place.value).element {
             Element::F32 => array.floats().iter().flat_map(|float| float.to_le_bytes()).collect(),
             Element::I32 => bytes_of(array.integers()),
         };
-        self.device.write(place.address, &bytes)
+        shared.device.write(place.address, &bytes)
     }
 
-    fn download(&mut self, place: &Place, step: &Step) -> Result<Array, BackendError> {
+    fn download(&self, shared: &mut Shared, place: &Place, step: &Step) -> Result<Array, BackendError> {
         let ty = self.segment.graph.value_type(place.value).clone();
         let shape: Vec<usize> = ty
             .shape
@@ -229,12 +334,43 @@ impl GpuPartition {
             .collect();
         let count: usize = shape.iter().product();
         if ty.element == Element::F32 {
-            return Ok(Array::f32(shape, self.device.read_floats(place.address, count)?));
+            return Ok(Array::f32(shape, shared.device.read_floats(place.address, count)?));
         }
         let mut bytes = vec![0; 4 * count];
-        self.device.read(place.address, &mut bytes)?;
+        shared.device.read(place.address, &mut bytes)?;
         let (words, _) = bytes.as_chunks::<4>();
         Ok(Array::i32(shape, words.iter().map(|word| i32::from_le_bytes(*word)).collect()))
+    }
+
+    /// Runs the launches of a prepared bucket.
+    fn launch(
+        &mut self,
+        shared: &mut Shared,
+        program: usize,
+        bucket: Extents,
+        step: &Step,
+    ) -> Result<(), BackendError> {
+        let Some(made) = self.programs[program].buckets.get_mut(&bucket) else {
+            return Err(self.error("a bucket that was not prepared"));
+        };
+        if bucket.tokens <= RECORDED_ROWS {
+            let recording = match made.recording {
+                Some(recording) => recording,
+                None => {
+                    let recording = shared.device.record(&made.program.launches, bucket)?;
+                    made.recording = Some(recording);
+                    recording
+                }
+            };
+            return shared.device.replay(recording);
+        }
+        let spans = step.groups.iter().map(|group| group.spans.len()).max().unwrap_or(0);
+        let extents = Extents {
+            tokens: step.tokens.len() as u32,
+            outputs: step.output_rows.len() as u32,
+            spans: spans as u32,
+        };
+        shared.device.run(&made.program.launches, extents)
     }
 }
 
@@ -245,35 +381,25 @@ impl Partition for GpuPartition {
         }
         let most = |rows: u32| bucket_of(rows as usize, rows);
         let (tokens, outputs) = (most(bounds.tokens), most(bounds.outputs));
-        let step = StepData::new(&mut *self.device, &self.cells, tokens as usize, outputs as usize)?;
+        let mut shared = locked(&self.shared);
+        let step = shared.step(&self.cells, tokens, outputs)?;
         // Work space is that of the largest steps, and of those that split their work most.
-        let mut bytes = 0;
+        let mut bytes = 16;
         let mut sizes: Vec<u32> = vec![1, 2, 4, 8, 16, 32, 64, tokens];
         sizes.extend((7..16).map(|power| 1 << power));
         sizes.retain(|rows| *rows <= tokens);
         for tokens in sizes {
             for outputs in [1, outputs.min(tokens)] {
                 let bucket = Extents { tokens, outputs, spans: 0 };
-                let around = Surroundings {
-                    segment: &self.segment,
-                    weights: &self.weights,
-                    caches: &self.caches,
-                    places: step.places(bucket),
-                    arena: BufferId(usize::MAX),
-                    counters: self.counters,
-                    constants: &mut self.constants,
-                };
-                bytes = lower(around, &mut *self.device, bucket)?.bytes.max(bytes);
+                let places = shared.steps[step].1.places(bucket);
+                let nowhere = BufferId(usize::MAX);
+                bytes = shared.lower(&self.segment, places, nowhere, bucket)?.bytes.max(bytes);
             }
         }
-        let arena = self.device.allocate(bytes.max(16), "work space")?;
-        self.programs.push(Compiled {
-            bounds,
-            arena,
-            arena_bytes: bytes.max(16),
-            step,
-            buckets: HashMap::new(),
-        });
+        let arena = shared.work_space(bytes)?;
+        drop(shared);
+        let buckets = HashMap::new();
+        self.programs.push(Compiled { bounds, arena, arena_bytes: bytes, step, buckets });
         Ok(ProgramId(self.programs.len() - 1))
     }
 
@@ -291,47 +417,27 @@ impl Partition for GpuPartition {
             outputs: bucket_of(step.output_rows.len(), bounds.outputs),
             spans: 0,
         };
-        self.prepare(program.0, bucket)?;
-        let compiled = &mut self.programs[program.0];
-        let Some(made) = compiled.buckets.get_mut(&bucket) else {
+        let shared = self.shared.clone();
+        let shared = &mut *locked(&shared);
+        self.prepare(shared, program.0, bucket)?;
+        let compiled = &self.programs[program.0];
+        let Some(made) = compiled.buckets.get(&bucket) else {
             return Err(self.error("a bucket that was not prepared"));
         };
-        compiled.step.write(&mut *self.device, &self.segment.graph, &made.places, step)?;
-        let inputs = made.program.inputs.clone();
-        let outputs = made.program.outputs.clone();
+        let (inputs, outputs) = (made.program.inputs.clone(), made.program.outputs.clone());
+        let data = &mut shared.steps[compiled.step].1;
+        data.write(&mut *shared.device, &self.segment.graph, &made.places, step)?;
         for place in &inputs {
             let array = boundary.values.get(&place.value);
             let array = array.ok_or_else(|| self.error("a segment's input is missing"))?;
-            self.upload(place, array)?;
+            self.upload(shared, place, array)?;
         }
-        let compiled = &mut self.programs[program.0];
-        let Some(made) = compiled.buckets.get_mut(&bucket) else {
-            return Err(self.error("a bucket that was not prepared"));
-        };
-        if bucket.tokens <= RECORDED_ROWS {
-            let recording = match made.recording {
-                Some(recording) => recording,
-                None => {
-                    let recording = self.device.record(&made.program.launches, bucket)?;
-                    made.recording = Some(recording);
-                    recording
-                }
-            };
-            self.device.replay(recording)?;
-        } else {
-            let spans = step.groups.iter().map(|group| group.spans.len()).max().unwrap_or(0);
-            let extents = Extents {
-                tokens: step.tokens.len() as u32,
-                outputs: step.output_rows.len() as u32,
-                spans: spans as u32,
-            };
-            self.device.run(&made.program.launches, extents)?;
-        }
+        self.launch(shared, program.0, bucket, step)?;
         for place in &outputs {
-            let array = self.download(place, step)?;
+            let array = self.download(shared, place, step)?;
             boundary.values.insert(place.value, array);
         }
-        self.device.finish()
+        shared.device.finish()
     }
 
     fn states(&mut self) -> &mut dyn States {
@@ -339,33 +445,42 @@ impl Partition for GpuPartition {
     }
 
     fn memory(&self) -> MemoryUse {
+        if !self.is_first {
+            return MemoryUse::default();
+        }
+        let shared = locked(&self.shared);
         MemoryUse {
-            weights: self.weights.bytes(),
-            caches: self.caches.bytes(),
+            weights: shared.weights.bytes(),
+            caches: shared.caches.bytes(),
             work: COUNTERS
-                + self.programs.iter().map(|made| made.arena_bytes + made.step.bytes()).sum::<u64>(),
+                + shared.arena_bytes
+                + shared.steps.iter().map(|(_, step)| step.bytes()).sum::<u64>(),
         }
     }
 }
 
 impl States for GpuPartition {
     fn copy(&mut self, group: usize, moves: &[CellMove]) -> Result<(), BackendError> {
-        self.caches.copy(&mut *self.device, group, moves)
+        let Shared { device, caches, .. } = &mut *locked(&self.shared);
+        if self.is_first { caches.copy(&mut **device, group, moves) } else { Ok(()) }
     }
 
     fn shift(&mut self, group: usize, cells: &[(u32, i32)]) -> Result<(), BackendError> {
-        self.caches.shift(&mut *self.device, group, cells)
+        let Shared { device, caches, .. } = &mut *locked(&self.shared);
+        if self.is_first { caches.shift(&mut **device, group, cells) } else { Ok(()) }
     }
 
     fn save(&mut self, state: StateId, cells: &[u32]) -> Result<Vec<u8>, BackendError> {
-        self.caches.save(&mut *self.device, state, cells)
+        let Shared { device, caches, .. } = &mut *locked(&self.shared);
+        caches.save(&mut **device, state, cells)
     }
 
     fn restore(&mut self, state: StateId, cells: &[u32], bytes: &[u8]) -> Result<(), BackendError> {
-        self.caches.restore(&mut *self.device, state, cells, bytes)
+        let Shared { device, caches, .. } = &mut *locked(&self.shared);
+        caches.restore(&mut **device, state, cells, bytes)
     }
 
     fn states(&self) -> Vec<StateId> {
-        self.caches.order().to_vec()
+        if self.is_first { locked(&self.shared).caches.order().to_vec() } else { Vec::new() }
     }
 }

@@ -14,6 +14,10 @@ pub trait Device: Send {
     fn matrix_units(&self) -> MatrixUnits;
     /// Bytes of shared memory that a block may have.
     fn shared_bytes(&self) -> u32;
+    /// Bytes of memory that are free, if that is known.
+    fn free_memory(&mut self) -> Result<Option<u64>, BackendError> {
+        Ok(None)
+    }
     /// Takes memory; its contents are anything.
     fn allocate(&mut self, bytes: u64, purpose: &'static str) -> Result<BufferId, BackendError>;
     /// Writes zeros.

@@ -1,8 +1,9 @@
-//! Matrices in the layout that kernels read: the rows of integer formats as planes of equal parts for each group of 256
-//! columns (codes, upper bits of codes, scales, numbers of super-blocks), which `formats.cuh` takes apart again.
+//! Matrices in the layout that kernels read. Integer formats lie in tiles of 16 rows, in these blocks of 256 columns one after
+//! the other, in these planes: codes, upper bits of codes, scales, numbers of super-blocks, which `formats.cuh` takes apart
+//! again. So a tile is read from its start to its end.
 //!
-//! Codes lie in the order in which matrix units take them: lane `t` of four has columns `4 t` to `4 t + 3` and `16 + 4 t` to
-//! `16 + 4 t + 3` of each chunk of 32, two *quads*, and what it has of several chunks is together.
+//! Codes lie in the order in which matrix units take them: lane `4 g + t` of 32 has of the rows `g` and `8 + g` the columns
+//! `4 t` to `4 t + 3` and `16 + 4 t` to `16 + 4 t + 3` of each chunk of 32, two *quads*; what it has of several chunks is together.
 
 use half::f16;
 use puna_quant::codes::{six_bit_pair, source_quads, sub_scale};
@@ -13,6 +14,8 @@ use puna_quant::{DType, FloatField};
 const CHUNK: usize = 32;
 /// Chunks of a group; the last group of a row is filled up with zeros.
 const GROUP: usize = 8;
+/// Rows of a tile; the last one is filled up with zeros.
+pub const TILE: usize = 16;
 
 /// How a matrix of one format lies in device memory.
 #[derive(Clone, Copy, Debug)]
@@ -102,33 +105,43 @@ impl Layout {
         match self.kind {
             Kind::Planes { codes, high, scale, super_block, .. } => {
                 let groups = (columns / CHUNK).div_ceil(GROUP);
-                (groups * (GROUP * (codes + high + scale) + super_block)).next_multiple_of(16)
+                groups * (GROUP * (codes + high + scale) + super_block)
             }
             Kind::Plain { bytes } => columns * bytes,
             Kind::Decoded => columns * 4,
         }
     }
 
-    /// Writes the rows of the file, of `columns` columns, as rows of the device.
+    /// Rows that there is room for when a matrix has so many.
+    pub fn room_rows(&self, rows: usize) -> usize {
+        if self.is_quantised() { rows.next_multiple_of(TILE) } else { rows }
+    }
+
+    /// Writes rows of the file, of `columns` columns, as rows of the device; the first one begins a tile.
     pub fn pack(&self, source: &[u8], columns: usize, destination: &mut [u8]) {
         let row_bytes = self.row_bytes(columns).max(1);
         destination.fill(0);
         let format = self.dtype.format();
         let source_bytes = (columns / format.block * format.bytes).max(1);
-        let rows = source.chunks_exact(source_bytes).zip(destination.chunks_exact_mut(row_bytes));
-        for (from, to) in rows {
-            match self.kind {
-                Kind::Planes { integer, codes, high, scale, super_block } => {
-                    pack_row(integer, from, columns / CHUNK, [codes, high, scale, super_block], to);
+        let rows = source.chunks_exact(source_bytes);
+        if let Kind::Planes { integer, codes, high, scale, super_block } = self.kind {
+            let tiles = destination.chunks_exact_mut(TILE * row_bytes);
+            for (from, to) in source.chunks(TILE * source_bytes).zip(tiles) {
+                for (row, from) in from.chunks_exact(source_bytes).enumerate() {
+                    pack_row(integer, from, row, [codes, high, scale, super_block], to);
                 }
-                Kind::Plain { .. } => to.copy_from_slice(from),
-                Kind::Decoded => {
-                    let mut floats = vec![0.0_f32; columns];
-                    (format.decode)(from, &mut floats);
-                    for (bytes, float) in to.chunks_exact_mut(4).zip(&floats) {
-                        bytes.copy_from_slice(&float.to_le_bytes());
-                    }
-                }
+            }
+            return;
+        }
+        for (from, to) in rows.zip(destination.chunks_exact_mut(row_bytes)) {
+            if let Kind::Plain { .. } = self.kind {
+                to.copy_from_slice(from);
+                continue;
+            }
+            let mut floats = vec![0.0_f32; columns];
+            (format.decode)(from, &mut floats);
+            for (bytes, float) in to.chunks_exact_mut(4).zip(&floats) {
+                bytes.copy_from_slice(&float.to_le_bytes());
             }
         }
     }
@@ -154,37 +167,39 @@ pub const NAMES: &[&str] = &[
     "table4_minifloat",
 ];
 
-/// One row: `bytes` are those of a chunk in the planes of codes, upper bits and scales, and of a group; `to` is zeros.
-fn pack_row(integer: &Integer, row: &[u8], chunks: usize, bytes: [usize; 4], to: &mut [u8]) {
+/// One row of a tile: `bytes` are those of a chunk in the planes of codes, upper bits and scales, and of a group; `to` was zeros.
+fn pack_row(integer: &Integer, from: &[u8], row: usize, bytes: [usize; 4], to: &mut [u8]) {
     let format = integer.dtype.format();
     let parts = (format.block / CHUNK).max(1);
     let [codes, high, scale, super_block] = bytes;
-    let all = chunks.div_ceil(GROUP) * GROUP;
-    let (high_at, scale_at) = (all * codes, all * (codes + high));
-    let super_at = scale_at + all * scale;
-    for (block_index, block) in row.chunks_exact(format.bytes).enumerate() {
+    let high_at = TILE * GROUP * codes;
+    let scale_at = high_at + TILE * GROUP * high;
+    let super_at = scale_at + TILE * GROUP * scale;
+    let block_bytes = super_at + TILE * super_block;
+    for (block_index, block) in from.chunks_exact(format.bytes).enumerate() {
         for part in 0..parts {
             let chunk = block_index * parts + part;
             let (group, place) = (chunk / GROUP, chunk % GROUP);
+            let to = &mut to[group * block_bytes..][..block_bytes];
             let quads = source_quads(integer.dtype, block, part);
-            let plane = &mut to[group * GROUP * codes..][..GROUP * codes];
             match codes {
-                32 => pack_bytes(quads, place, plane),
-                16 => pack_nibbles(quads, place, plane),
+                32 => pack_bytes(quads, row, place, to),
+                16 => pack_nibbles(quads, row, place, to),
                 // A single bit stands for 0 or 2.
-                _ => pack_pairs(quads.map(|quad| quad << u32::from(integer.bits == 1)), place, plane),
+                _ => pack_pairs(quads.map(|quad| quad << u32::from(integer.bits == 1)), row, place, to),
             }
-            let plane = &mut to[high_at + group * GROUP * high..][..GROUP * high];
+            let plane = &mut to[high_at..];
             match (high, integer.bits) {
-                (4, 3) => pack_bits(quads.map(|quad| quad >> 2), place, plane),
-                (4, _) => pack_bits(quads.map(|quad| quad >> 4), place, plane),
-                (8, _) => pack_pairs(quads.map(|quad| quad >> 4), place, plane),
+                (4, 3) => pack_bits(quads.map(|quad| quad >> 2), row, place, plane),
+                (4, _) => pack_bits(quads.map(|quad| quad >> 4), row, place, plane),
+                (8, _) => pack_pairs(quads.map(|quad| quad >> 4), row, place, plane),
                 _ => {}
             }
-            pack_scale(integer, block, part, &mut to[scale_at + chunk * scale..][..scale]);
+            pack_scale(integer, block, part, &mut to[scale_at + (row * GROUP + place) * scale..][..scale]);
         }
         if super_block > 0 {
-            let place = &mut to[super_at + block_index * super_block..][..super_block];
+            let group = block_index * parts / GROUP;
+            let place = &mut to[group * block_bytes + super_at + row * super_block..][..super_block];
             for (index, bytes) in place.chunks_exact_mut(2).enumerate() {
                 bytes.copy_from_slice(&half_field(integer.dtype, block, index).to_le_bytes());
             }
@@ -199,34 +214,39 @@ fn add_word(plane: &mut [u8], at: usize, word: u32) {
     }
 }
 
-/// Codes of eight bits, as signed bytes: two chunks after each other, in these the lanes.
-fn pack_bytes(quads: [u32; 8], chunk: usize, plane: &mut [u8]) {
+/// Where the 16 bytes are that a lane has of a row, the given one of so many pieces.
+fn piece_at(row: usize, t: usize, piece: usize, pieces: usize) -> usize {
+    ((row / 8 * pieces + piece) * 32 + row % 8 * 4 + t) * 16
+}
+
+/// Codes of eight bits, as signed bytes: a piece has two chunks.
+fn pack_bytes(quads: [u32; 8], row: usize, chunk: usize, plane: &mut [u8]) {
     for (index, quad) in quads.iter().enumerate() {
-        let at = chunk / 2 * 64 + index % 4 * 16 + chunk % 2 * 8 + index / 4 * 4;
+        let at = piece_at(row, index % 4, chunk / 2, 4) + chunk % 2 * 8 + index / 4 * 4;
         add_word(plane, at, quad ^ 0x8080_8080);
     }
 }
 
-/// Codes of four bits: four chunks after each other, in these the lanes; the second quad is in the upper halves.
-fn pack_nibbles(quads: [u32; 8], chunk: usize, plane: &mut [u8]) {
+/// Codes of four bits: a piece has four chunks; the second quad is in the upper halves.
+fn pack_nibbles(quads: [u32; 8], row: usize, chunk: usize, plane: &mut [u8]) {
     for (index, quad) in quads.iter().enumerate() {
-        let at = chunk / 4 * 64 + index % 4 * 16 + chunk % 4 * 4;
+        let at = piece_at(row, index % 4, chunk / 4, 2) + chunk % 4 * 4;
         add_word(plane, at, (quad & 0x0f0f_0f0f) << (index / 4 * 4));
     }
 }
 
-/// Codes of two bits: the lanes after each other, in these a word for four chunks and each of both quads.
-fn pack_pairs(quads: [u32; 8], chunk: usize, plane: &mut [u8]) {
+/// Codes of two bits: a piece has all chunks, in it a word for four chunks and each of both quads.
+fn pack_pairs(quads: [u32; 8], row: usize, chunk: usize, plane: &mut [u8]) {
     for (index, quad) in quads.iter().enumerate() {
-        let at = index % 4 * 16 + chunk / 4 * 8 + index / 4 * 4;
+        let at = piece_at(row, index % 4, 0, 1) + chunk / 4 * 8 + index / 4 * 4;
         add_word(plane, at, (quad & 0x0303_0303) << (chunk % 4 * 2));
     }
 }
 
-/// Codes of one bit: the lanes after each other, in these a word for all chunks and each of both quads.
-fn pack_bits(quads: [u32; 8], chunk: usize, plane: &mut [u8]) {
+/// Codes of one bit: half a piece has all chunks, in it a word for each of both quads.
+fn pack_bits(quads: [u32; 8], row: usize, chunk: usize, plane: &mut [u8]) {
     for (index, quad) in quads.iter().enumerate() {
-        let at = index % 4 * 8 + index / 4 * 4;
+        let at = piece_at(row, index % 4, 0, 1) / 2 + index / 4 * 4;
         add_word(plane, at, (quad & 0x0101_0101) << chunk);
     }
 }

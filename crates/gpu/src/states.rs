@@ -2,7 +2,6 @@
 //! values in the cache's own format.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use puna_backend::partition::{key_rotations, states};
 use puna_backend::{BackendError, CacheOptions, CellMove};
@@ -73,17 +72,21 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Room for the states that the nodes of a segment use.
+    /// Room for the states that nodes use.
     pub fn new(
         device: &mut dyn Device,
         graph: &Graph,
-        nodes: Range<usize>,
+        nodes: impl Iterator<Item = usize> + Clone,
         options: &CacheOptions,
         weights: &Weights,
     ) -> Result<Self, BackendError> {
         let groups = graph.groups();
         let order = states(graph, nodes.clone());
-        let rotations: HashMap<StateId, _> = key_rotations(graph, nodes).into_iter().collect();
+        // Where layers share a cache, only the first one turns its keys.
+        let mut rotations: HashMap<StateId, _> = HashMap::new();
+        for (state, rotation) in key_rotations(graph, nodes) {
+            rotations.entry(state).or_insert(rotation);
+        }
         let most = options.cells.iter().copied().max().unwrap_or(1);
         let moves = Address { buffer: device.allocate(8 * most as u64, "cache")?, offset: 0 };
         let mut caches = Self { states: HashMap::new(), order: order.clone(), bytes: 0, moves, cells: most };

@@ -19,6 +19,8 @@ pub struct StepData {
     /// Positions of cells by group, as the device has them.
     positions: Vec<(BufferId, Vec<i32>)>,
     staged: Vec<i32>,
+    /// What was written last: the segments of a model have the same step.
+    written: Vec<u8>,
 }
 
 /// Where the parts of a step are for one bucket.
@@ -114,7 +116,7 @@ impl StepData {
             device.clear(Address { buffer, offset: 0 }, bytes)?;
             positions.push((buffer, vec![0; *cells as usize]));
         }
-        Ok(Self { buffer, capacity, ranges_capacity, positions, staged: Vec::new() })
+        Ok(Self { buffer, capacity, ranges_capacity, positions, staged: Vec::new(), written: Vec::new() })
     }
 
     /// Bytes on the device.
@@ -218,7 +220,11 @@ impl StepData {
             });
         }
         let bytes = bytes_of(staged);
-        device.write(places.tokens(), &bytes)
+        if self.written != bytes {
+            device.write(places.tokens(), &bytes)?;
+            self.written = bytes;
+        }
+        Ok(())
     }
 }
 

@@ -1,13 +1,12 @@
 //! Weights of a segment in device memory.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use puna_backend::{BackendError, WeightSource};
 use puna_graph::{Graph, Op, Operand, WeightId};
 
-use crate::layout::Layout;
+use crate::layout::{Layout, TILE};
 use crate::{Address, Device};
 
 /// A matrix, or one for each expert or head.
@@ -38,8 +37,6 @@ pub struct Weights {
 
 /// Longest vector that the host keeps.
 const SMALL: usize = 4096;
-/// Rows that kernels read together.
-const ROWS_AT_ONCE: usize = 16;
 /// Bytes packed at a time.
 const PART: usize = 64 << 20;
 
@@ -47,18 +44,32 @@ fn is_matrix(op: &Op, index: usize) -> bool {
     index == 0 && matches!(op, Op::MatMul(_) | Op::MatMulExperts(_) | Op::MatMulHeads(_) | Op::GatherRows(_))
 }
 
+/// About how many bytes a weight takes on a device.
+pub fn device_bytes(graph: &Graph, weight: WeightId) -> u64 {
+    let declared = &graph.weights[weight.index()];
+    let rows: u64 = declared.shape.iter().rev().skip(1).map(|extent| u64::from(*extent)).product();
+    let columns = declared.shape.last().map_or(1, |columns| *columns as usize);
+    let multiplies = |node: &puna_graph::Node| {
+        is_matrix(&node.op, 0) && node.inputs.first() == Some(&Operand::Weight(weight))
+    };
+    match graph.nodes.iter().any(multiplies) {
+        true => (Layout::new(declared.dtype, columns).row_bytes(columns) as u64).saturating_mul(rows),
+        false => rows.saturating_mul(4 * columns as u64),
+    }
+}
+
 impl Weights {
-    /// Takes in what the nodes of a segment read; `progress` gets the share done and stops the loading by returning
+    /// Takes in what nodes read; `progress` gets the share done and stops the loading by returning
     /// false.
     pub fn load(
         device: &mut dyn Device,
         graph: &Graph,
-        nodes: Range<usize>,
+        nodes: impl Iterator<Item = usize>,
         source: &Arc<dyn WeightSource>,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Self, BackendError> {
-        let mut uses: Vec<(WeightId, bool)> = graph.nodes[nodes]
-            .iter()
+        let mut uses: Vec<(WeightId, bool)> = nodes
+            .filter_map(|index| graph.nodes.get(index))
             .flat_map(|node| {
                 node.inputs.iter().enumerate().filter_map(|(index, operand)| match operand {
                     Operand::Weight(weight) => Some((*weight, is_matrix(&node.op, index))),
@@ -109,29 +120,32 @@ impl Weights {
         let rows = leading.last().copied().unwrap_or(1);
         let layout = Layout::new(declared.dtype, columns as usize);
         let row_bytes = layout.row_bytes(columns as usize);
-        let size = (row_bytes * all_rows) as u64;
-        // Kernels read whole tiles of rows, and a vector past the end of the last one.
-        let room = size + (ROWS_AT_ONCE * row_bytes) as u64 + 256;
+        let bytes = (row_bytes * layout.room_rows(rows as usize)) as u64;
+        let matrices = all_rows / (rows as usize).max(1);
+        // Kernels read a vector past the end of the last row.
+        let room = bytes * matrices as u64 + 256;
         let buffer = device.allocate(room, "weights")?;
         let address = Address { buffer, offset: 0 };
         self.bytes += room;
-        let bytes = row_bytes as u64 * rows as u64;
         self.matrices
             .insert(weight, Matrix { address, layout, rows, columns, row_bytes: row_bytes as u32, bytes });
         let source_row = source.len() / all_rows.max(1);
-        let at_once = (PART / row_bytes.max(1)).max(1);
+        let at_once = (PART / row_bytes.max(1)).max(TILE) / TILE * TILE;
         let mut packed = Vec::new();
-        let mut row = 0;
-        while row < all_rows {
-            let count = at_once.min(all_rows - row);
-            let from = &source[row * source_row..(row + count) * source_row];
-            packed.clear();
-            packed.resize(count * row_bytes, 0);
-            pack_with_threads(&layout, from, source_row, columns as usize, row_bytes, &mut packed);
-            device.write(address.plus((row * row_bytes) as u64), &packed)?;
-            row += count;
-            if !part(from.len()) {
-                return Ok(false);
+        for matrix in 0..matrices {
+            let mut row = 0;
+            while row < rows as usize {
+                let count = at_once.min(rows as usize - row);
+                let first = matrix * rows as usize + row;
+                let from = &source[first * source_row..(first + count) * source_row];
+                packed.clear();
+                packed.resize(layout.room_rows(count) * row_bytes, 0);
+                pack_with_threads(&layout, from, source_row, columns as usize, row_bytes, &mut packed);
+                device.write(address.plus(matrix as u64 * bytes + (row * row_bytes) as u64), &packed)?;
+                row += count;
+                if !part(from.len()) {
+                    return Ok(false);
+                }
             }
         }
         Ok(true)
@@ -195,7 +209,7 @@ fn pack_with_threads(
         layout.pack(source, columns, packed);
         return;
     }
-    let share = rows.div_ceil(threads).max(1);
+    let share = rows.div_ceil(threads).next_multiple_of(TILE);
     std::thread::scope(|scope| {
         let parts = source.chunks(share * source_row).zip(packed.chunks_mut(share * row_bytes));
         for (from, to) in parts {

@@ -1,9 +1,9 @@
-//! DeepSeek-V2, V3 and their kin with latent attention (DeepSeek-AI, arXiv 2405.04434 and 2412.19437).
+//! DeepSeek-V2, V3 and others with latent attention (DeepSeek-AI, arXiv 2405.04434 and 2412.19437).
 
 use puna_graph::Graph;
 use puna_graph::ops::{Function, Gating, PositionScale, RopeKind};
 
-use crate::blocks::{Experts, LatentAttention, Residuals};
+use crate::blocks::{Experts, FeedForward, LatentAttention, Residuals, WindowDefaults};
 use crate::{Architecture, Builder, ModelError};
 
 /// The file has a tenth of YaRN's log multiplier, and the rotation has no magnitude.
@@ -51,6 +51,80 @@ fn build(mut b: Builder<'_>, block: LatentAttention, gating: Gating) -> Result<G
         Residuals::PRE,
         |b, x| b.latent_attention(x, &block),
         |b, x| b.dense_or_experts(x, Function::Silu, &experts),
+    )?;
+    let x = b.norm("output_norm", x)?;
+    b.logits(x)
+}
+
+/// PLM: a squared ReLU (PLM Team, arXiv 2503.12167).
+pub const PLM: Architecture = Architecture { name: "plm", build: plm };
+
+fn plm(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+    let block = b.latent_block(RopeKind::Interleaved)?;
+    let x = b.embed()?;
+    let x = b.decoder(
+        x,
+        Residuals::PRE,
+        |b, x| b.latent_attention(x, &block),
+        |b, x| b.feed_forward(x, FeedForward::plain(Function::ReluSquared)),
+    )?;
+    let x = b.norm("output_norm", x)?;
+    b.logits(x)
+}
+
+/// MiniCPM3: keys and values of every head; scaled embeddings, branches and logits.
+pub const MINICPM3: Architecture = Architecture { name: "minicpm3", build: minicpm3 };
+
+fn minicpm3(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+    /// Factor on embeddings.
+    const EMBEDDING_SCALE: f32 = 12.0;
+    /// Numerator of the factor on branches, over the root of the number of layers.
+    const DEPTH_SCALE: f32 = 1.4;
+    /// Width at which logits are not scaled.
+    const BASE_WIDTH: f32 = 256.0;
+    let block = b.latent_block(RopeKind::Split)?;
+    let residuals = Residuals { scale: Some(DEPTH_SCALE / (b.layers() as f32).sqrt()), ..Residuals::PRE };
+    let x = b.embed()?;
+    let x = b.scale(x, EMBEDDING_SCALE, "embedding_scale")?;
+    let x = b.decoder(
+        x,
+        residuals,
+        |b, x| b.latent_attention(x, &block),
+        |b, x| b.feed_forward(x, Function::Silu),
+    )?;
+    let x = b.norm("output_norm", x)?;
+    let width = b.width(x) as f32;
+    let x = b.scale(x, BASE_WIDTH / width, "output_scale")?;
+    b.logits(x)
+}
+
+/// dots 3 Note: gated, with windows in some layers. The sparse selection of positions picks all of a short context.
+pub const DOTS3NOTE: Architecture = Architecture { name: "dots3note", build: dots3note };
+
+fn dots3note(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+    let windows = b.windows(WindowDefaults { length: 0, pattern: 1, full_first: false })?;
+    let full = b.latent_block(RopeKind::Interleaved)?;
+    let full = LatentAttention { gate: Some(Function::Sigmoid), key_norm: true, ..full };
+    let mut window = LatentAttention { windowed: true, ..full };
+    if let Some(rope) = &mut window.rope {
+        rope.rope.base = b.f32_or("rope.freq_base_swa", rope.rope.base)?;
+        if rope.rope.base <= 1.0 {
+            return Err(b.value_error("rope.freq_base_swa", rope.rope.base, "above 1"));
+        }
+    }
+    if b.has_key("attention.key_length_mla_swa") {
+        window.scale = 1.0 / (b.extent("attention.key_length_mla_swa")? as f32).sqrt();
+    }
+    let x = b.embed()?;
+    let x = b.decoder(
+        x,
+        Residuals::PRE,
+        |b, x| {
+            let mask = windows.mask(b.layer());
+            let block = if windows.contains(b.layer()) { window } else { full };
+            b.latent_attention(x, &LatentAttention { mask, ..block })
+        },
+        |b, x| b.dense_or_experts(x, Function::Silu, &Experts::new(Gating::Sigmoid, false)),
     )?;
     let x = b.norm("output_norm", x)?;
     b.logits(x)

@@ -7,8 +7,8 @@ use crate::blocks::{AttentionBlock, FeedForward, RopeSettings};
 use crate::eagle3::draft_logits;
 use crate::{Architecture, Builder, ModelError};
 
-/// DFlash. Rows with features (states of some layers of the other model, side by side) only fill the caches; rows without
-/// are a block of tokens, each of which sees all.
+/// DFlash. Rows with features (states of some layers of the other model, side by side) are what a block is drafted
+/// over; rows without are the block, each of which sees all.
 pub const ARCHITECTURE: Architecture = Architecture { name: "dflash", build };
 
 fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {

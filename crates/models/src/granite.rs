@@ -1,7 +1,7 @@
-//! Granite 3 and MiniCPM: factors on embeddings, branches and logits.
+//! Granite 3 and 4 (IBM) and MiniCPM: factors on embeddings, branches and logits.
 
 use puna_graph::Graph;
-use puna_graph::ops::RopeKind;
+use puna_graph::ops::{Function, Gating, RopeKind};
 
 use crate::blocks::{AttentionBlock, Decoder, Experts, FeedForward, Residuals, WindowDefaults};
 use crate::{Architecture, Builder, Head, ModelError};
@@ -59,10 +59,40 @@ fn granite_swa(mut b: Builder<'_>) -> Result<Graph, ModelError> {
             b.self_attention(x, &AttentionBlock { rope, mask: windows.mask(layer), ..Default::default() })
         },
         |b, x| {
-            let network = FeedForward::gated(puna_graph::ops::Function::Silu);
-            b.dense_or_experts(x, network, &Experts::new(puna_graph::ops::Gating::Softmax, true))
+            let network = FeedForward::gated(Function::Silu);
+            b.dense_or_experts(x, network, &Experts::new(Gating::Softmax, true))
         },
     )?;
     let x = b.norm("output_norm", x)?;
     b.logits_with(x, settings.head)
+}
+
+/// Granite 4: Mamba 2 with attention in some layers.
+pub const GRANITE_HYBRID: Architecture = Architecture { name: "granitehybrid", build: granite_hybrid };
+
+fn granite_hybrid(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+    let head_dim = b.key_dim()?;
+    let rope = match b.bool_or("rope.scaling.finetuned", true)? {
+        true => Some(b.rope_settings(RopeKind::Interleaved, head_dim, true)?),
+        false => None,
+    };
+    let block = AttentionBlock { rope, ..AttentionBlock::default() };
+    let residuals = Residuals { scale: b.applied_f32("residual_scale")?, ..Residuals::PRE };
+    let head = Head { scale: b.applied_f32("logit_scale")?.map(|scale| 1.0 / scale), ..Head::default() };
+
+    let mut x = b.embed()?;
+    if let Some(factor) = b.applied_f32("embedding_scale")? {
+        x = b.scale(x, factor, "embedding_scale")?;
+    }
+    let x = b.decoder(
+        x,
+        residuals,
+        |b, x| match b.has_attention()? {
+            true => b.self_attention(x, &block),
+            false => b.mamba2(x),
+        },
+        |b, x| b.dense_or_experts(x, Function::Silu, &Experts::new(Gating::Softmax, true)),
+    )?;
+    let x = b.norm("output_norm", x)?;
+    b.logits_with(x, head)
 }

@@ -6,7 +6,9 @@ use puna_graph::{Graph, ValueId};
 use crate::blocks::{AttentionBlock, Experts, HeadNorms, Residuals};
 use crate::{Architecture, Builder, ModelError};
 
+/// LFM2.
 pub const DENSE: Architecture = Architecture { name: "lfm2", build };
+/// LFM2 with experts.
 pub const EXPERTS: Architecture = Architecture { name: "lfm2moe", build };
 
 fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {

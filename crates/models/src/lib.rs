@@ -11,56 +11,43 @@ mod builder;
 mod error;
 mod purpose;
 
-mod apertus;
 mod bailing3;
 mod bert;
 mod chameleon;
 mod cohere;
-mod deci;
 mod deepseek2;
 mod deepseek4;
 mod dflash;
-mod dots3note;
 mod eagle3;
 mod exaone;
-mod falcon;
-mod falcon_h1;
 mod gated;
 mod gemma;
 mod gemma3n;
 mod gemma4;
 mod glm;
-mod glm5_next;
 mod gpt2;
-mod gpt_oss;
 mod granite;
-mod granite_hybrid;
 mod grok;
 mod hunyuan;
 mod hy_v4;
-mod jamba;
-mod kimi_k3;
-mod kimi_linear;
+mod kimi;
 mod lfm2;
 mod llama;
 mod llama4;
 mod looped;
 mod mamba;
-mod minicpm3;
 mod minimax_01;
 mod modern_bert;
 mod moe;
 mod nemotron_h;
 mod olmo;
-mod phi;
+mod parallel;
 mod plamo2;
-mod plm;
 mod qwen;
 mod qwen4exp;
 mod qwen_next;
 mod rwkv6;
 mod rwkv7;
-mod stablelm;
 mod t5;
 mod talkie;
 mod wavtokenizer;
@@ -82,15 +69,15 @@ pub struct Architecture {
 
 /// Every architecture this engine runs.
 pub const ARCHITECTURES: &[Architecture] = &[
-    apertus::ARCHITECTURE,
+    olmo::APERTUS,
     cohere::COMMAND_R,
     cohere::COHERE2,
     cohere::COHERE2MOE,
-    deci::ARCHITECTURE,
+    llama::DECI,
     exaone::EXAONE4,
     exaone::EXAONE_MOE,
     exaone::MAPLE,
-    falcon::FALCON,
+    parallel::FALCON,
     gated::AFMOE,
     gated::MUSE_GLIMMER,
     gated::LAGUNA,
@@ -115,7 +102,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     gpt2::JAIS,
     gpt2::REFACT,
     gpt2::GPTNEOX,
-    gpt_oss::ARCHITECTURE,
+    moe::GPT_OSS,
     granite::GRANITE,
     granite::GRANITEMOE,
     granite::MINICPM,
@@ -148,9 +135,9 @@ pub const ARCHITECTURES: &[Architecture] = &[
     moe::MIMO2,
     olmo::OLMO,
     olmo::OLMO2,
-    phi::PHI2,
-    phi::PHI3,
-    phi::PHIMOE,
+    parallel::PHI2,
+    llama::PHI3,
+    llama::PHIMOE,
     qwen::QWEN,
     qwen::QWEN2,
     qwen::QWEN2MOE,
@@ -180,15 +167,15 @@ pub const ARCHITECTURES: &[Architecture] = &[
     qwen::OLMOE,
     qwen::MINIMAX_M2,
     qwen::MINIMAX_M3,
-    stablelm::STABLELM,
-    stablelm::PLAMO,
+    parallel::STABLELM,
+    parallel::PLAMO,
     talkie::ARCHITECTURE,
     // Recurrent, hybrid and latent attention.
     mamba::MAMBA,
     mamba::MAMBA2,
-    falcon_h1::ARCHITECTURE,
-    jamba::ARCHITECTURE,
-    granite_hybrid::ARCHITECTURE,
+    mamba::FALCON_H1,
+    mamba::JAMBA,
+    granite::GRANITE_HYBRID,
     nemotron_h::DENSE,
     nemotron_h::EXPERTS,
     plamo2::ARCHITECTURE,
@@ -197,19 +184,19 @@ pub const ARCHITECTURES: &[Architecture] = &[
     qwen_next::QWEN3_NEXT,
     qwen_next::QWEN35,
     qwen_next::QWEN35_MOE,
-    kimi_linear::ARCHITECTURE,
+    kimi::KIMI_LINEAR,
     minimax_01::ARCHITECTURE,
     bailing3::ARCHITECTURE,
     deepseek2::DEEPSEEK2,
     deepseek2::DEEPSEEK32,
     deepseek2::GLM_DSA,
     deepseek2::MISTRAL4,
-    minicpm3::ARCHITECTURE,
-    plm::ARCHITECTURE,
-    dots3note::ARCHITECTURE,
-    kimi_k3::ARCHITECTURE,
+    deepseek2::MINICPM3,
+    deepseek2::PLM,
+    deepseek2::DOTS3NOTE,
+    kimi::KIMI_K3,
     deepseek4::ARCHITECTURE,
-    glm5_next::ARCHITECTURE,
+    glm::GLM5_NEXT,
     hy_v4::ARCHITECTURE,
     qwen4exp::ARCHITECTURE,
     rwkv6::RWKV6,

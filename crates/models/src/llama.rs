@@ -5,7 +5,7 @@ use puna_graph::Graph;
 use puna_graph::ops::{Function, MaskRule, PositionScale, RopeKind};
 
 use crate::blocks::{AttentionBlock, Decoder, FeedForward, HeadNorms, Residuals, WindowDefaults, WindowRope};
-use crate::{Architecture, Builder, ModelError};
+use crate::{Architecture, Builder, ModelError, Norm};
 
 /// Llama and its kin.
 pub const LLAMA: Architecture =
@@ -129,3 +129,56 @@ pub const PLAMO3: Architecture = Architecture {
             .build(b)
     },
 };
+
+/// Phi 3, 3.5 and 4, Phi 4 mini (arXiv 2404.14219): LongRoPE, gate and value in one matrix. Windows that some
+/// files name are not applied.
+pub const PHI3: Architecture = Architecture {
+    name: "phi3",
+    build: |b| {
+        let decoder = Decoder::new(RopeKind::Split).with_factors();
+        decoder.with_network(FeedForward::fused(Function::Silu)).build(b)
+    },
+};
+
+/// Phi 3.5 with experts. Its norms are layer norms where the file has their epsilon; files of other converters lack it,
+/// and are computed as llama.cpp does, with RMS norms and a bias.
+pub const PHIMOE: Architecture = Architecture {
+    name: "phimoe",
+    build: |mut b| {
+        const EPSILON: &str = "attention.layer_norm_epsilon";
+        if b.has_key(EPSILON) {
+            let epsilon = b.positive_f32(EPSILON)?;
+            b.set_norm_kind(Norm::Layer(epsilon));
+        }
+        let decoder = Decoder::new(RopeKind::Split).with_factors();
+        decoder.build(b)
+    },
+};
+
+/// Nemotron NAS (arXiv 2411.19146): layers that lack attention or more.
+pub const DECI: Architecture = Architecture { name: "deci", build: deci };
+
+fn deci(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+    let rope = Some(b.rope_settings(RopeKind::Interleaved, b.key_dim()?, true)?);
+    let x = b.embed()?;
+    let x = b.each_layer(x, |b, mut x| {
+        if b.layer_u32("feed_forward_length")? == Some(0) {
+            return Ok(x);
+        }
+        let heads = b.layer_u32("attention.head_count")?.unwrap_or(0);
+        if heads > 0 {
+            let h = b.norm("attn_norm", x)?;
+            // Without keys and values a linear map stands in for attention.
+            let h = match b.layer_u32("attention.head_count_kv")? {
+                Some(0) => b.linear("attn_output", h, b.width(x))?,
+                _ => b.self_attention(h, &AttentionBlock { rope, ..Default::default() })?,
+            };
+            x = b.add(x, h)?;
+        }
+        let h = b.norm("ffn_norm", x)?;
+        let h = b.feed_forward(h, Function::Silu)?;
+        b.add(x, h)
+    })?;
+    let x = b.norm("output_norm", x)?;
+    b.logits(x)
+}

@@ -1,4 +1,4 @@
-//! Models that run their layers several times; each pass has a cache of its own.
+//! Models that run their layers several times; each pass has keys and values of its own.
 
 use puna_graph::ops::{Add, Function, RopeKind};
 use puna_graph::{Graph, ValueId};

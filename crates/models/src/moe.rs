@@ -4,8 +4,8 @@ use puna_graph::Graph;
 use puna_graph::ops::{Function, Gating, GroupOfExpert, RopeKind};
 
 use crate::blocks::{
-    AttentionBlock, CHUNK_EXPERTS, Decoder, EXPERTS, Experts, FeedForward, HeadNorms, Residuals, Routing,
-    WindowDefaults, WindowRope,
+    Activation, AttentionBlock, CHUNK_EXPERTS, Decoder, EXPERTS, Experts, FeedForward, HeadNorms, Residuals,
+    Routing, WindowDefaults, WindowRope,
 };
 use crate::{Architecture, Builder, ModelError};
 
@@ -124,4 +124,17 @@ fn mimo2(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     )?;
     let x = b.norm("output_norm", x)?;
     b.logits(x)
+}
+
+/// gpt-oss (OpenAI, arXiv 2508.10925): attention sinks, windows in every second layer, biased experts.
+pub const GPT_OSS: Architecture = Architecture { name: "gpt-oss", build: gpt_oss };
+
+fn gpt_oss(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let windows = WindowDefaults { length: 0, pattern: 2, full_first: false };
+    Decoder::new(RopeKind::Split)
+        .with_residuals(Residuals::POST_ATTENTION)
+        .with_windows(windows, WindowRope::Copied)
+        .with_experts(Gating::SoftmaxOfChosen, false)
+        .with_activation(Activation::SHIFTED)
+        .build(b)
 }

@@ -2,6 +2,8 @@
 
 use puna_backend::BackendError;
 
+use crate::size::size;
+
 /// Why a model cannot be loaded, or cannot do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
@@ -59,6 +61,32 @@ pub enum RuntimeError {
         device: usize,
         /// How many back ends there are.
         backends: usize,
+    },
+    /// The model is too large for the memory that is free.
+    #[error(
+        "the model does not fit: on {device} it needs {} with a context of {context} (weights {}, caches {}, computing {}), \
+         {} are free, {} are missing{}",
+        size(.weights.saturating_add(*.caches).saturating_add(*.work)), size(*.weights), size(*.caches), size(*.work),
+        size(*.free), size(*.missing),
+        if *.on_host { "" } else { "; fewer layers there, or experts on the host, need less" }
+    )]
+    DoesNotFit {
+        /// The device that lacks most.
+        device: String,
+        /// Bytes that are free there.
+        free: u64,
+        /// Bytes that its weights take.
+        weights: u64,
+        /// Bytes that its caches take.
+        caches: u64,
+        /// Bytes that the values of a step take.
+        work: u64,
+        /// Bytes that are missing.
+        missing: u64,
+        /// Tokens of context that this is for.
+        context: u32,
+        /// Whether it is the host.
+        on_host: bool,
     },
     /// No back end can run an operation of the model.
     #[error("no back end can run {op} (node {node}, {name})")]

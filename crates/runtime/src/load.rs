@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use puna_backend::partition::partition;
+use puna_backend::partition::{partition, segment_bytes};
 use puna_backend::{Backend, Bounds, CacheOptions, DeviceId, Segment, WeightSource};
-use puna_gguf::File;
-use puna_graph::{Graph, Operand, Output, StateId, ValueId, WeightId};
+use puna_gguf::{File, Metadata, Tensors};
+use puna_graph::{Graph, Output, StateId, ValueId, WeightId};
 
 use crate::Extras;
 use crate::draft::feature_width;
-use crate::estimate::weight_bytes;
 use crate::information::vocabulary;
 use crate::ledger::Ledger;
 use crate::model::Loaded;
+use crate::placement::{Facts, Place, Plan, Situation, plan};
 use crate::texts::Texts;
 use crate::weights::{self, FileWeights};
 use crate::{Model, ModelInformation, ModelOptions, Placement, RuntimeError};
@@ -42,13 +42,28 @@ impl Model {
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Model, RuntimeError> {
         let information = ModelInformation::of_file(&file.metadata, &file.tensors)?;
-        let options = options.resolved(information.context_train)?;
-        let mut graph = puna_models::build(&file.metadata, &file.tensors, &options.build())?;
-        let added = extras.add_to(&mut graph, &information.architecture)?;
-        let watched = watch(&graph);
-        graph.outputs.extend(watched.into_iter().map(|value| (Output::Watched, value)));
-        let weights = Arc::new(FileWeights::new(file, &graph, added));
-        Self::assemble(graph, weights, information, backends, placement, &options, progress)
+        let context_is_free = options.context == 0;
+        let mut options = options.resolved(information.context_train)?;
+        let build = |options: &ModelOptions| {
+            let mut graph = puna_models::build(&file.metadata, &file.tensors, &options.build())?;
+            let added = extras.add_to(&mut graph, &information.architecture)?;
+            let watched = watch(&graph);
+            graph.outputs.extend(watched.into_iter().map(|value| (Output::Watched, value)));
+            Ok::<_, RuntimeError>((graph, added))
+        };
+        let (mut graph, mut added) = build(&options)?;
+        let free = measure(backends, placement)?;
+        let mut plan = decide(&graph, &options, context_is_free, backends, placement, &free)?;
+        if plan.context != options.context {
+            // What the graph is may depend on the context.
+            let smaller = ModelOptions { context: plan.context, ..options.clone() };
+            options = smaller.resolved(information.context_train)?;
+            (graph, added) = build(&options)?;
+            let again = decide(&graph, &options, false, backends, placement, &free)?;
+            plan = Plan { choices: plan.choices, ..again };
+        }
+        let weights = Arc::new(FileWeights::new(file.clone(), &graph, added));
+        Self::assemble_as(graph, weights, information, backends, plan, &options, progress)
     }
 
     /// Loads a graph whose weights come from anywhere. `context` and `vocabulary` of the information are filled
@@ -63,6 +78,21 @@ impl Model {
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Model, RuntimeError> {
         let options = options.resolved(information.context_train)?;
+        let free = measure(backends, placement)?;
+        let plan = decide(&graph, &options, false, backends, placement, &free)?;
+        Self::assemble_as(graph, weights, information, backends, plan, &options, progress)
+    }
+
+    /// Loads a graph as planned. The options are resolved ones.
+    fn assemble_as(
+        graph: Graph,
+        weights: Arc<dyn WeightSource>,
+        information: ModelInformation,
+        backends: &[Arc<dyn Backend>],
+        plan: Plan,
+        options: &ModelOptions,
+        progress: &mut dyn FnMut(f32) -> bool,
+    ) -> Result<Model, RuntimeError> {
         let vocabulary = vocabulary(&graph)?;
         let logits = graph.output(Output::Logits).map(|logits| (logits, None));
         let embeddings = graph.embeddings().map(|(value, rows)| (value, Some(rows)));
@@ -76,7 +106,6 @@ impl Model {
         }
         weights::check(&graph, weights.as_ref())?;
         let graph = Arc::new(graph);
-        let devices = place(&graph, backends, placement)?;
         let caches = CacheOptions {
             keys: options.keys,
             values: options.values,
@@ -85,30 +114,7 @@ impl Model {
         };
         let bounds = Bounds { tokens: options.micro_batch, outputs: options.outputs };
 
-        let segments = partition(&graph, |node| devices[node].backend);
-        let sizes: Vec<u64> = segments.iter().map(|(_, segment)| segment_bytes(segment)).collect();
-        let total = sizes.iter().sum::<u64>().max(1) as f32;
-        let mut done = 0.0;
-        let mut loaded = Vec::with_capacity(segments.len());
-        for ((_, segment), size) in segments.into_iter().zip(sizes) {
-            let Some(place) = devices.get(segment.nodes.start) else { continue };
-            let mut cancelled = false;
-            let mut share = |part: f32| {
-                let goes_on = progress((done + part.clamp(0.0, 1.0) * size as f32) / total);
-                cancelled |= !goes_on;
-                goes_on
-            };
-            let result =
-                backends[place.backend].load(place.device, segment, weights.clone(), &caches, &mut share);
-            if cancelled {
-                return Err(RuntimeError::Cancelled);
-            }
-            let mut partition = result?;
-            let program = partition.compile(bounds)?;
-            loaded.push(Loaded { partition, program });
-            done += size as f32;
-        }
-
+        let mut loaded = load_segments(&graph, &weights, backends, &plan, &caches, bounds, progress)?;
         let cell_bytes = cell_bytes(&graph, &mut loaded)?;
         let groups = graph.groups().into_iter().zip(&caches.cells);
         let ledgers = groups.filter(|(group, _)| group.is_kept()).map(|(group, cells)| {
@@ -122,7 +128,8 @@ impl Model {
             graph,
             weights,
             information,
-            options,
+            options: options.clone(),
+            plan,
             segments: loaded,
             ledgers,
             output: output.0,
@@ -136,45 +143,120 @@ impl Model {
     }
 }
 
-/// Decides which back end and device runs each node.
-fn place(
-    graph: &Graph,
+/// What [`Model::load`] would decide for the model with this header. Nothing is loaded.
+pub fn planned(
+    metadata: &Metadata,
+    tensors: &Tensors,
     backends: &[Arc<dyn Backend>],
     placement: &Placement,
-) -> Result<Vec<Placement>, RuntimeError> {
-    let Placement { backend, device } = *placement;
-    let chosen = backends.get(backend).filter(|chosen| device.0 < chosen.devices().len());
-    let missing = RuntimeError::NoDevice { backend, device: device.0, backends: backends.len() };
-    let chosen = chosen.ok_or(missing)?;
-    let others: Vec<usize> = (0..backends.len())
-        .filter(|other| *other != backend && !backends[*other].devices().is_empty())
-        .collect();
-    let node_place = |node: usize| {
-        if chosen.supports(graph, node) {
-            return Ok(*placement);
-        }
-        let other = others.iter().find(|other| backends[**other].supports(graph, node));
-        let declared = &graph.nodes[node];
-        let unsupported = RuntimeError::Unsupported { op: declared.op.name(), node, name: declared.name };
-        Ok(Placement { backend: *other.ok_or(unsupported)?, device: DeviceId(0) })
-    };
-    (0..graph.nodes.len()).map(node_place).collect()
+    options: &ModelOptions,
+) -> Result<Plan, RuntimeError> {
+    let information = ModelInformation::of_file(metadata, tensors)?;
+    let context_is_free = options.context == 0;
+    let options = options.resolved(information.context_train)?;
+    let graph = puna_models::build(metadata, tensors, &options.build())?;
+    let free = measure(backends, placement)?;
+    decide(&graph, &options, context_is_free, backends, placement, &free)
 }
 
-/// Bytes of the weights that a segment reads.
-fn segment_bytes(segment: &Segment) -> u64 {
-    let nodes = &segment.graph.nodes[segment.nodes.clone()];
-    let mut used: Vec<WeightId> = nodes
-        .iter()
-        .flat_map(|node| &node.inputs)
-        .filter_map(|operand| match operand {
-            Operand::Weight(weight) => Some(*weight),
-            _ => None,
-        })
-        .collect();
-    used.sort();
-    used.dedup();
-    used.iter().map(|weight| weight_bytes(&segment.graph.weights[weight.index()])).sum()
+/// The devices that a placement may use: the host, those for layers, and the other back ends.
+fn candidates(backends: &[Arc<dyn Backend>], placement: &Placement) -> Result<Vec<Place>, RuntimeError> {
+    let mut places = vec![placement.host];
+    places.extend(&placement.devices);
+    for Place { backend, device } in &places {
+        let chosen = backends.get(*backend).filter(|chosen| device.0 < chosen.devices().len());
+        if chosen.is_none() {
+            let (backend, device) = (*backend, device.0);
+            return Err(RuntimeError::NoDevice { backend, device, backends: backends.len() });
+        }
+    }
+    for (backend, other) in backends.iter().enumerate() {
+        if places.iter().all(|place| place.backend != backend) && !other.devices().is_empty() {
+            places.push(Place { backend, device: DeviceId(0) });
+        }
+    }
+    Ok(places)
+}
+
+/// Bytes that are free on the candidates, where that matters and is known.
+fn measure(
+    backends: &[Arc<dyn Backend>],
+    placement: &Placement,
+) -> Result<Vec<(Place, Option<u64>)>, RuntimeError> {
+    let matters = placement.fit.is_some() || (placement.shares.is_empty() && placement.devices.len() > 1);
+    let free = |place: Place| match matters {
+        true => Ok((place, backends[place.backend].inspect(place.device)?)),
+        false => Ok((place, None)),
+    };
+    candidates(backends, placement)?.into_iter().map(free).collect()
+}
+
+/// Makes the plan for a graph.
+fn decide(
+    graph: &Graph,
+    options: &ModelOptions,
+    context_is_free: bool,
+    backends: &[Arc<dyn Backend>],
+    placement: &Placement,
+    free: &[(Place, Option<u64>)],
+) -> Result<Plan, RuntimeError> {
+    let facts = |(place, free): &(Place, Option<u64>)| {
+        let backend = &backends[place.backend];
+        let name = backend.devices().get(place.device.0).map(|device| device.name.clone());
+        Facts {
+            place: *place,
+            name: name.unwrap_or_default(),
+            free: *free,
+            supports: (0..graph.nodes.len()).map(|node| backend.supports(graph, node)).collect(),
+            weights: (0..graph.weights.len() as u32)
+                .map(|weight| backend.weight_bytes(graph, WeightId(weight)))
+                .collect(),
+        }
+    };
+    let devices: Vec<Facts> = free.iter().map(facts).collect();
+    plan(&Situation { graph, options, context_is_free, devices: &devices }, placement)
+}
+
+/// Cuts the graph as planned and loads what each device gets; the result is in the order in which it runs.
+fn load_segments(
+    graph: &Arc<Graph>,
+    weights: &Arc<dyn WeightSource>,
+    backends: &[Arc<dyn Backend>],
+    plan: &Plan,
+    caches: &CacheOptions,
+    bounds: Bounds,
+    progress: &mut dyn FnMut(f32) -> bool,
+) -> Result<Vec<Loaded>, RuntimeError> {
+    let mut places = plan.nodes.clone();
+    places.sort();
+    places.dedup();
+    let number = |node: usize| places.binary_search(&plan.nodes[node]).unwrap_or(0);
+    let segments = partition(graph, number);
+    let total = segments.iter().map(|(_, segment)| segment_bytes(segment)).sum::<u64>().max(1) as f32;
+    let mut done = 0.0;
+    let mut loaded: Vec<Option<Loaded>> = segments.iter().map(|_| None).collect();
+    for (index, Place { backend, device }) in places.into_iter().enumerate() {
+        let own = segments.iter().enumerate().filter(|(_, (place, _))| *place == index);
+        let (orders, own): (Vec<usize>, Vec<Segment>) =
+            own.map(|(order, (_, segment))| (order, segment.clone())).unzip();
+        let size = own.iter().map(segment_bytes).sum::<u64>() as f32;
+        let mut cancelled = false;
+        let mut share = |part: f32| {
+            let goes_on = progress((done + part.clamp(0.0, 1.0) * size) / total);
+            cancelled |= !goes_on;
+            goes_on
+        };
+        let result = backends[backend].load_all(device, own, weights.clone(), caches, &mut share);
+        if cancelled {
+            return Err(RuntimeError::Cancelled);
+        }
+        for (order, mut partition) in orders.into_iter().zip(result?) {
+            let program = partition.compile(bounds)?;
+            loaded[order] = Some(Loaded { partition, program });
+        }
+        done += size;
+    }
+    Ok(loaded.into_iter().flatten().collect())
 }
 
 /// How many bytes one saved cell of each state has.

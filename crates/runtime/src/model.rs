@@ -11,7 +11,7 @@ use crate::batch::{MicroBatch, split};
 use crate::draft::DraftOutputs;
 use crate::ledger::Ledger;
 use crate::texts::Texts;
-use crate::{Batch, ModelInformation, ModelOptions, OutputRow, OutputRows, Outputs, RuntimeError};
+use crate::{Batch, ModelInformation, ModelOptions, OutputRow, OutputRows, Outputs, Plan, RuntimeError};
 
 /// A model on its devices with the caches of its sequences.
 pub struct Model {
@@ -19,6 +19,7 @@ pub struct Model {
     pub(crate) weights: Arc<dyn WeightSource>,
     pub(crate) information: ModelInformation,
     pub(crate) options: ModelOptions,
+    pub(crate) plan: Plan,
     pub(crate) segments: Vec<Loaded>,
     /// One per cache group that is kept, in the order of `Graph::groups`; none for an encoder alone.
     pub(crate) ledgers: Vec<Ledger>,
@@ -100,6 +101,11 @@ impl Model {
     /// What it was loaded with; 0 is replaced by the number that it stands for.
     pub fn options(&self) -> &ModelOptions {
         &self.options
+    }
+
+    /// What lies and runs where.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// Memory held by each partition, in the order in which they run.

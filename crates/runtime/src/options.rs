@@ -1,6 +1,5 @@
 //! What a model is loaded with.
 
-use puna_backend::DeviceId;
 use puna_graph::{CacheGroup, Graph};
 use puna_models::{BuildOptions, Purpose};
 use puna_quant::DType;
@@ -109,18 +108,3 @@ const MOST_CELLS: u32 = 1 << 30;
 /// Recurrent states kept for each sequence: the one that a step reads, the one that it writes, and two anchors.
 const RECURRENT_CELLS: u32 = 4;
 const MOST_SEQUENCES: u32 = 1 << 16;
-
-/// Which device runs the model. Nodes that its back end lacks go to the first other back end that has them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Placement {
-    /// Index into the list of back ends given to [`Model::load`](crate::Model::load).
-    pub backend: usize,
-    /// Device of that back end.
-    pub device: DeviceId,
-}
-
-impl Default for Placement {
-    fn default() -> Self {
-        Self { backend: 0, device: DeviceId(0) }
-    }
-}

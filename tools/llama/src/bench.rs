@@ -5,9 +5,10 @@ use crate::console::{Console, INFORMATION};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::measure::Measuring;
-use crate::{bench_output, console, devices, load, measure, source};
+use crate::{bench_output, console, devices, load, source};
+use puna_backends::REGISTRY;
 use puna_flags::bench::{Bench, OutputFormat, SPEC, Settings, Test};
-use puna_flags::{Log, Model};
+use puna_flags::{Log, Model, device_list};
 use puna_runtime::RuntimeError;
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,8 +18,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct Samples {
     /// The model that was measured.
     pub model: ModelFacts,
-    /// The back end that ran it.
-    pub backend: &'static str,
+    /// The devices that ran it.
+    pub backend: String,
     /// Nanoseconds of each repetition.
     pub nanoseconds: Vec<u64>,
 }
@@ -94,16 +95,30 @@ fn bandwidth(bench: &Bench, readings: &[Reading]) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Names of the back ends that the tests need, which must all exist.
+/// Names of the devices that the tests name, which must all be of known kinds.
 fn backends(tests: &[Test]) -> Result<String, Failure> {
-    let mut names: Vec<&str> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
     for test in tests {
-        let entry = puna_backends::find(measure::device(&test.settings)).map_err(RuntimeError::from)?;
-        if !names.contains(&entry.name) {
-            names.push(entry.name);
+        let named = device_list(&test.settings.devices, &['/']).map_err(Failure::Failed)?;
+        for name in named.unwrap_or_else(automatic) {
+            puna_backends::find(Some(&name)).map_err(RuntimeError::from)?;
+            let kind = name.trim_end_matches(|letter: char| letter.is_ascii_digit()).to_owned();
+            if !names.contains(&kind) {
+                names.push(kind);
+            }
         }
     }
     Ok(names.join(","))
+}
+
+/// Names of the devices that are used when none is named.
+fn automatic() -> Vec<String> {
+    let options = load::backend_options();
+    let started =
+        REGISTRY.iter().filter(|entry| entry.automatic).filter_map(|entry| (entry.start)(&options).ok());
+    let names: Vec<String> =
+        started.flat_map(|backend| backend.devices()).map(|device| device.name).collect();
+    if names.is_empty() { vec!["CPU".to_owned()] } else { names }
 }
 
 /// Adds the files of models of the hub; without any model the starter model.
@@ -161,7 +176,7 @@ fn run_tests(
             out.write_all(header.as_bytes())?;
         }
         let row = Row {
-            machine: Machine { backends: samples.backend.to_owned(), ..machine.clone() },
+            machine: Machine { backends: samples.backend, ..machine.clone() },
             model: samples.model,
             test: test.clone(),
             test_time,
@@ -241,7 +256,11 @@ mod tests {
         let mut seen = Vec::new();
         let mut measure = |test: &Test, _: &dyn Fn(&str)| {
             seen.push((test.n_prompt, test.n_gen));
-            Ok(Samples { model: ModelFacts::default(), backend: "CPU", nanoseconds: vec![1_000_000; 5] })
+            Ok(Samples {
+                model: ModelFacts::default(),
+                backend: "CPU".into(),
+                nanoseconds: vec![1_000_000; 5],
+            })
         };
         run_tests(&bench, &defaults, &Machine::default(), &tests, &mut out, &mut err, &mut measure).unwrap();
         assert_eq!(seen, [(8, 0), (0, 4)]);

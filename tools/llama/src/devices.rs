@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{load, pages};
-use puna_backend::DeviceKind;
+use crate::{console, load, pages};
+use puna_backend::{BackendError, DeviceId};
 use puna_backends::{Options, REGISTRY};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 
@@ -24,7 +24,9 @@ struct Device {
     description: String,
     /// Bytes of memory, if known.
     memory: Option<u64>,
-    /// Whether models run on it when no flag says otherwise.
+    /// Bytes of it that are free, if known.
+    free: Option<u64>,
+    /// Whether models use it when no flag says otherwise.
     used: bool,
 }
 
@@ -45,7 +47,7 @@ pub fn print(json: bool, isa: &str) -> Result<(), Failure> {
             .map(|device| {
                 serde_json::json!({
                     "name": device.name, "description": device.description, "memory": device.memory,
-                    "used": device.used,
+                    "free": device.free, "used": device.used,
                 })
             })
             .collect();
@@ -54,37 +56,44 @@ pub fn print(json: bool, isa: &str) -> Result<(), Failure> {
     let mut text = String::from("Available devices:\n");
     for device in devices {
         let used = if device.used { " (used)" } else { "" };
-        text.push_str(&format!("  {}: {}{used}\n", device.name, device.description));
+        let free = device
+            .free
+            .filter(|_| device.memory.is_some())
+            .map_or(String::new(), |free| format!(", {} free", console::size(free)));
+        text.push_str(&format!("  {}: {}{free}{used}\n", device.name, device.description));
     }
     pages::print(text.as_bytes())
 }
 
-/// The devices of all back ends of this build.
+/// The devices of all back ends of this build, each looked at as before it gets a model.
 fn found(isa: &str) -> Vec<Device> {
     let options = Options { features: load::features(isa), ..load::backend_options() };
-    let automatic = puna_backends::find(None).map_or("", |entry| entry.name);
     let mut all = Vec::new();
-    for entry in REGISTRY {
-        let used = entry.name == automatic;
+    for (kind, entry) in REGISTRY.iter().enumerate() {
+        let refused = |name: String, error: &BackendError| {
+            let description = format!("not usable: {error}");
+            Device { name, description, memory: None, free: None, used: false }
+        };
         let backend = match (entry.start)(&options) {
             Ok(backend) => backend,
             Err(error) => {
-                let description = format!("not usable: {error}");
-                all.push(Device { name: entry.name.to_owned(), description, memory: None, used: false });
+                all.push(refused(entry.name.to_owned(), &error));
                 continue;
             }
         };
         for (index, device) in backend.devices().into_iter().enumerate() {
-            let product =
-                if used && device.kind == DeviceKind::Cpu { processor() + ": " } else { String::new() };
-            let description = product + &device.description;
-            // A model runs on the first one.
-            all.push(Device {
-                name: device.name,
-                description,
-                memory: device.memory,
-                used: used && index == 0,
-            });
+            let is_host = kind == 0;
+            let product = if is_host { processor() + ": " } else { String::new() };
+            match backend.inspect(DeviceId(index)) {
+                Ok(free) => all.push(Device {
+                    name: device.name,
+                    description: product + &device.description,
+                    memory: device.memory,
+                    free,
+                    used: entry.automatic,
+                }),
+                Err(error) => all.push(refused(device.name, &error)),
+            }
         }
     }
     all

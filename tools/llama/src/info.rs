@@ -1,14 +1,15 @@
 //! `llama info`: what a model file holds, and the memory it will need.
 
-use crate::console::{self, size};
+use crate::console::{self, Console, size};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
+use crate::placement::{self, Devices};
 use crate::{load, pages, source};
 use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
 use puna_gguf::{File, OpenOptions, Value};
 use puna_models::ModelError;
 use puna_quant::FORMATS;
-use puna_runtime::{Estimate, ModelOptions, Purpose, RuntimeError};
+use puna_runtime::{Estimate, ModelOptions, Plan, Purpose, RuntimeError};
 use serde_json::{Map, json};
 use std::path::PathBuf;
 
@@ -42,20 +43,34 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let path = source::model(invocation, &config.model, &console, false)?;
     let file = File::open(&path, &OpenOptions::default())?;
     file.warnings().iter().for_each(|warning| console.warn(&warning.to_string()));
-    let options = load::options(&config, 1, 1)?;
+    let mut options = load::options(&config, 1, 1)?;
     let mut estimate = puna_runtime::estimate(&file.metadata, &file.tensors, &options);
     if let Err(RuntimeError::Model(ModelError::NoLogits { .. })) = estimate {
-        let options = ModelOptions { purpose: Purpose::Embed(None), ..options };
+        options = ModelOptions { purpose: Purpose::Embed(None), ..options };
         estimate = puna_runtime::estimate(&file.metadata, &file.tensors, &options);
     }
-    let facts = Facts { file: &file, estimate: estimate.map_err(|error| error.to_string()), config: &config };
+    let estimate = estimate.map_err(|error| error.to_string());
+    let plan = match &estimate {
+        Ok(_) => plan(&file, &config, &console, &options),
+        Err(reason) => Err(reason.clone()),
+    };
+    let facts = Facts { file: &file, estimate, plan, config: &config };
     let text = if config.json { facts.json() } else { facts.text() };
     pages::print(text.as_bytes())
+}
+
+/// Where the model would go.
+fn plan(file: &File, config: &Config, console: &Console, options: &ModelOptions) -> Result<Plan, String> {
+    let devices = placement::devices(&load::processor(&config.cpu), &config.device, &file.tensors, console);
+    let Devices { backends, placement } = devices.map_err(|failure| failure.message())?;
+    puna_runtime::planned(&file.metadata, &file.tensors, &backends, &placement, options)
+        .map_err(|error| error.to_string())
 }
 
 struct Facts<'a> {
     file: &'a File,
     estimate: Result<Estimate, String>,
+    plan: Result<Plan, String>,
     config: &'a Config,
 }
 
@@ -129,6 +144,17 @@ impl Facts<'_> {
                 lines.push(format!("\nmemory: no estimate, because {}", console::printable(reason, 500)))
             }
         }
+        match (&self.plan, &self.estimate) {
+            (Ok(plan), _) => {
+                lines.push("\nplacement (estimate)".to_owned());
+                lines.extend(plan.devices.iter().map(|device| format!("  {device}")));
+                lines.extend(plan.choices.iter().map(|choice| format!("  {choice}")));
+            }
+            (Err(reason), Ok(_)) => {
+                lines.push(format!("\nplacement: none, because {}", console::printable(reason, 500)));
+            }
+            (Err(_), Err(_)) => {}
+        }
         lines.join("\n") + "\n"
     }
 
@@ -156,10 +182,28 @@ impl Facts<'_> {
             }),
             Err(reason) => json!({"reason": reason}),
         };
+        let placement = match &self.plan {
+            Ok(plan) => {
+                let devices = plan.devices.iter().map(|device| {
+                    json!({
+                        "device": device.name, "embeddings": device.embeddings, "output": device.output,
+                        "layers": [device.layers.start, device.layers.end], "weights": device.need.weights,
+                        "cache": device.need.caches, "compute": device.need.work, "free": device.free,
+                    })
+                });
+                let choices = plan.choices.iter().map(ToString::to_string);
+                json!({
+                    "context": plan.context, "devices": devices.collect::<Vec<_>>(),
+                    "choices": choices.collect::<Vec<_>>(),
+                })
+            }
+            Err(reason) => json!({"reason": reason}),
+        };
         let all = json!({
             "files": file.paths(), "size": file.size_on_disk(), "version": file.version(),
             "alignment": file.alignment(), "parameters": self.parameters(), "bits_per_weight": self.bits(),
             "metadata": metadata, "formats": formats, "tensors": tensors, "memory": memory,
+            "placement": placement,
         });
         format!("{all:#}\n")
     }

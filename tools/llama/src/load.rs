@@ -3,21 +3,19 @@
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
+use crate::placement::{self, Devices};
 use crate::source;
-use puna_backend::{Backend, BackendError};
+use puna_backend::BackendError;
 use puna_backends::{Features, Isa, Options as Processor};
 use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, Metadata, OpenOptions};
 use puna_graph::{Graph, ValueId};
 use puna_quant::DType;
-use puna_runtime::{Adapter, Extras, Model, ModelOptions, Placement, Pooling, Purpose, RuntimeError};
+use puna_runtime::{Adapter, Extras, Model, ModelOptions, Plan, Pooling, Purpose, RuntimeError};
 use puna_tokenizer::Tokenizer;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// The back end that runs every operation.
-const PROCESSOR: &str = "CPU";
 
 /// Names of unused tensors that a warning lists.
 const LISTED: usize = 3;
@@ -149,8 +147,8 @@ pub fn watched(
     options: &ModelOptions,
     watch: &dyn Fn(&Graph) -> Vec<ValueId>,
 ) -> Result<Model, Failure> {
-    let backend = backend(&processor(&config.cpu), config.device.name.as_deref())?;
-    let model = load_with(&opened.file, &backend, options, console, &extras(config)?, watch)?;
+    let devices = placement::devices(&processor(&config.cpu), &config.device, &opened.file.tensors, console)?;
+    let model = load_with(&opened.file, &devices, options, console, &extras(config)?, watch)?;
     let unused = puna_models::unused_tensors(model.graph(), &opened.file.tensors);
     if !unused.is_empty() {
         let more = if unused.len() > LISTED { ", ..." } else { "" };
@@ -169,11 +167,21 @@ pub fn watched(
         },
         console::printable(&information.architecture, 100),
         console::size(information.file_bytes),
-        backend.name(),
+        device_names(model.plan()),
         information.context,
         console::size(caches),
     ));
+    if model.plan().devices.len() > 1 || !model.plan().choices.is_empty() {
+        console.info(&model.plan().to_string());
+    }
     Ok(model)
+}
+
+/// Names of the devices that a model is on, those with most of it first.
+pub fn device_names(plan: &Plan) -> String {
+    let mut devices: Vec<_> = plan.devices.iter().collect();
+    devices.sort_by_key(|device| std::cmp::Reverse(device.need.weights));
+    devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 /// Adapters and control vectors that the flags name.
@@ -193,17 +201,17 @@ pub fn extras(config: &Config) -> Result<Extras, Failure> {
 /// Loads a model as it is, with a progress bar. Ctrl-C ends the program here: there is nothing to put in order.
 pub fn load(
     file: &Arc<File>,
-    backend: &Arc<dyn Backend>,
+    devices: &Devices,
     options: &ModelOptions,
     console: &Console,
 ) -> Result<Model, Failure> {
-    load_with(file, backend, options, console, &Extras::default(), &|_| Vec::new())
+    load_with(file, devices, options, console, &Extras::default(), &|_| Vec::new())
 }
 
 /// [`load`] with adapters and control vectors, and with values of the graph to watch.
 fn load_with(
     file: &Arc<File>,
-    backend: &Arc<dyn Backend>,
+    devices: &Devices,
     options: &ModelOptions,
     console: &Console,
     extras: &Extras,
@@ -216,43 +224,41 @@ fn load_with(
         bar.set_position((share as f64 * bytes as f64) as u64);
         true
     };
-    // What the chosen back end cannot run, the processor does.
-    let mut backends = vec![backend.clone()];
-    if backend.name() != PROCESSOR {
-        backends.push(self::backend(&backend_options(), Some(PROCESSOR))?);
-    }
-    let model = Model::load_with(
-        file.clone(),
-        &backends,
-        &Placement::default(),
-        options,
-        extras,
-        watch,
-        &mut progress,
-    );
+    let Devices { backends, placement } = devices;
+    let model = Model::load_with(file.clone(), backends, placement, options, extras, watch, &mut progress);
     bar.finish_and_clear();
     model.map_err(|error| with_remedy(error, file, options.context))
 }
 
-/// The failure for an error of loading; where the context is too large it says where that comes from.
+/// The failure for an error of loading; where memory is short it says what needs less.
 fn with_remedy(error: RuntimeError, file: &File, asked: u32) -> Failure {
-    let too_large = matches!(
-        error,
-        RuntimeError::LedgerMemory { .. }
-            | RuntimeError::Option { option: "context", .. }
-            | RuntimeError::Backend(BackendError::OutOfMemory { .. })
-    );
-    match Failure::from(error) {
-        Failure::Failed(reason) if too_large => {
+    let context = match asked {
+        0 => {
             let architecture = file.metadata.str_or("general.architecture", "").unwrap_or("");
-            let remedy = match asked {
-                0 => format!(
-                    "the context comes from the model's {architecture}.context_length; -c sets another one"
-                ),
-                asked => format!("a context of {asked} was asked for (-c)"),
-            };
-            Failure::Failed(format!("{reason}; {remedy}"))
+            format!("the context comes from the model's {architecture}.context_length; -c sets another one")
         }
+        asked => format!("a context of {asked} was asked for (-c)"),
+    };
+    let remedies = match &error {
+        RuntimeError::LedgerMemory { .. } | RuntimeError::Option { option: "context", .. } => vec![],
+        RuntimeError::DoesNotFit { on_host, .. } => vec![*on_host],
+        RuntimeError::Backend(BackendError::OutOfMemory { device, .. }) => vec![device == "CPU"],
+        _ => return Failure::from(error),
+    };
+    let fewer = match remedies[..] {
+        [] => "",
+        [true] => "; caches of fewer bits (-ctk q8_0 -ctv q8_0) need less",
+        _ => {
+            "; fewer layers on the device (-ngl), experts on the CPU (--cpu-moe) and caches of fewer bits (-ctk q8_0 \
+             -ctv q8_0) need less"
+        }
+    };
+    let anyway = match &error {
+        RuntimeError::DoesNotFit { .. } => "; --fit off tries it all the same",
+        _ => "",
+    };
+    match Failure::from(error) {
+        Failure::Failed(reason) => Failure::Failed(format!("{reason}{fewer}{anyway}; {context}")),
         other => other,
     }
 }
@@ -271,11 +277,6 @@ pub fn processor(cpu: &puna_flags::Cpu) -> Processor {
 /// What the processor has up to a level of [`puna_flags::ISA_LEVELS`].
 pub fn features(isa: &str) -> Features {
     Features::detect().limited(Isa::from_name(isa).unwrap_or_default())
-}
-
-/// The back end with this name; the automatic one without a name.
-pub fn backend(processor: &Processor, name: Option<&str>) -> Result<Arc<dyn Backend>, Failure> {
-    Ok(puna_backends::start(name, processor).map_err(RuntimeError::from)?)
 }
 
 /// What back ends are started with here if no flag says otherwise.
@@ -433,10 +434,12 @@ mod tests {
         file.metadata.set("llama.context_length", 0_u32);
         let file = Arc::new(file);
         let console = Console::new(&puna_flags::Log { disable: true, ..Default::default() }, 0).expect("one");
-        let backend = backend(&Processor::default(), Some("reference")).expect("it starts");
+        let wish = puna_flags::Device { names: Some(vec!["reference".into()]), ..Default::default() };
+        let devices =
+            placement::devices(&Processor::default(), &wish, &file.tensors, &console).expect("they start");
         for (context, part) in [(0, "llama.context_length; -c sets another one"), (u32::MAX, "(-c)")] {
             let options = ModelOptions { context, ..ModelOptions::default() };
-            match load(&file, &backend, &options, &console) {
+            match load(&file, &devices, &options, &console) {
                 Err(Failure::Failed(text)) => assert!(text.ends_with(part), "{text}"),
                 _ => panic!("{context}"),
             }

@@ -36,6 +36,7 @@ mod measure;
 mod models;
 mod pages;
 mod perplexity;
+mod placement;
 mod prompt;
 mod pull;
 mod quantize;

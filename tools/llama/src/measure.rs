@@ -4,9 +4,10 @@ use crate::bench::Samples;
 use crate::bench_output::ModelFacts;
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::{file_types, interrupt, load};
+use crate::{file_types, interrupt, load, placement};
 use puna_backends::Options;
 use puna_flags::bench::{Bench, Settings, Test};
+use puna_flags::{Device, Layers, device_list, override_list};
 use puna_gguf::{File, OpenOptions};
 use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Work};
 use puna_sampling::Random;
@@ -25,7 +26,7 @@ pub struct Measuring<'a> {
 struct Loaded {
     /// The settings it was loaded with, lengths aside.
     settings: Settings,
-    backend: &'static str,
+    backend: String,
     model: Model,
     facts: ModelFacts,
     vocabulary: u32,
@@ -61,7 +62,7 @@ impl<'a> Measuring<'a> {
             run.generate(test.n_gen)?;
             nanoseconds.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
         }
-        Ok(Samples { model: loaded.facts.clone(), backend: loaded.backend, nanoseconds })
+        Ok(Samples { model: loaded.facts.clone(), backend: loaded.backend.clone(), nanoseconds })
     }
 
     fn load(&self, settings: Settings) -> Result<Loaded, Failure> {
@@ -79,7 +80,8 @@ impl<'a> Measuring<'a> {
             repack_keep: self.bench.repack_keep,
             ..load::backend_options()
         };
-        let backend = load::backend(&processor, device(&settings))?;
+        let wish = device(&settings)?;
+        let devices = placement::devices(&processor, &wish, &file.tensors, self.console)?;
         let options = ModelOptions {
             context: self.context(&settings),
             sequences: 1,
@@ -89,7 +91,7 @@ impl<'a> Measuring<'a> {
             values: load::cache_format(settings.type_v)?,
             ..ModelOptions::default()
         };
-        let model = load::load(&file, &backend, &options, self.console)?;
+        let model = load::load(&file, &devices, &options, self.console)?;
         let facts = ModelFacts {
             description: file_types::description(&file),
             size: model.information().file_bytes,
@@ -97,7 +99,12 @@ impl<'a> Measuring<'a> {
             token_bytes: token_bytes(&file),
         };
         let vocabulary = model.information().vocabulary;
-        Ok(Loaded { settings, backend: backend.name(), model, facts, vocabulary })
+        let names = load::device_names(model.plan());
+        let digits = |letter: char| letter.is_ascii_digit();
+        let mut kinds: Vec<&str> = names.split(", ").map(|name| name.trim_end_matches(digits)).collect();
+        kinds.dedup();
+        let backend = kinds.join(",");
+        Ok(Loaded { settings, backend, model, facts, vocabulary })
     }
 
     /// Cells for the longest of the tests with these settings.
@@ -110,9 +117,29 @@ impl<'a> Measuring<'a> {
     }
 }
 
-/// The name of the device that a test names, if it does.
-pub fn device(settings: &Settings) -> Option<&str> {
-    Some(settings.devices.as_str()).filter(|name| *name != "auto")
+/// What a test says about devices.
+fn device(settings: &Settings) -> Result<Device, Failure> {
+    let overrides = match settings.tensor_buft_overrides.as_str() {
+        "none" => Ok(Vec::new()),
+        patterns => override_list(patterns, ';'),
+    };
+    let names = device_list(&settings.devices, &['/']).map_err(Failure::Failed)?;
+    let layers = match u32::try_from(settings.n_gpu_layers) {
+        Ok(count) => Layers::Count(count),
+        Err(_) => Layers::Fitting,
+    };
+    Ok(Device {
+        names,
+        layers,
+        split: settings.split_mode,
+        shares: settings.tensor_split.clone(),
+        main: settings.main_gpu,
+        overrides: overrides.map_err(Failure::Failed)?,
+        cpu_moe: settings.n_cpu_moe,
+        kv_offload: !settings.no_kv_offload,
+        fit_target: vec![settings.fit_target],
+        ..Device::default()
+    })
 }
 
 /// Bytes of the tensors that one token reads whole: all but tables of which it reads a row, and experts.

@@ -227,7 +227,7 @@ pub fn check_sampling(invocation: &Invocation, sampling: &Sampling) -> Result<()
 /// Says that a model cannot do what `--context-shift` asks for.
 pub fn warn_of_shift(model: &Model, config: &Config, console: &Console) {
     if let (true, Err(error)) = (config.context.shift, model.check_shift(0)) {
-        console.warn(&format!("--context-shift has no effect: {error}"));
+        console.warn(&format!("--context-shift computes the rest of a full context anew: {error}"));
     }
 }
 

@@ -84,6 +84,12 @@ fn draft(
     own.model.adapters.clear();
     own.model.control_vectors.clear();
     own.rope = puna_flags::Rope::default();
+    own.device = puna_flags::Device {
+        names: config.device.names.clone(),
+        fit: config.device.fit,
+        fit_target: config.device.fit_target.clone(),
+        ..puna_flags::Device::default()
+    };
     let kind = |kind: &'static str, otherwise| if kind.is_empty() { otherwise } else { kind };
     own.context.type_k = kind(speculation.draft_type_k, config.context.type_k);
     own.context.type_v = kind(speculation.draft_type_v, config.context.type_v);

@@ -54,7 +54,15 @@ fn zoo_models_give_the_recorded_logits() {
     for zoo in chosen() {
         let written = Written::new(&zoo);
         let f32_cache: &[&str] = &["--greedy", "12", "-ctk", "f32", "-ctv", "f32"];
-        for more in [&[][..], &["--step", "1"], &["--step", "7", "-t", "1"], &["-dev", "reference"]] {
+        for more in [
+            &[][..],
+            &["--step", "1"],
+            &["--step", "7", "-t", "1"],
+            &["-dev", "reference"],
+            &["-dev", "reference", "-ngl", "1"],
+            &["-dev", "reference", "-ngl", "2", "-ot", "ffn_up=CPU,attn_k=CPU"],
+            &["-dev", "reference", "-nkvo", "-ncffn", "1", "-fit", "off"],
+        ] {
             let found = written.run(&list(&zoo.tokens), &[f32_cache, more].concat());
             assert_eq!((found.code, found.err.as_str()), (0, ""), "{} {more:?}", zoo.name);
             let greedy: Vec<u32> = serde_json::from_str(&found.out).unwrap();
@@ -94,6 +102,11 @@ fn failures_are_one_line_and_leave_no_file() {
         assert_eq!(std::fs::read_dir(written.folder.path()).unwrap().count(), 1, "only the model is there");
     }
     let model = written.model.to_str().unwrap();
+    let refused = |more: &[&str]| failure(1, &[&["logits", "-m", model, "--tokens", "1"], more].concat());
+    assert!(refused(&["-dev", "reference3"]).contains("there is no device reference3, only reference"));
+    assert!(refused(&["-dev", "reference", "-ot", "(=CPU"]).contains("'(' is no pattern"));
+    assert!(refused(&["-dev", "reference", "-ts", "1,2"]).contains("2 shares for 1 devices"));
+    assert!(refused(&["-dev", "reference", "-sm", "none", "-mg", "1"]).contains("there are 1 devices"));
     assert!(failure(2, &["logits", "-m", model]).contains("--tokens"));
     assert!(failure(2, &["logits", "-m", model, "--tokens", "1,x"]).contains("--tokens"));
     assert!(failure(1, &["logits", "-m", "no/such/file", "--tokens", "1"]).contains("no/such/file"));

@@ -162,6 +162,15 @@ fn info_estimates_what_the_runtime_estimates() {
     assert_eq!((&memory["cache"], &memory["compute"]), (&expected.caches.into(), &expected.work.into()));
     let text = output(&["info", "-m", path, "-c", "100"]);
     assert!(text.contains("\nmemory with 100 tokens of context (estimate)\n"), "{text}");
+    let placed = output(&["info", "-m", path, "-c", "100", "-dev", "reference", "-ngl", "2"]);
+    for line in ["\nplacement (estimate)\n  CPU: embeddings, layer", "\n  reference: layer", ", output, "] {
+        assert!(placed.contains(line), "{line}\n---\n{placed}");
+    }
+    let json = output(&["info", "--json", "-m", path, "-c", "100", "-dev", "reference", "-fit", "off"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let devices = &json["placement"]["devices"];
+    assert_eq!((&devices[0]["device"], &devices[0]["output"]), (&"reference".into(), &true.into()), "{json}");
+    assert_eq!((devices[1].is_null(), &json["placement"]["context"]), (true, &100.into()), "{json}");
 }
 
 #[test]

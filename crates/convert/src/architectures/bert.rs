@@ -1,6 +1,6 @@
 //! BERT and RoBERTa encoders.
 
-use super::Architecture;
+use super::{Architecture, PLAIN};
 use crate::ConvertError;
 use crate::keys::Keys;
 use crate::rules::{Rule, copy, map, skip};
@@ -20,6 +20,7 @@ pub(super) const ROWS: &[Architecture] = &[Architecture {
     defaults: &[("layer_norm_eps", 1e-12)],
     keys: bert,
     rules: &[BERT],
+    ..PLAIN
 }];
 
 const BERT: &[Rule] = &[

@@ -25,6 +25,7 @@ pub(super) const ROWS: &[Architecture] = &[
             copy("L.attn.k_ln", "attn_k_norm"),
             copy("L.ffn.act.scales", "ffn.act.scales"),
         ]],
+        ..PLAIN
     },
     Architecture {
         name: "jais",

@@ -30,6 +30,38 @@ pub(super) const ROWS: &[Architecture] = &[
         ..PLAIN
     },
     Architecture {
+        name: "deepseek32",
+        classes: &["DeepseekV32ForCausalLM"],
+        keys: sparse,
+        rules: &[LATENT, INDEXER],
+        ..PLAIN
+    },
+    Architecture {
+        name: "glm-dsa",
+        classes: &["GlmMoeDsaForCausalLM"],
+        keys: sparse,
+        rules: &[LATENT, INDEXER],
+        ..PLAIN
+    },
+    Architecture {
+        name: "minicpm3",
+        classes: &["MiniCPM3ForCausalLM"],
+        keys: |keys| {
+            keys.decoder()?;
+            keys.number("attention.kv_lora_rank", &["kv_lora_rank"])?;
+            keys.number("attention.q_lora_rank", &["q_lora_rank"])?;
+            let rotary = keys.number("rope.dimension_count", &["qk_rope_head_dim"])?;
+            let plain = keys.model.config.u32(&["qk_nope_head_dim"])?;
+            keys.set("attention.key_length", plain.saturating_add(rotary));
+            let value = keys.model.config.optional_u32(&["v_head_dim"])?;
+            let shared_out = keys.model.width()? / keys.model.heads()?;
+            keys.set("attention.value_length", value.unwrap_or(shared_out as u32));
+            Ok(())
+        },
+        rules: &[&[copy("L.self_attn.kv_b_proj", "attn_kv_b")], LATENT],
+        ..PLAIN
+    },
+    Architecture {
         name: "dots1",
         classes: &["Dots1ForCausalLM"],
         keys: |keys| {
@@ -82,7 +114,7 @@ pub(super) const ROWS: &[Architecture] = &[
     },
 ];
 
-const LATENT: &[Rule] = &[
+pub(super) const LATENT: &[Rule] = &[
     copy("L.self_attn.q_a_proj", "attn_q_a"),
     copy("L.self_attn.q_a_layernorm", "attn_q_a_norm"),
     copy("L.self_attn.q_b_proj", "attn_q_b"),
@@ -91,7 +123,23 @@ const LATENT: &[Rule] = &[
     split("L.self_attn.kv_b_proj", split_latent),
 ];
 
-fn latent(keys: &mut Keys<'_>) -> Result<()> {
+/// What selects positions.
+const INDEXER: &[Rule] = &[
+    copy("L.self_attn.indexer.wq_b", "indexer.attn_q_b"),
+    copy("L.self_attn.indexer.wk", "indexer.attn_k"),
+    copy("L.self_attn.indexer.k_norm", "indexer.k_norm"),
+    copy("L.self_attn.indexer.weights_proj", "indexer.proj"),
+];
+
+fn sparse(keys: &mut Keys<'_>) -> Result<()> {
+    latent(keys)?;
+    keys.number("attention.indexer.head_count", &["index_n_heads"])?;
+    keys.number("attention.indexer.key_length", &["index_head_dim"])?;
+    keys.number("attention.indexer.top_k", &["index_topk"])?;
+    Ok(())
+}
+
+pub(super) fn latent(keys: &mut Keys<'_>) -> Result<()> {
     keys.decoder()?;
     keys.grouped_experts()?;
     let config = keys.model.config;

@@ -33,6 +33,7 @@ pub(super) const ROWS: &[Architecture] = &[
         defaults: &[("head_dim", 256.0), ("rms_norm_eps", 1e-6), ("sliding_window", 4096.0)],
         keys: gemma2,
         rules: &[NORMS, SANDWICH],
+        ..PLAIN
     },
     Architecture {
         name: "gemma3",
@@ -48,6 +49,7 @@ pub(super) const ROWS: &[Architecture] = &[
         ],
         keys: gemma3,
         rules: &[NORMS, SANDWICH],
+        ..PLAIN
     },
 ];
 

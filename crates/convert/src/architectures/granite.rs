@@ -38,7 +38,44 @@ pub(super) const ROWS: &[Architecture] = &[
         ],
         ..PLAIN
     },
+    Architecture {
+        name: "granite_swa",
+        classes: &["GraniteSWAForCausalLM"],
+        keys: windowed,
+        rules: &[INTERLEAVED, &[copy("L.self_attn.sinks", "attn_sinks.weight")]],
+        ..PLAIN
+    },
 ];
+
+/// Windows, and layers that do not rotate.
+fn windowed(keys: &mut Keys<'_>) -> Result<(), ConvertError> {
+    keys.decoder()?;
+    scales(keys)?;
+    keys.window()?;
+    keys.window_pattern();
+    let config = keys.model.config;
+    let Some(bases) = config.f32_list(&["layer_rope_theta"]) else { return Ok(()) };
+    keys.set("attention.rope_pattern", bases.iter().map(|base| *base != 0.0).collect::<Vec<bool>>());
+    let kinds = config.text_list(&["layer_types"]).unwrap_or_default();
+    // Each kind of layer has one base at most.
+    for (key, windows) in [("rope.freq_base", false), ("rope.freq_base_swa", true)] {
+        let of_kind = bases.iter().zip(&kinds).filter(|(_, kind)| (**kind == "sliding_attention") == windows);
+        let mut found: Vec<f32> = of_kind.map(|(base, _)| *base).filter(|base| *base != 0.0).collect();
+        found.dedup();
+        match found.as_slice() {
+            [] => {}
+            [base] => keys.set(key, *base),
+            _ => {
+                return Err(ConvertError::KeyValue {
+                    key: "layer_rope_theta".into(),
+                    found: format!("{found:?}").chars().take(80).collect(),
+                    expected: "one base for all layers of a kind",
+                });
+            }
+        }
+    }
+    Ok(())
+}
 
 /// Experts in one tensor each.
 pub(super) const EXPERTS: &[Rule] = &[

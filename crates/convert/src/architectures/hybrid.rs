@@ -4,8 +4,8 @@ use super::mamba::by_group;
 use super::{Architecture, PLAIN};
 use crate::keys::Keys;
 use crate::model::Model;
-use crate::rules::{copy, interleave_keys, interleave_queries, map, rows, split, squeeze};
-use crate::{ConvertError, Recipe};
+use crate::rules::{Rule, copy, interleave_keys, interleave_queries, map, rows, split, squeeze};
+use crate::{Config, ConvertError, Recipe};
 
 type Result<T> = std::result::Result<T, ConvertError>;
 
@@ -98,26 +98,55 @@ pub(super) const ROWS: &[Architecture] = &[
         ..PLAIN
     },
     Architecture {
+        name: "nemotron_h_moe",
+        classes: &["NemotronHForCausalLM"],
+        applies: |config| nemotron_kinds(config).contains(&"moe"),
+        keys: |keys| {
+            nemotron_h(keys)?;
+            keys.grouped_experts()?;
+            keys.gating(2);
+            keys.number("expert_shared_feed_forward_length", &["moe_shared_expert_intermediate_size"])?;
+            keys.optional_number("moe_latent_size", &["moe_latent_size"])?;
+            Ok(())
+        },
+        rules: &[
+            NEMOTRON,
+            &[
+                copy("L.mixer.gate", "ffn_gate_inp"),
+                copy("L.mixer.gate.e_score_correction_bias", "exp_probs_b.bias"),
+                copy("L.mixer.experts.#.up_proj", "ffn_up_exps"),
+                copy("L.mixer.experts.#.down_proj", "ffn_down_exps"),
+                copy("L.mixer.shared_experts.up_proj", "ffn_up_shexp"),
+                copy("L.mixer.shared_experts.down_proj", "ffn_down_shexp"),
+                copy("L.mixer.fc1_latent_proj", "ffn_latent_down"),
+                copy("L.mixer.fc2_latent_proj", "ffn_latent_up"),
+            ],
+        ],
+        ..PLAIN
+    },
+    Architecture {
         name: "nemotron_h",
         classes: &["NemotronHForCausalLM"],
         keys: nemotron_h,
-        rules: &[&[
-            copy("L.norm", "attn_norm"),
-            map("L.mixer.norm", "ssm_norm", by_group),
-            copy("L.mixer.q_proj", "attn_q"),
-            copy("L.mixer.k_proj", "attn_k"),
-            copy("L.mixer.v_proj", "attn_v"),
-            copy("L.mixer.o_proj", "attn_output"),
-            copy("L.mixer.up_proj", "ffn_up"),
-            copy("L.mixer.down_proj", "ffn_down"),
-        ]],
+        rules: &[NEMOTRON],
         ..PLAIN
     },
 ];
 
+const NEMOTRON: &[Rule] = &[
+    copy("L.norm", "attn_norm"),
+    map("L.mixer.norm", "ssm_norm", by_group),
+    copy("L.mixer.q_proj", "attn_q"),
+    copy("L.mixer.k_proj", "attn_k"),
+    copy("L.mixer.v_proj", "attn_v"),
+    copy("L.mixer.o_proj", "attn_output"),
+    copy("L.mixer.up_proj", "ffn_up"),
+    copy("L.mixer.down_proj", "ffn_down"),
+];
+
 // ------------------------------------------------------------------ LFM2
 
-const LFM2: &[crate::rules::Rule] = &[
+const LFM2: &[Rule] = &[
     // The final norm has a historic name in the files.
     copy("embedding_norm", "token_embd_norm"),
     copy("L.operator_norm", "attn_norm"),
@@ -252,26 +281,33 @@ fn nemotron_h(keys: &mut Keys<'_>) -> Result<()> {
     let config = keys.model.config;
     let epsilon = config.optional_f32(&["layer_norm_epsilon", "norm_eps", "rms_norm_eps"])?.unwrap_or(1e-5);
     keys.set("attention.layer_norm_rms_epsilon", epsilon);
-    keys.metadata.remove("nemotron_h.attention.layer_norm_epsilon");
+    keys.metadata.remove(&format!("{}.attention.layer_norm_epsilon", keys.model.architecture.name));
     let kv = keys.model.kv_heads()? as i32;
     let width = config.u32(&["intermediate_size"])? as i32;
-    // Older files have a letter for each layer.
-    let kinds: Vec<&str> = match config.text_list(&["layers_block_type"]) {
-        Some(kinds) => kinds,
-        None => {
-            let letters = config.text(&["hybrid_override_pattern"]).unwrap_or_default().chars();
-            let kind = |letter| match letter {
-                '*' => "attention",
-                '-' => "mlp",
-                _ => "mamba",
-            };
-            letters.map(kind).collect()
-        }
-    };
-    let by = |chosen: &[&str], value: i32| -> Vec<i32> {
-        kinds.iter().map(|kind| if chosen.contains(kind) { value } else { 0 }).collect()
-    };
-    keys.set("attention.head_count_kv", by(ATTENTION, kv));
-    keys.set("feed_forward_length", by(&["mlp"], width));
+    let expert = config.optional_u32(&["moe_intermediate_size"])?.unwrap_or(0) as i32;
+    let kinds = nemotron_kinds(config);
+    let heads: Vec<i32> = kinds.iter().map(|kind| if ATTENTION.contains(kind) { kv } else { 0 }).collect();
+    keys.set("attention.head_count_kv", heads);
+    let widths = kinds.iter().map(|kind| match *kind {
+        "mlp" => width,
+        "moe" => expert,
+        _ => 0,
+    });
+    keys.set("feed_forward_length", widths.collect::<Vec<i32>>());
     Ok(())
+}
+
+/// What each layer is; older files have a letter for each.
+fn nemotron_kinds(config: &Config) -> Vec<&str> {
+    if let Some(kinds) = config.text_list(&["layers_block_type"]) {
+        return kinds;
+    }
+    let letters = config.text(&["hybrid_override_pattern"]).unwrap_or_default().chars();
+    let kind = |letter| match letter {
+        '*' => "attention",
+        '-' => "mlp",
+        'E' => "moe",
+        _ => "mamba",
+    };
+    letters.map(kind).collect()
 }

@@ -1,6 +1,6 @@
 //! Mamba 1 and 2.
 
-use super::Architecture;
+use super::{Architecture, PLAIN};
 use crate::keys::Keys;
 use crate::model::Model;
 use crate::rules::{Rule, copy, map};
@@ -23,6 +23,7 @@ pub(super) const ROWS: &[Architecture] = &[
             Ok(())
         },
         rules: &[NORM],
+        ..PLAIN
     },
     Architecture {
         name: "mamba2",
@@ -39,6 +40,7 @@ pub(super) const ROWS: &[Architecture] = &[
             Ok(())
         },
         rules: &[NORM, &[map("L.mixer.norm", "ssm_norm", by_group)]],
+        ..PLAIN
     },
 ];
 

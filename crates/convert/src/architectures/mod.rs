@@ -4,12 +4,14 @@ mod bert;
 mod bloom;
 mod cohere;
 mod deepseek;
+mod gated;
 mod gemma;
 mod glm;
 mod gpt;
 mod gpt_oss;
 mod granite;
 mod hybrid;
+mod linear;
 mod llama;
 mod mamba;
 mod olmo;
@@ -17,9 +19,9 @@ mod phi;
 mod qwen;
 mod scaled;
 
-use crate::ConvertError;
 use crate::keys::Keys;
 use crate::rules::Rule;
+use crate::{Config, ConvertError};
 
 /// How folders of one architecture are converted.
 pub struct Architecture {
@@ -27,6 +29,8 @@ pub struct Architecture {
     pub name: &'static str,
     /// Classes in `config.json` that it stands for.
     pub classes: &'static [&'static str],
+    /// Whether it is this one of several that share a class.
+    pub(crate) applies: fn(&Config) -> bool,
     /// Settings that the classes have where `config.json` says nothing.
     pub(crate) defaults: &'static [(&'static str, f64)],
     /// Writes the keys.
@@ -36,8 +40,14 @@ pub struct Architecture {
 }
 
 /// An architecture whose keys and names are the common ones.
-const PLAIN: Architecture =
-    Architecture { name: "", classes: &[], defaults: &[], keys: |keys| keys.decoder(), rules: &[] };
+const PLAIN: Architecture = Architecture {
+    name: "",
+    classes: &[],
+    applies: |_| true,
+    defaults: &[],
+    keys: |keys| keys.decoder(),
+    rules: &[],
+};
 
 /// All architectures.
 pub static ARCHITECTURES: &[&[Architecture]] = &[
@@ -56,6 +66,8 @@ pub static ARCHITECTURES: &[&[Architecture]] = &[
     scaled::ROWS,
     glm::ROWS,
     deepseek::ROWS,
+    gated::ROWS,
+    linear::ROWS,
     bert::ROWS,
 ];
 
@@ -64,9 +76,10 @@ pub fn rows() -> impl Iterator<Item = &'static Architecture> {
     ARCHITECTURES.iter().copied().flatten()
 }
 
-/// The row of the first of these classes that has one.
-pub fn find(classes: &[&str]) -> Result<&'static Architecture, ConvertError> {
-    let row = |class: &&str| rows().find(|row| row.classes.contains(class));
+/// The row of the first of the classes in these settings that has one.
+pub fn find(config: &Config) -> Result<&'static Architecture, ConvertError> {
+    let classes = config.classes();
+    let row = |class: &&str| rows().find(|row| row.classes.contains(class) && (row.applies)(config));
     classes.iter().find_map(row).ok_or_else(|| ConvertError::UnknownClass {
         found: classes.first().copied().unwrap_or("").chars().take(80).collect(),
         known: rows().flat_map(|row| row.classes).copied().collect::<Vec<_>>().join(", "),
@@ -79,7 +92,10 @@ mod tests {
 
     #[test]
     fn classes_are_unique_and_architectures_known_to_the_engine() {
-        let mut classes: Vec<&str> = rows().flat_map(|row| row.classes).copied().collect();
+        // Of rows that share a class all but the last apply to some settings only.
+        let bare = Config::new(serde_json::json!({}));
+        let general = rows().filter(|row| (row.applies)(&bare));
+        let mut classes: Vec<&str> = general.flat_map(|row| row.classes).copied().collect();
         let count = classes.len();
         classes.sort_unstable();
         classes.dedup();

@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 
 use puna_backend::Segment;
-use puna_graph::ops::RopePlace;
+use puna_graph::ops::{Attention, RopePlace};
 use puna_graph::{CacheGroup, Dim, Element, Graph, Input, Op, Operand, Symbol, Type, ValueId};
 use puna_quant::DType;
 
+use super::attention::flash;
 use super::extent;
-use crate::codes;
-use crate::states::Caches;
+use crate::states::{Caches, Rows};
+use crate::{MatrixUnits, codes};
 
 /// Facts about a segment.
 pub struct Analysis {
@@ -25,8 +26,8 @@ pub struct Analysis {
 const OUTSIDE: usize = usize::MAX;
 
 impl Analysis {
-    /// Looks at the nodes of a segment.
-    pub fn new(segment: &Segment, caches: &Caches) -> Self {
+    /// Looks at the nodes of a segment, for steps of so many rows and a device with such matrix units.
+    pub fn new(segment: &Segment, caches: &Caches, rows: u32, units: MatrixUnits) -> Self {
         let graph = &*segment.graph;
         let mut readers: HashMap<ValueId, Vec<(usize, usize)>> = HashMap::new();
         for index in segment.nodes.clone() {
@@ -41,7 +42,11 @@ impl Analysis {
         }
         let mut analysis = Self { readers, absorbed: HashSet::new(), turned: HashMap::new() };
         for index in segment.nodes.clone() {
-            if let Some((queries, keys)) = analysis.turned_by(segment, caches, index) {
+            if let Some((queries, keys)) = analysis.turned_by(segment, caches, index, |attention, parts| {
+                let halves = parts.iter().all(|rows| rows.dtype == DType::F16);
+                // A single row is turned and stored by its attention, in whatever format.
+                halves || rows == 1 && flash(attention, parts, units).is_some()
+            }) {
                 analysis.turned.insert(index, (queries, keys));
                 analysis.absorbed.extend([queries, keys]);
             }
@@ -62,11 +67,17 @@ impl Analysis {
         }
     }
 
-    fn turned_by(&self, segment: &Segment, caches: &Caches, index: usize) -> Option<(usize, usize)> {
+    fn turned_by(
+        &self,
+        segment: &Segment,
+        caches: &Caches,
+        index: usize,
+        stored: impl Fn(&Attention, &[Rows]) -> bool,
+    ) -> Option<(usize, usize)> {
         let graph = &*segment.graph;
         let node = &graph.nodes[index];
         let Op::Attention(attention) = &node.op else { return None };
-        let halves = caches.parts(attention.state).iter().all(|rows| rows.dtype == DType::F16);
+        let stored = stored(attention, caches.parts(attention.state));
         let turned = |place: usize| {
             let Operand::Value(value) = node.inputs[place] else { return None };
             let Op::Rope(rope) = &graph.nodes[value.index()].op else { return None };
@@ -77,7 +88,7 @@ impl Analysis {
         let ((queries, first), (keys, second)) = (turned(0)?, turned(1)?);
         let factors = |index: usize| graph.nodes[index].inputs.get(2);
         let even = extent(&graph.operand_type(node.inputs[2]), 2).is_multiple_of(2);
-        (halves && even && first == second && factors(queries) == factors(keys)).then_some((queries, keys))
+        (stored && even && first == second && factors(queries) == factors(keys)).then_some((queries, keys))
     }
 }
 

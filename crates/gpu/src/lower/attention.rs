@@ -5,7 +5,7 @@ use puna_graph::ops::{Attention, RopeKind};
 use puna_graph::{Node, Op, Operand, Symbol, ValueId};
 use puna_quant::DType;
 
-use super::{Arg, Lowering, ONE, RECORDED_ROWS, THREADS, args, extent};
+use super::{Arg, Lowering, NULL, ONE, RECORDED_ROWS, THREADS, args, extent};
 use crate::states::{Rows, frequency_bytes};
 use crate::{Extent, MatrixUnits, codes};
 
@@ -19,6 +19,43 @@ const DECODE_HEADS: u32 = 16;
 const MOST_SPLITS: u32 = 64;
 /// Rows that a block of `flash_prompt` takes.
 const PROMPT_ROWS: u32 = 64;
+
+/// Cells of a tile of the kernels on the matrix units.
+const FLASH_TILE: u32 = 64;
+
+/// The kernels on the matrix units for one format of caches.
+#[derive(Clone, Copy)]
+pub struct Flash {
+    /// Part of their names.
+    name: &'static str,
+    /// Bytes of a head of so many elements, and whether halves are made of them first.
+    head_bytes: u32,
+    made: bool,
+}
+
+impl Flash {
+    /// Shared memory for so many stages of keys, values and positions.
+    fn bytes(&self, stages: u32, width: u32) -> u32 {
+        let halves = if self.made { 2 * FLASH_TILE * width * 2 } else { 0 };
+        stages * FLASH_TILE * (2 * self.head_bytes + 4) + halves
+    }
+}
+
+/// The kernels on the matrix units that fit an attention, if any do.
+pub fn flash(attention: &Attention, parts: &[Rows], units: MatrixUnits) -> Option<Flash> {
+    let [keys, values] = parts else { return None };
+    let fits = keys.dtype == values.dtype
+        && keys.width == values.width
+        && matches!(keys.width, 64 | 128 | 256)
+        && attention.alibi_max_bias.is_none()
+        && units >= MatrixUnits::Warp;
+    let (name, made) = match keys.dtype {
+        DType::F16 => ("", false),
+        DType::Q8_0 => ("bytes_", true),
+        _ => return None,
+    };
+    fits.then_some(Flash { name, head_bytes: keys.head_bytes, made })
+}
 
 impl Lowering<'_, '_> {
     pub(super) fn attention(
@@ -34,31 +71,32 @@ impl Lowering<'_, '_> {
         };
         let group = self.around.caches.group(attention.state);
         let heads = extent(&self.graph.operand_type(node.inputs[0]), 1);
-        let queries = match self.analysis.turned.get(&index).copied() {
-            Some((queries, turned_keys)) => {
-                self.turn_and_store(queries, turned_keys, node, [keys, values], group, heads)?
-            }
+        let flash = flash(attention, &[keys, values], self.device.matrix_units());
+        let turning = match self.analysis.turned.get(&index).copied() {
+            Some((queries, turned_keys)) => Some(self.turning(queries, turned_keys, node, group)?),
+            None => None,
+        };
+        // A single row is turned and stored by its attention.
+        let single = flash.is_some() && self.rows(Symbol::Tokens) == 1;
+        let queries = match &turning {
+            Some(turning) if single => turning.queries,
+            Some(turning) => self.turn_and_store(turning, [keys, values], heads),
             None => {
                 self.store(node.inputs[1], keys, group)?;
                 self.store(node.inputs[2], values, group)?;
                 self.operand(node.inputs[0])?
             }
         };
+        let turning = turning.filter(|_| single);
         let sinks = self.optional(node.inputs.get(3))?;
-        let flash = keys.dtype == DType::F16
-            && values.dtype == DType::F16
-            && keys.width == values.width
-            && matches!(keys.width, 64 | 128 | 256)
-            && attention.alibi_max_bias.is_none()
-            && self.device.matrix_units() >= MatrixUnits::Warp;
         let Some(mask) = codes::mask(attention.mask) else {
             return Err(self.refuse("a mask that kernels lack"));
         };
-        let context = Context { mask, attention, keys, values, group, heads, queries, sinks, value };
+        let context = Context { mask, attention, keys, values, group, heads, queries, sinks, turning, value };
         match flash {
-            true if self.rows(Symbol::Tokens) <= RECORDED_ROWS => self.decode(&context),
-            true => self.prompt(&context),
-            false => self.any(&context),
+            Some(flash) if self.rows(Symbol::Tokens) <= RECORDED_ROWS => self.decode(&context, flash),
+            Some(flash) => self.prompt(&context, flash),
+            None => self.any(&context),
         }
         Ok(())
     }
@@ -84,16 +122,14 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Turns queries and keys and stores keys and values in one go; returns the turned queries.
-    fn turn_and_store(
+    /// What turning queries and keys and storing keys and values needs.
+    fn turning(
         &mut self,
         queries: usize,
         turned_keys: usize,
         node: &Node,
-        [keys, values]: [Rows; 2],
         group: usize,
-        heads: u32,
-    ) -> Result<Arg, BackendError> {
+    ) -> Result<Turning, BackendError> {
         let turning = &self.graph.nodes[queries];
         let Op::Rope(rope) = &turning.op else { return Err(self.refuse("queries are not turned")) };
         let factors = match turning.inputs.get(2) {
@@ -101,33 +137,48 @@ impl Lowering<'_, '_> {
             _ => None,
         };
         let frequencies = self.constant(frequency_bytes(&rope.frequencies(factors)))?;
-        let q = self.operand(turning.inputs[0])?;
-        let k = self.operand(self.graph.nodes[turned_keys].inputs[0])?;
-        let v = self.operand(node.inputs[2])?;
-        let positions = self.rope_positions(rope.place, turning.inputs[1])?;
-        let turned = self.value_slot(ValueId(queries as u32));
+        Ok(Turning {
+            value: ValueId(queries as u32),
+            queries: self.operand(turning.inputs[0])?,
+            keys: self.operand(self.graph.nodes[turned_keys].inputs[0])?,
+            values: self.operand(node.inputs[2])?,
+            positions: self.rope_positions(rope.place, turning.inputs[1])?,
+            cells: self.around.places.write_cells(group).into(),
+            numbers: [
+                frequencies.into(),
+                rope.dimensions.into(),
+                (rope.kind == RopeKind::Split).into(),
+                rope.magnitude.into(),
+            ],
+        })
+    }
+
+    /// Turns queries and keys and stores keys and values in one go; returns the turned queries.
+    fn turn_and_store(&mut self, turning: &Turning, [keys, values]: [Rows; 2], heads: u32) -> Arg {
+        let turned = self.value_slot(turning.value);
         let pairs = (heads + keys.heads) * keys.width / 2 + values.heads * values.width / 2;
+        let [frequencies, dimensions, split, magnitude] = turning.numbers;
         let arguments = args![
-            q,
-            k,
-            v,
+            turning.queries,
+            turning.keys,
+            turning.values,
             turned,
             keys.address,
             values.address,
-            positions,
-            self.around.places.write_cells(group),
+            turning.positions,
+            turning.cells,
             frequencies,
             self.row_count(Symbol::Tokens),
             heads,
             keys.heads,
             keys.width,
             values.width,
-            rope.dimensions,
-            rope.kind == RopeKind::Split,
-            rope.magnitude,
+            dimensions,
+            split,
+            magnitude,
         ];
         self.launch("rope_store", self.elements(Symbol::Tokens, pairs), THREADS, 0, arguments);
-        Ok(turned.into())
+        turned.into()
     }
 
     /// Parts to cut the cells into, so that all processors have something to do.
@@ -150,7 +201,7 @@ impl Lowering<'_, '_> {
         ]
     }
 
-    fn decode(&mut self, context: &Context<'_>) {
+    fn decode(&mut self, context: &Context<'_>, flash: Flash) {
         let Context { attention, keys, values, group, heads, queries, sinks, value, .. } = *context;
         let width = keys.width;
         let blocks = keys.heads * (heads / keys.heads).div_ceil(DECODE_HEADS);
@@ -171,14 +222,21 @@ impl Lowering<'_, '_> {
             attention.soft_cap.unwrap_or(0.0),
             splits,
         ]);
+        match &context.turning {
+            Some(turning) => {
+                arguments.extend([turning.keys, turning.values, turning.cells, turning.positions]);
+                arguments.extend(turning.numbers);
+            }
+            None => arguments.extend(args![NULL, NULL, NULL, NULL, NULL, 0, 0, 1.0_f32]),
+        }
         let stages = if width > 128 { 2 } else { 3 };
-        let shared = 2 * stages * 64 * width * 2 + stages * 64 * 4;
+        let shared = flash.bytes(stages, width);
         let rows = Extent::Rows { symbol: Symbol::Tokens, per: 1, times: 1, most: i32::MAX as u32 };
         let grid = [rows, Extent::Fixed(blocks), Extent::Fixed(splits)];
-        self.launch(format!("flash_decode_{width}"), grid, 128, shared, arguments);
+        self.launch(format!("flash_decode_{}{width}", flash.name), grid, 128, shared, arguments);
     }
 
-    fn prompt(&mut self, context: &Context<'_>) {
+    fn prompt(&mut self, context: &Context<'_>, flash: Flash) {
         let Context { attention, keys, values, group, heads, queries, sinks, value, .. } = *context;
         let width = keys.width;
         let shared_by = heads / keys.heads;
@@ -205,10 +263,10 @@ impl Lowering<'_, '_> {
             attention.scale,
             attention.soft_cap.unwrap_or(0.0),
         ];
-        let shared = 4 * 64 * width * 2 + 2 * 64 * 4;
+        let shared = flash.bytes(2, width);
         let tiles = Extent::SpanTiles { per: (PROMPT_ROWS / taken).max(1) };
         let grid = [tiles, Extent::Fixed(keys.heads * shared_by.div_ceil(taken)), ONE];
-        self.launch(format!("flash_prompt_{width}"), grid, 128, shared, arguments);
+        self.launch(format!("flash_prompt_{}{width}", flash.name), grid, 128, shared, arguments);
     }
 
     fn any(&mut self, context: &Context<'_>) {
@@ -259,5 +317,20 @@ struct Context<'a> {
     heads: u32,
     queries: Arg,
     sinks: Arg,
+    /// If queries are not turned yet, nor keys and values stored.
+    turning: Option<Turning>,
     value: ValueId,
+}
+
+/// Queries, keys and values before they are turned, and by what.
+struct Turning {
+    /// The turned queries.
+    value: ValueId,
+    queries: Arg,
+    keys: Arg,
+    values: Arg,
+    positions: Arg,
+    cells: Arg,
+    /// Frequencies, dimensions, whether pairs are half a head apart, and the magnitude.
+    numbers: [Arg; 4],
 }

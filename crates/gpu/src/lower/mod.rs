@@ -151,7 +151,7 @@ pub fn lower(
 ) -> Result<Program, BackendError> {
     let segment = around.segment;
     let graph = &*segment.graph;
-    let analysis = Analysis::new(segment, around.caches);
+    let analysis = Analysis::new(segment, around.caches, bucket.tokens, device.matrix_units());
     let arena_buffer = around.arena;
     let mut lowering = Lowering {
         around,

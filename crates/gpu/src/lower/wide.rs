@@ -55,7 +55,12 @@ impl Lowering<'_, '_> {
         let ([x, up, norm], function, epsilon) = self.source_arguments(source)?;
         let arguments = args![x, up, norm, halves, scales, columns, whole, apart, function, epsilon];
         let threads = super::rowwise::block_threads(columns);
-        self.launch("prepare_tiles", self.groups(symbol, times), threads, 0, arguments);
+        let kept = match whole.div_ceil(4 * threads) {
+            0..=2 => 2,
+            3..=8 => 8,
+            _ => 0,
+        };
+        self.launch(format!("prepare_tiles_{kept}"), self.groups(symbol, times), threads, 0, arguments);
         self.prepared.insert(source, (halves, scales));
         Ok(Activations { halves, scales, apart })
     }
