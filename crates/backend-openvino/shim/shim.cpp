@@ -182,11 +182,11 @@ void replace_attention(const std::shared_ptr<ov::Node>& node, Parameters& parame
     };
     auto attention = std::make_shared<ov::op::PagedAttentionExtension>(arguments, true);
     attention->set_friendly_name("attention." + state);
-    // Where plugins look for the extents of the caches.
-    attention->get_rt_info()["num_k_heads"] = static_cast<size_t>(settings.integer("kv_heads"));
-    attention->get_rt_info()["k_head_size"] = static_cast<size_t>(settings.integer("key_dim"));
-    attention->get_rt_info()["num_v_heads"] = static_cast<size_t>(settings.integer("kv_heads"));
-    attention->get_rt_info()["v_head_size"] = static_cast<size_t>(settings.integer("value_dim"));
+    // Where plugins look for the extents of the caches. As text, since numbers are left out of an exported model.
+    attention->get_rt_info()["num_k_heads"] = settings.text("kv_heads");
+    attention->get_rt_info()["k_head_size"] = settings.text("key_dim");
+    attention->get_rt_info()["num_v_heads"] = settings.text("kv_heads");
+    attention->get_rt_info()["v_head_size"] = settings.text("value_dim");
     for (auto& target : node->output(0).get_target_inputs()) {
         target.replace_source_output(attention->output(0));
     }

@@ -209,7 +209,7 @@ impl OpenVinoPartition {
                     return None;
                 }
             };
-            let compiled = match Core::import(&bytes, &device.plugin, &plan.properties) {
+            let compiled = match Core::import(bytes, &device.plugin, &plan.properties) {
                 Ok(compiled) => compiled,
                 Err(reason) => {
                     let path = entry.blob.display();

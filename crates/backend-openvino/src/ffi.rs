@@ -252,12 +252,16 @@ impl Core {
         Ok(Compiled(compiled, Needs::Memory(model.1.clone())))
     }
 
-    /// A compiled model from the bytes that [`Compiled::export`] wrote, with the properties that it was compiled with.
+    /// A compiled model from the file that [`Compiled::export`] wrote, with the properties that it was compiled with.
     ///
-    /// What was written does not hold them, and without them a model runs at the plugin's defaults (or, with variables,
-    /// reads memory that is not its own). The library's function takes none, so they are set on a root object that
-    /// imports this model only.
-    pub fn import(bytes: &[u8], device: &str, properties: &[(String, String)]) -> Result<Compiled, Failure> {
+    /// What was written does not hold them, and without them a model runs at the plugin's defaults. The library's
+    /// function takes none, so they are set on a root object that imports this model only. Constants are not copied: they
+    /// stay in the file, which the compiled model keeps.
+    pub fn import(
+        bytes: MappedFile,
+        device: &str,
+        properties: &[(String, String)],
+    ) -> Result<Compiled, Failure> {
         let core = Self::new()?;
         let device = text(device)?;
         let texts = texts(properties)?;
@@ -268,7 +272,7 @@ impl Core {
         };
         check(status)?;
         let mut pointer = ptr::null_mut();
-        // SAFETY: bytes and length belong together.
+        // SAFETY: bytes and length belong together; the result keeps the bytes, which it reads as long as it lives.
         let status = unsafe {
             sys::ov_core_import_model(
                 core.0.pointer,
@@ -279,7 +283,7 @@ impl Core {
             )
         };
         check(status)?;
-        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }, Needs::Root(core)))
+        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }, Needs::File(core, bytes)))
     }
 }
 
@@ -354,11 +358,11 @@ impl Shim {
 /// A model compiled for a device, and what must live as long as it.
 pub struct Compiled(Owned<sys::ov_compiled_model_t>, #[expect(dead_code)] Needs);
 
-/// Memory that constants lie in; the root object that imported a model.
+/// Memory that constants lie in; the root object that imported a model, and the file that its constants lie in.
 #[expect(dead_code)]
 enum Needs {
     Memory(Option<Arc<Spilled>>),
-    Root(Core),
+    File(Core, MappedFile),
 }
 
 impl Compiled {
