@@ -209,7 +209,8 @@ impl OpenVinoPartition {
                     return None;
                 }
             };
-            let compiled = match Core::import(bytes, &device.plugin, &plan.properties) {
+            let compiled = match Core::import(bytes, &device.plugin, &plan.properties, device.shim.as_deref())
+            {
                 Ok(compiled) => compiled,
                 Err(reason) => {
                     let path = entry.blob.display();

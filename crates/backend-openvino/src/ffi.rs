@@ -256,13 +256,17 @@ impl Core {
     ///
     /// What was written does not hold them, and without them a model runs at the plugin's defaults. The library's
     /// function takes none, so they are set on a root object that imports this model only. Constants are not copied: they
-    /// stay in the file, which the compiled model keeps.
+    /// stay in the file, which the compiled model keeps. Models with pages need the shim.
     pub fn import(
         bytes: MappedFile,
         device: &str,
         properties: &[(String, String)],
+        shim: Option<&Shim>,
     ) -> Result<Compiled, Failure> {
         let core = Self::new()?;
+        if let Some(shim) = shim {
+            shim.call(shim.read_attention, core.0.pointer.cast())?;
+        }
         let device = text(device)?;
         let texts = texts(properties)?;
         let pairs = pairs(&texts);
@@ -319,6 +323,7 @@ pub struct Shim {
     /// Version of OpenVINO that it was built for.
     pub version: String,
     page_attention: OnObject,
+    read_attention: OnObject,
 }
 
 impl Shim {
@@ -335,10 +340,11 @@ impl Shim {
                 .get::<unsafe extern "C" fn() -> *const c_char>(b"puna_openvino_version")
                 .map_err(missing)?;
             let page_attention = *library.get::<OnObject>(b"puna_page_attention").map_err(missing)?;
+            let read_attention = *library.get::<OnObject>(b"puna_read_attention").map_err(missing)?;
             let version = CStr::from_ptr(version()).to_string_lossy().into_owned();
             // Objects that its functions made live in OpenVINO's hands, so its code stays until the process ends.
             std::mem::forget(library);
-            Ok(Self { version, page_attention })
+            Ok(Self { version, page_attention, read_attention })
         }
     }
 

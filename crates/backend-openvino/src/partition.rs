@@ -24,8 +24,9 @@ use crate::translate::{Choices, Feed, Product, RopeTable};
 
 /// One compiled model.
 pub(crate) struct Program {
-    pub(crate) compiled: Arc<Compiled>,
+    // Before what it runs, so that it goes first.
     pub(crate) request: Request,
+    pub(crate) compiled: Arc<Compiled>,
     /// It runs long spans only, and the blocks that it reads and writes hold bf16.
     pub(crate) is_for_prompts: bool,
     pub(crate) choices: Choices,

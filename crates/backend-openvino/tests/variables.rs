@@ -351,23 +351,3 @@ fn a_device_that_is_missing_is_named_and_the_processor_taken() {
         assert!(backend.devices()[0].description.contains(" on CPU"));
     }
 }
-
-#[test]
-fn scratch_probe() {
-    let properties = std::env::var("PROBE").unwrap();
-    let form = match std::env::var("FORM").unwrap().as_str() { "h" => start as Start, "s" => start_stateful, _ => common::start_with_shim };
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().to_str().expect("text");
-    let variables = [
-        ("GGML_OPENVINO_COMPILED_MODEL_CACHE_DIR", path),
-        ("GGML_OPENVINO_PROFILING", "1"),
-        ("GGML_OPENVINO_PROPERTIES", &properties),
-    ];
-    let mut logits = Vec::new();
-    for is_second in [false, true] {
-        let Some((backend, lines)) = form(&variables) else { return };
-        logits.push(load(&backend).expect("it runs").logits);
-        println!("{is_second} found {} compiled {} {:?}", said(&lines, "found in the cache"), said(&lines, "compiled in"), lines.lock().unwrap().iter().filter(|l| l.contains("again")).collect::<Vec<_>>());
-    }
-    println!("same {}", logits[0] == logits[1]);
-}
