@@ -1,7 +1,7 @@
 //! The back end: devices of the library, and segments loaded onto them.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
 
 use puna_backend::partition::{key_rotations, states};
 use puna_backend::{
@@ -40,11 +40,20 @@ pub(crate) struct Device {
     /// Compiled models that partitions share.
     pub(crate) shared: Shared,
     log: Log,
+    /// Lines that are logged only once.
+    logged: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Device {
     pub(crate) fn log(&self, line: &str) {
         (self.log)(&format!("{}: {line}", self.name));
+    }
+
+    /// Logs a line that several models of a segment may give, the first time.
+    pub(crate) fn log_once(&self, line: &str) {
+        if self.logged.lock().is_ok_and(|mut logged| logged.insert(line.to_owned())) {
+            self.log(line);
+        }
     }
 
     /// Where keys and values are kept on this device.
@@ -124,6 +133,7 @@ impl OpenVino {
             shim: shim.flatten().map(Arc::new),
             shared: Shared::default(),
             log,
+            logged: Arc::default(),
         };
         Ok(Self { device, description })
     }

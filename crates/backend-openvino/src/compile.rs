@@ -260,7 +260,7 @@ impl OpenVinoPartition {
         if let Some(folder) = &device.settings.compiled_model_folder
             && let Err(error) = Entry::new(folder, &plan.manifest).keep(|path| compiled.export(path))
         {
-            device.log(&format!("the compiled model is not kept: {error}"));
+            device.log_once(&format!("the compiled model is not kept: {error}"));
         }
         plan.compiled = Some(Arc::new(compiled));
         Ok(())
@@ -284,7 +284,7 @@ impl OpenVinoPartition {
             Some(Ok(tensor)) => tensor,
             other => {
                 if let Some(Err(error)) = other {
-                    self.device.log(&format!("constants stay in memory: {error}"));
+                    self.device.log_once(&format!("constants stay in memory: {error}"));
                 }
                 Tensor::filled(length, fill).map_err(|error| failed("constants", error))?
             }

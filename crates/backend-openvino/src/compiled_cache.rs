@@ -105,7 +105,7 @@ impl Entry {
     pub(crate) fn keep(&self, export: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("{}: {error}", self.blob.display());
         if let Some(folder) = self.blob.parent() {
-            std::fs::create_dir_all(folder).map_err(failed)?;
+            std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
             remove_abandoned_parts(folder);
         }
         let part = self.blob.with_extension(format!("{PART}{}", std::process::id()));

@@ -229,7 +229,7 @@ fn damaged_compiled_models_are_told_and_made_again() {
     let file = file.to_str().expect("text");
     let Some((backend, lines)) = start(&[("GGML_OPENVINO_COMPILED_MODEL_CACHE_DIR", file)]) else { return };
     assert_eq!(load(&backend).expect("it runs").logits, right);
-    assert!(said(&lines, "the compiled model is not kept: ") > 0);
+    assert_eq!(said(&lines, "the compiled model is not kept: "), 1);
 }
 
 #[test]
@@ -245,6 +245,7 @@ fn constants_lie_in_a_folder_that_is_named() {
     }
     let Some((backend, lines)) = start(&[("GGML_OPENVINO_SPILL_DIR", "/no/such/folder")]) else { return };
     assert_eq!(load(&backend).expect("it runs").logits, loaded.logits);
+    // Once, however many models the segment has.
     assert_eq!(said(&lines, "constants stay in memory: /no/such/folder"), 1);
 }
 
@@ -303,6 +304,8 @@ fn compiled_models_are_shared_unless_that_is_off() {
 
 #[test]
 fn weights_are_given_back_when_asked_for() {
+    // At these settings prompts have no model of their own, whose constants would give back once more.
+    let start = |variables: &[(&str, &str)]| start(&[&[common::EXACT], variables].concat());
     let Some((backend, _)) = start(&[]) else { return };
     let loaded = load(&backend).expect("it runs");
     assert_eq!(loaded.released, 0);
