@@ -1,4 +1,4 @@
-// What OpenVINO's C interface lacks: attention over paged caches.
+// What OpenVINO's C interface lacks: attention over paged caches, also in models that are read back.
 //
 // The functions take the C interface's own objects. Each of those is a structure whose only member is a shared pointer to
 // the C++ object; that holds for the version that the headers are of, which is why this library is built against the
@@ -15,9 +15,11 @@
 #include <vector>
 
 #include <openvino/core/model.hpp>
+#include <openvino/core/op_extension.hpp>
 #include <openvino/core/version.hpp>
 #include <openvino/op/op.hpp>
 #include <openvino/opsets/opset13.hpp>
+#include <openvino/runtime/core.hpp>
 
 namespace ov {
 namespace op {
@@ -134,6 +136,36 @@ ov::Output<ov::Node> constant(ov::element::Type type, ov::Shape shape, const std
     return Constant::create(type, shape, values);
 }
 
+// Where plugins look for the extents of the caches.
+void set_extents(ov::Node& attention, int64_t kv_heads, int64_t key_dim, int64_t value_dim) {
+    auto& info = attention.get_rt_info();
+    info["num_k_heads"] = info["num_v_heads"] = static_cast<size_t>(kv_heads);
+    info["k_head_size"] = static_cast<size_t>(key_dim);
+    info["v_head_size"] = static_cast<size_t>(value_dim);
+}
+
+// Reads paged attention of an exported model, which has no such extents: they follow from its inputs.
+class AttentionReader : public ov::BaseOpExtension {
+public:
+    const ov::DiscreteTypeInfo& get_type_info() const override {
+        static const ov::DiscreteTypeInfo info{"PagedAttentionExtension", "extension"};
+        return info;
+    }
+
+    std::vector<ov::Extension::Ptr> get_attached_extensions() const override {
+        return {};
+    }
+
+    ov::OutputVector create(const ov::OutputVector& arguments, ov::AttributeVisitor&) const override {
+        auto attention = std::make_shared<ov::op::PagedAttentionExtension>(arguments, true);
+        const auto width = [&](size_t argument) { return arguments.at(argument).get_partial_shape()[1].get_length(); };
+        const int64_t kv_heads = width(3);
+        OPENVINO_ASSERT(kv_heads > 0, "caches without heads");
+        set_extents(*attention, kv_heads, width(1) / kv_heads, width(2) / kv_heads);
+        return attention->outputs();
+    }
+};
+
 void replace_attention(const std::shared_ptr<ov::Node>& node, Parameters& parameters) {
     const Settings settings(node->get_friendly_name());
     const auto parts = node->input_value(0).get_node_shared_ptr();
@@ -182,11 +214,7 @@ void replace_attention(const std::shared_ptr<ov::Node>& node, Parameters& parame
     };
     auto attention = std::make_shared<ov::op::PagedAttentionExtension>(arguments, true);
     attention->set_friendly_name("attention." + state);
-    // Where plugins look for the extents of the caches.
-    attention->get_rt_info()["num_k_heads"] = static_cast<size_t>(settings.integer("kv_heads"));
-    attention->get_rt_info()["k_head_size"] = static_cast<size_t>(settings.integer("key_dim"));
-    attention->get_rt_info()["num_v_heads"] = static_cast<size_t>(settings.integer("kv_heads"));
-    attention->get_rt_info()["v_head_size"] = static_cast<size_t>(settings.integer("value_dim"));
+    set_extents(*attention, settings.integer("kv_heads"), settings.integer("key_dim"), settings.integer("value_dim"));
     for (auto& target : node->output(0).get_target_inputs()) {
         target.replace_source_output(attention->output(0));
     }
@@ -215,6 +243,13 @@ int puna_page_attention(void* model, char* message, size_t length) {
             }
         }
         object.validate_nodes_and_infer_types();
+    });
+}
+
+// Has models that this root object imports read with their paged attention. `core`: an `ov_core_t`.
+int puna_read_attention(void* core, char* message, size_t length) {
+    return guarded(message, length, [&] {
+        static_cast<Holder<ov::Core>*>(core)->object->add_extension(std::make_shared<AttentionReader>());
     });
 }
 

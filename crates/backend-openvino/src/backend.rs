@@ -1,12 +1,13 @@
 //! The back end: devices of the library, and segments loaded onto them.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
 
 use puna_backend::partition::{key_rotations, states};
 use puna_backend::{
     Backend, BackendError, CacheOptions, DeviceId, DeviceInfo, DeviceKind, Partition, Segment, WeightSource,
 };
+use puna_graph::ops::RopeKind;
 use puna_graph::{CacheGroup, Graph, Op, Operand, StateDecl, StateId};
 use puna_quant::DType;
 
@@ -19,7 +20,7 @@ use crate::memory::Kept;
 use crate::pages::Pages;
 use crate::partition::OpenVinoPartition;
 use crate::settings::{Lookup, Settings};
-use crate::translate::{CacheForm, is_pageable_state, unsupported};
+use crate::translate::{CacheForm, is_pageable_state, order, unsupported};
 use crate::{library, shim};
 
 /// Takes a line for people.
@@ -39,11 +40,20 @@ pub(crate) struct Device {
     /// Compiled models that partitions share.
     pub(crate) shared: Shared,
     log: Log,
+    /// Lines that are logged only once.
+    logged: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Device {
     pub(crate) fn log(&self, line: &str) {
         (self.log)(&format!("{}: {line}", self.name));
+    }
+
+    /// Logs a line that several models of a segment may give, the first time.
+    pub(crate) fn log_once(&self, line: &str) {
+        if self.logged.lock().is_ok_and(|mut logged| logged.insert(line.to_owned())) {
+            self.log(line);
+        }
     }
 
     /// Where keys and values are kept on this device.
@@ -79,8 +89,10 @@ impl OpenVino {
     /// the device is this machine's processor. An error says in a line what is missing.
     pub fn new(lookup: Lookup<'_>, threads: usize, log: Log) -> Result<Self, BackendError> {
         let settings = Settings::read(lookup);
+        let tell = |line: &str| log(&format!("{DEVICE_NAME}: {line}"));
+        settings.complaints.iter().for_each(|line| tell(line));
         let failed = |reason: String| BackendError::Device { device: DEVICE_NAME.to_owned(), reason };
-        let path = library::find(lookup).ok_or_else(|| {
+        let path = library::find(lookup, &tell).ok_or_else(|| {
             failed(
                 "OpenVINO is not installed (pip install openvino, or name its folder in OPENVINO_DIR)"
                     .to_owned(),
@@ -94,26 +106,34 @@ impl OpenVino {
             available.iter().any(|name| *name == plugin || name.split('.').next() == Some(plugin.as_str()));
         if !is_there {
             let there = available.join(", ");
-            log(&format!("{DEVICE_NAME}: there is no device {plugin} (there are {there}); using CPU"));
+            tell(&format!("there is no device {plugin} (there are {there}); using CPU"));
             plugin = "CPU".to_owned();
         }
         let product = core.property(&plugin, "FULL_DEVICE_NAME").unwrap_or_default();
         let version = ffi::version();
         let version = version.split('-').next().unwrap_or("");
         let description = format!("OpenVINO {version} on {plugin} ({})", product.trim());
-        let (shim, reason) = shim::open(lookup, &path, version);
-        if let Some(reason) = reason {
-            log(&format!("{DEVICE_NAME}: the shim is not used: {reason}"));
+        let is_static = settings.is_static(&plugin);
+        if settings.stateful && is_static {
+            tell("GGML_OPENVINO_STATEFUL_EXECUTION has no effect with fixed extents");
         }
+        // Only there it is of use.
+        let takes_shim = plugin.starts_with("CPU") && !settings.stateful && !is_static;
+        let shim = takes_shim.then(|| shim::open(lookup, &path, version)).transpose();
+        let shim = shim.unwrap_or_else(|reason| {
+            tell(&format!("keys and values are kept by the host, which is slower: {reason}"));
+            None
+        });
         let device = Device {
             core,
             name: DEVICE_NAME.to_owned(),
             plugin,
             settings: Arc::new(settings),
             threads,
-            shim: shim.map(Arc::new),
+            shim: shim.flatten().map(Arc::new),
             shared: Shared::default(),
             log,
+            logged: Arc::default(),
         };
         Ok(Self { device, description })
     }
@@ -161,6 +181,7 @@ impl Backend for OpenVino {
             device: self.device.clone(),
             kept: kept(&segment, caches, self.device.form())?,
             turns: HashMap::new(),
+            key_orders: order::find(&segment.graph, segment.nodes.clone()).keys,
             columns: caches.cells.iter().map(|_| HashMap::new()).collect(),
             appended: 0,
             pages: caches.cells.iter().map(|_| Pages::default()).collect(),
@@ -257,7 +278,11 @@ impl OpenVinoPartition {
                 _ => None,
             };
             let frequencies = rope.frequencies(factors.as_deref());
-            self.turns.insert(state, Turn { rope: *rope, frequencies, offset: rotation.offset as usize });
+            let mut rope = *rope;
+            if self.key_orders.contains_key(&state) {
+                rope.kind = RopeKind::Split;
+            }
+            self.turns.insert(state, Turn { rope, frequencies, offset: rotation.offset as usize });
         }
     }
 }

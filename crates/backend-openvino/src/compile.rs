@@ -11,21 +11,31 @@ use puna_graph::{Op, Operand, WeightId};
 
 use crate::backend::cache_element;
 use crate::compiled_cache::{Entry, manifest};
-use crate::ffi::{self, Compiled, Model, Tensor};
+use crate::ffi::{self, Compiled, Core, Model, Tensor};
 use crate::ir::Element;
 use crate::memory::Kept;
 use crate::pages::BLOCK;
 use crate::partition::{OpenVinoPartition, Program};
 use crate::settings::Settings;
 use crate::translate::{CacheForm, Choices, Feed, Translated, translate};
+use crate::weights::Kind;
 
-/// One way to compile a translation.
-struct Variant {
+/// A model to be compiled.
+struct Plan {
+    choices: Choices,
+    is_for_prompts: bool,
+    translated: Translated,
+    /// Time that the translation took.
+    translation: Duration,
     properties: Vec<(String, String)>,
     /// What the compiled model is made of.
     manifest: String,
     compiled: Option<Arc<Compiled>>,
 }
+
+/// Most elements of matrices of which the model for prompts has a copy in bf16, which takes two bytes for each: products
+/// with such are almost twice as fast as with codes, but few machines have room for a large model's.
+const MOST_FACTORS: u64 = 1 << 30;
 
 impl OpenVinoPartition {
     /// The models for steps up to `bounds`: of dynamic extents one for all steps and perhaps one for prompts, or two of
@@ -47,25 +57,43 @@ impl OpenVinoPartition {
                 CacheForm::Paged => [base.keys, base.values] == [Element::F16; 2],
                 CacheForm::Stateful => false,
             };
-            let prompts = shares_caches && settings.has_prompt_model(&plugin, ffi::has_tiles());
-            return self.compile_translation(base, prompts);
+            let mut plans = vec![self.plan(base.clone(), false)?];
+            if shares_caches && settings.has_prompt_model(&plugin, ffi::has_tiles()) {
+                let kind = if self.factor_elements() <= MOST_FACTORS { Kind::CpuTiles } else { base.kind };
+                plans.push(self.plan(Choices { kind, ..base }, true)?);
+            }
+            return self.compile(plans);
         }
         // Where rows see later ones, a text cannot be cut.
         let whole = self.sees_later_rows();
         let chunk = if whole { bounds.tokens } else { settings.chunk().min(bounds.tokens) }.max(1);
-        let mut programs = Vec::new();
+        let mut plans = Vec::new();
         for tokens in [chunk, 1] {
-            if programs.is_empty() || chunk > 1 {
+            if plans.is_empty() || chunk > 1 {
                 let choices = Choices {
                     tokens: Some(tokens as u64),
                     outputs: Some(bounds.outputs.min(tokens).max(1) as u64),
                     cells: Some(self.options.cells.iter().map(|cells| *cells as u64).collect()),
                     ..base.clone()
                 };
-                programs.extend(self.compile_translation(choices, false)?);
+                plans.push(self.plan(choices, false)?);
             }
         }
-        Ok(programs)
+        self.compile(plans)
+    }
+
+    /// Elements of all matrices that rows are multiplied with, but for the one that makes logits.
+    fn factor_elements(&self) -> u64 {
+        let graph = &self.segment.graph;
+        let nodes = &graph.nodes[self.segment.nodes.clone()];
+        let factors = nodes.iter().filter(|node| matches!(node.op, Op::MatMul(_) | Op::MatMulHeads(_)));
+        let elements = factors.map(|node| match node.inputs[0] {
+            Operand::Weight(weight) if graph.weights[weight.index()].layer.is_some() => {
+                graph.weights[weight.index()].shape.iter().map(|extent| *extent as u64).product()
+            }
+            _ => 0,
+        });
+        elements.sum()
     }
 
     fn sees_later_rows(&self) -> bool {
@@ -76,24 +104,51 @@ impl OpenVinoPartition {
         })
     }
 
-    /// Compiles one translation, with `prompts` a second time for prompts.
-    fn compile_translation(&mut self, choices: Choices, prompts: bool) -> Result<Vec<Program>, BackendError> {
-        let device = self.device.clone();
+    /// What a translation of these choices is made of and compiled with.
+    fn plan(&self, choices: Choices, is_for_prompts: bool) -> Result<Plan, BackendError> {
+        let device = &self.device;
         let start = Instant::now();
-        let mut translated = translate(&self.segment, &self.weights, &choices);
+        let translated = translate(&self.segment, &self.weights, &choices);
         let translation = start.elapsed();
-        self.dump(&translated, &choices)?;
-        let mut variants = self.variants(&choices, prompts);
-        self.find_compiled(&mut variants);
-        if variants.iter().any(|variant| variant.compiled.is_none()) {
-            self.compile_missing(&mut translated, &mut variants, choices.form, translation)?;
+        let mut properties = Vec::new();
+        if choices.form != CacheForm::Host {
+            properties.push(("KEY_CACHE_PRECISION".to_owned(), choices.keys.name().to_owned()));
+            properties.push(("VALUE_CACHE_PRECISION".to_owned(), choices.values.name().to_owned()));
         }
+        properties.extend(device.settings.properties(&device.plugin, device.threads));
+        if is_for_prompts {
+            properties = Settings::prompt_properties(&properties);
+        } else {
+            self.dump(&translated, &choices)?;
+        }
+        let compiled_for = format!("{} {} {properties:?}", ffi::version(), device.plugin);
+        let manifest = manifest(&self.segment, self.weights.as_ref(), &choices, &compiled_for);
+        Ok(Plan { choices, is_for_prompts, translated, translation, properties, manifest, compiled: None })
+    }
+
+    /// Finds or compiles the models of all plans.
+    fn compile(&mut self, mut plans: Vec<Plan>) -> Result<Vec<Program>, BackendError> {
+        let device = self.device.clone();
+        self.find_compiled(&mut plans);
+        // Of the last model that was read, its choices.
+        let mut read: Option<(Choices, Model)> = None;
+        for plan in plans.iter_mut().filter(|plan| plan.compiled.is_none()) {
+            let start = Instant::now();
+            let model = match read.take().filter(|(choices, _)| *choices == plan.choices) {
+                Some((_, model)) => model,
+                None => self.read(&mut plan.translated, plan.choices.form)?,
+            };
+            self.compile_model(plan, &model, start.elapsed())?;
+            read = Some((plan.choices.clone(), model));
+        }
+        drop(read);
+        self.share(&plans);
         if device.settings.releases_weights(&device.plugin) {
             self.used_weights().into_iter().for_each(|weight| self.weights.release(weight));
         }
         let mut programs = Vec::new();
-        for (index, compiled) in variants.into_iter().filter_map(|variant| variant.compiled).enumerate() {
-            let is_for_prompts = index == 1;
+        for Plan { choices, is_for_prompts, translated, compiled, .. } in plans {
+            let Some(compiled) = compiled else { continue };
             if let Err(error) = self.take_block_types(&compiled, &translated.feeds, is_for_prompts) {
                 if is_for_prompts {
                     device.log(&format!("prompts have no model of their own: {error}"));
@@ -109,11 +164,11 @@ impl OpenVinoPartition {
                 compiled,
                 request,
                 is_for_prompts,
-                choices: choices.clone(),
+                choices,
                 constants: translated.blob.length(),
                 feeds: feeds.collect(),
                 products: products.collect(),
-                ropes: translated.ropes.clone(),
+                ropes: translated.ropes,
             });
         }
         Ok(programs)
@@ -134,40 +189,35 @@ impl OpenVinoPartition {
         Ok(())
     }
 
-    fn variants(&self, choices: &Choices, prompts: bool) -> Vec<Variant> {
-        let device = &self.device;
-        let mut properties = Vec::new();
-        if choices.form != CacheForm::Host {
-            properties.push(("KEY_CACHE_PRECISION".to_owned(), choices.keys.name().to_owned()));
-            properties.push(("VALUE_CACHE_PRECISION".to_owned(), choices.values.name().to_owned()));
-        }
-        properties.extend(device.settings.properties(&device.plugin, device.threads));
-        let for_prompts = prompts.then(|| Settings::prompt_properties(&properties));
-        std::iter::once(properties)
-            .chain(for_prompts)
-            .map(|properties| {
-                let compiled_for = format!("{} {} {properties:?}", ffi::version(), device.plugin);
-                let manifest = manifest(&self.segment, self.weights.as_ref(), choices, &compiled_for);
-                Variant { properties, manifest, compiled: None }
-            })
-            .collect()
-    }
-
     /// Looks for compiled models in this process and in the folder of compiled models.
-    fn find_compiled(&self, variants: &mut [Variant]) {
+    fn find_compiled(&self, plans: &mut [Plan]) {
         let device = &self.device;
         let start = Instant::now();
-        let find = |variant: &Variant| {
+        let find = |plan: &Plan| {
             if !device.settings.disable_cache
-                && let Some(shared) = device.shared.find(&variant.manifest)
+                && let Some(shared) = device.shared.find(&plan.manifest)
             {
                 device.profile(|| "compiled model shared within the process".to_owned());
                 return Some(shared);
             }
-            let folder = self.compiled_model_folder()?;
-            let bytes = Entry::new(folder, &variant.manifest).find()?;
-            // A file that the library refuses is one that is not there.
-            let compiled = device.core.import(&bytes, &device.plugin).ok()?;
+            let folder = device.settings.compiled_model_folder.as_deref()?;
+            let entry = Entry::new(folder, &plan.manifest);
+            let bytes = match entry.find() {
+                Ok(found) => found?,
+                Err(reason) => {
+                    device.log(&format!("the compiled model is made again: {reason}"));
+                    return None;
+                }
+            };
+            let compiled = match Core::import(bytes, &device.plugin, &plan.properties, device.shim.as_deref())
+            {
+                Ok(compiled) => compiled,
+                Err(reason) => {
+                    let path = entry.blob.display();
+                    device.log(&format!("the compiled model is made again: {path}: {reason}"));
+                    return None;
+                }
+            };
             device.profile(|| {
                 format!("compiled model found in the cache, imported in {:.2?}", start.elapsed())
             });
@@ -175,65 +225,44 @@ impl OpenVinoPartition {
         };
         // Importing is work for one thread, so two at once take no longer.
         std::thread::scope(|scope| {
-            for variant in variants.iter_mut() {
-                scope.spawn(|| variant.compiled = find(variant));
+            for plan in plans.iter_mut() {
+                scope.spawn(|| plan.compiled = find(plan));
             }
         });
-        self.share(variants);
-    }
-
-    /// Where compiled models are kept. Those that have variables end the process inside of OpenVINO 2026.4.1 when they are
-    /// read back and run, so they are not.
-    fn compiled_model_folder(&self) -> Option<&Path> {
-        let folder = self.device.settings.compiled_model_folder.as_deref();
-        folder.filter(|_| self.device.form() != CacheForm::Stateful)
     }
 
     /// Lets other partitions of the process find these compiled models.
-    fn share(&self, variants: &[Variant]) {
-        for variant in variants {
-            if let (Some(compiled), false) = (&variant.compiled, self.device.settings.disable_cache) {
-                self.device.shared.keep(&variant.manifest, compiled);
+    fn share(&self, plans: &[Plan]) {
+        for plan in plans {
+            if let (Some(compiled), false) = (&plan.compiled, self.device.settings.disable_cache) {
+                self.device.shared.keep(&plan.manifest, compiled);
             }
         }
     }
 
-    /// Makes the constants, reads the model and compiles what was not found.
-    fn compile_missing(
-        &self,
-        translated: &mut Translated,
-        variants: &mut [Variant],
-        form: CacheForm,
-        translation: Duration,
-    ) -> Result<(), BackendError> {
+    /// Compiles a model that was read, which took so long, and keeps it.
+    fn compile_model(&self, plan: &mut Plan, model: &Model, read: Duration) -> Result<(), BackendError> {
         let device = &self.device;
         let start = Instant::now();
-        let constants = translated.blob.length();
-        let model = self.read(translated, form)?;
-        let read = start.elapsed();
-        for variant in variants.iter_mut().filter(|variant| variant.compiled.is_none()) {
-            let compiled = device
-                .core
-                .compile(&model, &device.plugin, &variant.properties)
-                .map_err(|error| self.failed(format!("compiling: {error}")))?;
-            if let Some(folder) = self.compiled_model_folder()
-                && let Err(error) = Entry::new(folder, &variant.manifest).keep(|path| compiled.export(path))
-            {
-                device.log(&format!("the compiled model is not kept: {error}"));
-            }
-            variant.compiled = Some(Arc::new(compiled));
-        }
-        self.share(variants);
+        let compiled = device
+            .core
+            .compile(model, &device.plugin, &plan.properties)
+            .map_err(|error| self.failed(format!("compiling: {error}")))?;
         device.profile(|| {
             format!(
-                "{} layers: translated in {translation:.2?}, {} MB of constants and text read in {read:.2?}, \
-                 {} compiled in {:.2?}",
-                translated.model.layer_count(),
-                constants / 1_000_000,
-                variants.len(),
-                start.elapsed() - read,
+                "{} layers: translated in {:.2?}, {} MB of constants and text read in {read:.2?}, compiled in {:.2?}",
+                plan.translated.model.layer_count(),
+                plan.translation,
+                plan.translated.blob.length() / 1_000_000,
+                start.elapsed(),
             )
         });
+        if let Some(folder) = &device.settings.compiled_model_folder
+            && let Err(error) = Entry::new(folder, &plan.manifest).keep(|path| compiled.export(path))
+        {
+            device.log_once(&format!("the compiled model is not kept: {error}"));
+        }
+        plan.compiled = Some(Arc::new(compiled));
         Ok(())
     }
 
@@ -255,7 +284,7 @@ impl OpenVinoPartition {
             Some(Ok(tensor)) => tensor,
             other => {
                 if let Some(Err(error)) = other {
-                    self.device.log(&format!("constants stay in memory: {error}"));
+                    self.device.log_once(&format!("constants stay in memory: {error}"));
                 }
                 Tensor::filled(length, fill).map_err(|error| failed("constants", error))?
             }

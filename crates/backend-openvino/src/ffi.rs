@@ -26,18 +26,48 @@ const NEEDED: &[&str] = &[
 
 /// Loads the library at this path for the whole process; a second call changes nothing.
 pub fn load(path: &Path) -> Result<(), Failure> {
-    let shown = path.display();
     // SAFETY: opening runs the library's initialisers; it is the file that the user's set-up names as OpenVINO.
-    let library = unsafe { libloading::Library::new(path) }.map_err(|error| format!("{shown}: {error}"))?;
+    let library = unsafe { libloading::Library::new(path) }.map_err(|error| with_path(path, &error))?;
     for name in NEEDED {
         // SAFETY: the symbol is only looked for and never called.
         let found = unsafe { library.get::<*const c_void>(name.as_bytes()) };
-        found.map_err(|_| format!("{shown} is too old: it lacks {name}"))?;
+        found.map_err(|_| {
+            let version = version_of(&library).unwrap_or_default();
+            let version = version.split('-').next().unwrap_or("");
+            format!("{} is OpenVINO {version}, which is too old: it lacks {name}", path.display())
+        })?;
     }
-    sys::library::load_from(path).map_err(|error| format!("{shown}: {error}"))?;
+    sys::library::load_from(path).map_err(|error| format!("{}: {error}", path.display()))?;
     // Threads and plugins of the library live until the process ends.
     std::mem::forget(library);
     Ok(())
+}
+
+/// What is wrong with a library's file; the system's messages mostly name it.
+fn with_path(path: &Path, error: &libloading::Error) -> Failure {
+    let (path, message) = (path.display().to_string(), error.to_string());
+    if message.contains(&path) { message } else { format!("{path}: {message}") }
+}
+
+/// Fills in the version of a library.
+type ReadVersion = unsafe extern "C" fn(*mut sys::ov_version_t) -> sys::ov_status_e;
+/// Frees what [`ReadVersion`] filled in.
+type FreeVersion = unsafe extern "C" fn(*mut sys::ov_version_t);
+
+/// Version of a library that may be of any age, for example `2024.6.0-…`.
+fn version_of(library: &libloading::Library) -> Option<String> {
+    let mut version = sys::ov_version_t { buildNumber: ptr::null(), description: ptr::null() };
+    // SAFETY: both functions have had these types since the interface exists; the text is copied before it is freed.
+    unsafe {
+        let read = library.get::<ReadVersion>(b"ov_get_openvino_version").ok()?;
+        let free = library.get::<FreeVersion>(b"ov_version_free").ok()?;
+        if read(&mut version) != OK {
+            return None;
+        }
+        let text = CStr::from_ptr(version.buildNumber).to_string_lossy().into_owned();
+        free(&mut version);
+        Some(text)
+    }
 }
 
 /// Version of the loaded library, for example `2026.4.1-…`.
@@ -197,14 +227,8 @@ impl Core {
         properties: &[(String, String)],
     ) -> Result<Compiled, Failure> {
         let device = text(device)?;
-        let texts: Vec<(CString, CString)> = properties
-            .iter()
-            .map(|(key, value)| Ok((text(key)?, text(value)?)))
-            .collect::<Result<_, Failure>>()?;
-        let pairs: Vec<sys::ov_property_t> = texts
-            .iter()
-            .map(|(key, value)| sys::ov_property_t { key: key.as_ptr(), value: value.as_ptr().cast() })
-            .collect();
+        let texts = texts(properties)?;
+        let pairs = pairs(&texts);
         let compile = || {
             let mut pointer = ptr::null_mut();
             // SAFETY: all strings live until the call returns.
@@ -224,17 +248,38 @@ impl Core {
             Some(spilled) => spilled.while_dropping(compile)?,
             None => compile()?,
         };
-        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }, model.1.clone()))
+        let compiled = Owned { pointer, free: sys::ov_compiled_model_free };
+        Ok(Compiled(compiled, Needs::Memory(model.1.clone())))
     }
 
-    /// A compiled model from the bytes that [`Compiled::export`] wrote.
-    pub fn import(&self, bytes: &[u8], device: &str) -> Result<Compiled, Failure> {
+    /// A compiled model from the file that [`Compiled::export`] wrote, with the properties that it was compiled with.
+    ///
+    /// What was written does not hold them, and without them a model runs at the plugin's defaults. The library's
+    /// function takes none, so they are set on a root object that imports this model only. Constants are not copied: they
+    /// stay in the file, which the compiled model keeps. Models with pages need the shim.
+    pub fn import(
+        bytes: MappedFile,
+        device: &str,
+        properties: &[(String, String)],
+        shim: Option<&Shim>,
+    ) -> Result<Compiled, Failure> {
+        let core = Self::new()?;
+        if let Some(shim) = shim {
+            shim.call(shim.read_attention, core.0.pointer.cast())?;
+        }
         let device = text(device)?;
+        let texts = texts(properties)?;
+        let pairs = pairs(&texts);
+        // SAFETY: all strings live until the call returns.
+        let status = unsafe {
+            sys::ov_core_set_properties(core.0.pointer, device.as_ptr(), pairs.len(), pairs.as_ptr())
+        };
+        check(status)?;
         let mut pointer = ptr::null_mut();
-        // SAFETY: bytes and length belong together.
+        // SAFETY: bytes and length belong together; the result keeps the bytes, which it reads as long as it lives.
         let status = unsafe {
             sys::ov_core_import_model(
-                self.0.pointer,
+                core.0.pointer,
                 bytes.as_ptr().cast(),
                 bytes.len(),
                 device.as_ptr(),
@@ -242,8 +287,22 @@ impl Core {
             )
         };
         check(status)?;
-        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }, None))
+        Ok(Compiled(Owned { pointer, free: sys::ov_compiled_model_free }, Needs::File(core, bytes)))
     }
+}
+
+/// Keys and values in the library's form.
+fn texts(properties: &[(String, String)]) -> Result<Vec<(CString, CString)>, Failure> {
+    properties.iter().map(|(key, value)| Ok((text(key)?, text(value)?))).collect()
+}
+
+/// Pointers to texts, which must outlive them.
+fn pairs(texts: &[(CString, CString)]) -> Vec<sys::ov_property_t> {
+    let pair = |(key, value): &(CString, CString)| sys::ov_property_t {
+        key: key.as_ptr(),
+        value: value.as_ptr().cast(),
+    };
+    texts.iter().map(pair).collect()
 }
 
 /// A model that was read, and memory that its constants lie in.
@@ -264,6 +323,7 @@ pub struct Shim {
     /// Version of OpenVINO that it was built for.
     pub version: String,
     page_attention: OnObject,
+    read_attention: OnObject,
 }
 
 impl Shim {
@@ -272,8 +332,7 @@ impl Shim {
         let shown = path.display();
         // SAFETY: opening runs the library's initialisers; it is the shim that lies beside the program or OpenVINO, or
         // that the user names.
-        let library =
-            unsafe { libloading::Library::new(path) }.map_err(|error| format!("{shown}: {error}"))?;
+        let library = unsafe { libloading::Library::new(path) }.map_err(|error| with_path(path, &error))?;
         let missing = |_| format!("{shown} lacks a function; build it again");
         // SAFETY: the types are those of the functions in shim.cpp, and the library is never closed.
         unsafe {
@@ -281,10 +340,11 @@ impl Shim {
                 .get::<unsafe extern "C" fn() -> *const c_char>(b"puna_openvino_version")
                 .map_err(missing)?;
             let page_attention = *library.get::<OnObject>(b"puna_page_attention").map_err(missing)?;
+            let read_attention = *library.get::<OnObject>(b"puna_read_attention").map_err(missing)?;
             let version = CStr::from_ptr(version()).to_string_lossy().into_owned();
             // Objects that its functions made live in OpenVINO's hands, so its code stays until the process ends.
             std::mem::forget(library);
-            Ok(Self { version, page_attention })
+            Ok(Self { version, page_attention, read_attention })
         }
     }
 
@@ -301,8 +361,15 @@ impl Shim {
     }
 }
 
-/// A model compiled for a device, and memory that its constants lie in.
-pub struct Compiled(Owned<sys::ov_compiled_model_t>, #[expect(dead_code)] Option<Arc<Spilled>>);
+/// A model compiled for a device, and what must live as long as it.
+pub struct Compiled(Owned<sys::ov_compiled_model_t>, #[expect(dead_code)] Needs);
+
+/// Memory that constants lie in; the root object that imported a model, and the file that its constants lie in.
+#[expect(dead_code)]
+enum Needs {
+    Memory(Option<Arc<Spilled>>),
+    File(Core, MappedFile),
+}
 
 impl Compiled {
     /// Something to run it with; each has variables of its own.
@@ -487,6 +554,32 @@ impl Spilled {
             is_done.store(true, Ordering::Relaxed);
             result
         })
+    }
+}
+
+/// A whole file that is only read, whose pages the system keeps only as long as it has room for them.
+pub struct MappedFile(Option<memmap2::Mmap>);
+
+impl MappedFile {
+    /// Opens a file that is not changed while it is used: files of compiled models are replaced as a whole.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let shown = |error: std::io::Error| format!("{}: {error}", path.display());
+        let file = std::fs::File::open(path).map_err(shown)?;
+        // Nothing cannot be mapped.
+        if file.metadata().map_err(shown)?.len() == 0 {
+            return Ok(Self(None));
+        }
+        // SAFETY: by this function's contract.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(shown)?;
+        Ok(Self(Some(map)))
+    }
+}
+
+impl std::ops::Deref for MappedFile {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
     }
 }
 

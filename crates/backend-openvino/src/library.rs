@@ -41,12 +41,15 @@ const SYSTEM: &[&str] = &[
     "C:\\Intel\\openvino\\runtime\\bin\\intel64\\Release",
 ];
 
-/// Finds the library of the C interface.
-pub fn find(lookup: Lookup<'_>) -> Option<PathBuf> {
+/// Finds the library of the C interface. `log` hears of variables that lead nowhere.
+pub fn find(lookup: Lookup<'_>, log: &dyn Fn(&str)) -> Option<PathBuf> {
     let below = |folder: &Path| BELOW.iter().find_map(|part| library_in(&folder.join(part)));
-    let named = FOLDERS.iter().filter_map(|name| lookup(name));
-    if let Some(found) = named.flat_map(|list| split(&list)).find_map(|folder| below(&folder)) {
-        return Some(found);
+    for name in FOLDERS {
+        let Some(list) = lookup(name).filter(|list| !list.trim().is_empty()) else { continue };
+        if let Some(found) = split(&list).iter().find_map(|folder| below(folder)) {
+            return Some(found);
+        }
+        log(&format!("{name}={list} leads to no library of OpenVINO's; looking elsewhere"));
     }
     if let Some(found) = lookup("VIRTUAL_ENV").and_then(|folder| in_environment(Path::new(&folder))) {
         return Some(found);
@@ -132,9 +135,34 @@ mod tests {
         ] {
             std::fs::create_dir_all(root.join(value)).expect("a folder");
             let value = root.join(value).to_string_lossy().into_owned();
-            let found = find(&|name| (name == variable).then(|| value.clone())).expect(variable);
+            let lookup = |name: &str| (name == variable).then(|| value.clone());
+            let found = find(&lookup, &|line| panic!("{line}")).expect(variable);
             let found = found.canonicalize().expect("it is there");
             assert_eq!(found, root.join(expected).canonicalize().expect("it is there"), "{variable}");
+        }
+    }
+
+    #[test]
+    fn variables_that_lead_nowhere_are_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let text = folder.path().join("text");
+        std::fs::write(&text, "no folder").expect("a file");
+        let right = folder.path().join("right");
+        std::fs::create_dir(&right).expect("a folder");
+        std::fs::write(right.join("libopenvino_c.so.2641"), "").expect("a file");
+        let [text, right] = [text, right].map(|path| path.to_string_lossy().into_owned());
+        for wrong in ["/no/such/folder", &text] {
+            let told = std::cell::RefCell::new(Vec::new());
+            let lookup = |name: &str| match name {
+                "OPENVINO_DIR" => Some(wrong.to_owned()),
+                "INTEL_OPENVINO_DIR" => Some(right.clone()),
+                "OPENVINO_LIB_PATHS" => Some(String::new()),
+                _ => None,
+            };
+            let found = find(&lookup, &|line| told.borrow_mut().push(line.to_owned()));
+            assert_eq!(found, Some(Path::new(&right).join("libopenvino_c.so.2641")));
+            let line = format!("OPENVINO_DIR={wrong} leads to no library of OpenVINO's; looking elsewhere");
+            assert_eq!(told.into_inner(), [line]);
         }
     }
 }

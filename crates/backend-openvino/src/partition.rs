@@ -19,12 +19,14 @@ use crate::memory::{Kept, inputs};
 use crate::pages::{Pages, Run};
 use crate::pieces::{Limits, Piece, cut};
 use crate::run::Data;
+use crate::translate::order::HeadOrder;
 use crate::translate::{Choices, Feed, Product, RopeTable};
 
 /// One compiled model.
 pub(crate) struct Program {
-    pub(crate) compiled: Arc<Compiled>,
+    // Before what it runs, so that it goes first.
     pub(crate) request: Request,
+    pub(crate) compiled: Arc<Compiled>,
     /// It runs long spans only, and the blocks that it reads and writes hold bf16.
     pub(crate) is_for_prompts: bool,
     pub(crate) choices: Choices,
@@ -43,6 +45,8 @@ pub(crate) struct OpenVinoPartition {
     pub(crate) options: CacheOptions,
     pub(crate) kept: Vec<Kept>,
     pub(crate) turns: HashMap<StateId, Turn>,
+    /// States whose keys have another order than the model's.
+    pub(crate) key_orders: HashMap<StateId, HeadOrder>,
     /// Of each group, what lies where in its pages.
     pub(crate) pages: Vec<Pages>,
     /// Of each group, where cells are in variables of the model.

@@ -55,10 +55,21 @@ pub struct Settings {
     pub log_unsupported: bool,
     /// Properties of the plugin, passed on as they are.
     pub properties: Vec<(String, String)>,
+    /// What is wrong with values, a line each.
+    pub complaints: Vec<String>,
 }
 
-/// What a variable does to the settings.
-type Setter = fn(&mut Settings, &str);
+/// What a variable's value is, and where it goes.
+enum Value {
+    /// Any text that is not empty.
+    Text(fn(&mut Settings, String)),
+    /// On if it is a positive integer.
+    Switch(fn(&mut Settings, bool)),
+    /// A positive integer.
+    Count(fn(&mut Settings, u32)),
+    /// `KEY=VALUE,…`
+    Pairs(fn(&mut Settings, Vec<(String, String)>)),
+}
 
 /// One variable.
 pub struct Variable {
@@ -66,99 +77,151 @@ pub struct Variable {
     pub name: &'static str,
     /// What it does, for the documentation.
     pub effect: &'static str,
-    set: Setter,
+    value: Value,
 }
 
-const fn row(name: &'static str, effect: &'static str, set: Setter) -> Variable {
-    Variable { name, effect, set }
+const fn row(name: &'static str, effect: &'static str, value: Value) -> Variable {
+    Variable { name, effect, value }
 }
+
+use Value::{Count, Pairs, Switch, Text};
 
 /// All variables.
 pub const VARIABLES: &[Variable] = &[
-    row("GGML_OPENVINO_DEVICE", "device: CPU (default), GPU, GPU.0, NPU", |s, v| s.device = text(v)),
-    row("GGML_OPENVINO_CACHE_DIR", "folder of the plugin's own cache of compiled models", |s, v| {
-        s.cache_folder = text(v).map(PathBuf::from);
-    }),
+    row("GGML_OPENVINO_DEVICE", "device: CPU (default), GPU, GPU.0, NPU", Text(|s, v| s.device = Some(v))),
+    row(
+        "GGML_OPENVINO_CACHE_DIR",
+        "folder of the plugin's own cache of compiled models",
+        Text(|s, v| s.cache_folder = Some(v.into())),
+    ),
     row(
         "GGML_OPENVINO_COMPILED_MODEL_CACHE_DIR",
-        "folder of compiled models; a hit skips translation and compilation",
-        |s, v| s.compiled_model_folder = text(v).map(PathBuf::from),
+        "folder of compiled models; a hit skips constants and compilation",
+        Text(|s, v| s.compiled_model_folder = Some(v.into())),
     ),
-    row("GGML_OPENVINO_PREFILL_CHUNK_SIZE", "tokens of a prompt per run with fixed extents (256)", |s, v| {
-        s.prefill_chunk = v.trim().parse().ok().filter(|chunk| *chunk > 0);
-    }),
-    row("GGML_OPENVINO_NPU_COMPILE_CONFIG", "passed on as NPU_COMPILATION_MODE_PARAMS", |s, v| {
-        s.npu_compile_config = text(v);
-    }),
-    row("GGML_OPENVINO_STATEFUL_EXECUTION", "keys and values are kept by the model", |s, v| {
-        s.stateful = on(v);
-    }),
-    row("GGML_OPENVINO_FORCE_STATIC", "fixed extents, as on NPU, on every device", |s, v| {
-        s.force_static = on(v);
-    }),
-    row("GGML_OPENVINO_DISABLE_CACHE", "no sharing of compiled models within the process", |s, v| {
-        s.disable_cache = on(v);
-    }),
-    row("GGML_OPENVINO_DISABLE_KV_SLICE", "cache inputs always have all cells", |s, v| {
-        s.disable_slice = on(v);
-    }),
-    row("GGML_OPENVINO_MANUAL_GQA_ATTN", "attention as products and softmax (default: on GPU)", |s, v| {
-        s.manual_attention = Some(on(v));
-    }),
+    row(
+        "GGML_OPENVINO_PREFILL_CHUNK_SIZE",
+        "tokens of a prompt per run with fixed extents (256); models whose rows see later ones take a whole step",
+        Count(|s, v| s.prefill_chunk = Some(v)),
+    ),
+    row(
+        "GGML_OPENVINO_NPU_COMPILE_CONFIG",
+        "passed on as NPU_COMPILATION_MODE_PARAMS",
+        Text(|s, v| s.npu_compile_config = Some(v)),
+    ),
+    row(
+        "GGML_OPENVINO_STATEFUL_EXECUTION",
+        "keys and values are kept by the model",
+        Switch(|s, v| s.stateful = v),
+    ),
+    row(
+        "GGML_OPENVINO_FORCE_STATIC",
+        "fixed extents, as on NPU, on every device",
+        Switch(|s, v| s.force_static = v),
+    ),
+    row(
+        "GGML_OPENVINO_DISABLE_CACHE",
+        "no sharing of compiled models within the process",
+        Switch(|s, v| s.disable_cache = v),
+    ),
+    row(
+        "GGML_OPENVINO_DISABLE_KV_SLICE",
+        "cache inputs always have all cells",
+        Switch(|s, v| s.disable_slice = v),
+    ),
+    row(
+        "GGML_OPENVINO_MANUAL_GQA_ATTN",
+        "attention as products and softmax (default: on GPU)",
+        Switch(|s, v| s.manual_attention = Some(v)),
+    ),
     row(
         "GGML_OPENVINO_MEMORY_OPTIMIZE",
-        "the next two, unless they are set; no model of their own for prompts",
-        |s, v| {
-            s.memory_optimize = on(v);
-        },
+        "the next two, unless they are set; weights no larger than in the file, no model of their own for prompts",
+        Switch(|s, v| s.memory_optimize = v),
     ),
     row(
         "GGML_OPENVINO_REDUCE_COMPILE_MEM",
         "gives pages of the file back while constants are made",
-        |s, v| {
-            s.reduce_compile_memory = Some(on(v));
-        },
+        Switch(|s, v| s.reduce_compile_memory = Some(v)),
     ),
     row(
         "GGML_OPENVINO_RELEASE_WEIGHTS",
         "gives pages of the file back once the model is compiled (default: on GPU)",
-        |s, v| {
-            s.release_weights = Some(on(v));
-        },
+        Switch(|s, v| s.release_weights = Some(v)),
     ),
-    row("GGML_OPENVINO_SPILL_DIR", "folder of a file without a name that constants lie in", |s, v| {
-        s.spill_folder = text(v).map(PathBuf::from);
-    }),
-    row("GGML_OPENVINO_PROFILING", "logs times of translation, compilation and runs", |s, v| {
-        s.profiling = on(v);
-    }),
-    row("GGML_OPENVINO_DUMP_CGRAPH", "writes the graph to cgraph_ov.txt", |s, v| s.dump_graph = on(v)),
-    row("GGML_OPENVINO_DUMP_IR", "writes the translation to model_*.xml", |s, v| s.dump_ir = on(v)),
-    row("GGML_OPENVINO_DEBUG_INPUT", "logs inputs of every run", |s, v| s.debug_input = on(v)),
-    row("GGML_OPENVINO_DEBUG_OUTPUT", "logs outputs of every run", |s, v| s.debug_output = on(v)),
-    row("GGML_OPENVINO_PRINT_CGRAPH_TENSOR_ADDRESS", "logs addresses of inputs once", |s, v| {
-        s.print_addresses = on(v);
-    }),
-    row("GGML_OPENVINO_LOG_UNSUPPORTED_OPS", "logs operations that run elsewhere, and why", |s, v| {
-        s.log_unsupported = on(v);
-    }),
-    row("GGML_OPENVINO_PROPERTIES", "KEY=VALUE,… passed on to the plugin", |s, v| {
-        s.properties = v
-            .split(',')
-            .filter_map(|pair| pair.split_once('='))
-            .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
-            .collect();
-    }),
+    row(
+        "GGML_OPENVINO_SPILL_DIR",
+        "folder of a file without a name that constants lie in (default where memory is saved: `/var/tmp`)",
+        Text(|s, v| s.spill_folder = Some(v.into())),
+    ),
+    row(
+        "GGML_OPENVINO_PROFILING",
+        "logs times of translation, compilation and runs",
+        Switch(|s, v| s.profiling = v),
+    ),
+    row("GGML_OPENVINO_DUMP_CGRAPH", "writes the graph to cgraph_ov.txt", Switch(|s, v| s.dump_graph = v)),
+    row("GGML_OPENVINO_DUMP_IR", "writes the translation to model_*.xml", Switch(|s, v| s.dump_ir = v)),
+    row("GGML_OPENVINO_DEBUG_INPUT", "logs inputs of every run", Switch(|s, v| s.debug_input = v)),
+    row("GGML_OPENVINO_DEBUG_OUTPUT", "logs outputs of every run", Switch(|s, v| s.debug_output = v)),
+    row(
+        "GGML_OPENVINO_PRINT_CGRAPH_TENSOR_ADDRESS",
+        "logs addresses of inputs once",
+        Switch(|s, v| s.print_addresses = v),
+    ),
+    row(
+        "GGML_OPENVINO_LOG_UNSUPPORTED_OPS",
+        "logs operations that run elsewhere, and why",
+        Switch(|s, v| s.log_unsupported = v),
+    ),
+    row("GGML_OPENVINO_PROPERTIES", "KEY=VALUE,… passed on to the plugin", Pairs(|s, v| s.properties = v)),
 ];
 
-/// Text that is not empty.
-fn text(value: &str) -> Option<String> {
-    Some(value.trim().to_owned()).filter(|value| !value.is_empty())
-}
+/// Variables of llama.cpp's back end that have no meaning here.
+const WITHOUT_EFFECT: &[&str] = &[
+    "GGML_OPENVINO_DEBUG_NODE",
+    "GGML_OPENVINO_DISABLE_KV_STATE_RELAYOUT",
+    "GGML_OPENVINO_DISABLE_REMOTE_OUTPUTS",
+    "GGML_OPENVINO_ENABLE_CACHE",
+    "GGML_OPENVINO_ENABLE_FALLBACK",
+    "GGML_OPENVINO_LOG_SWA_LAYERS",
+    "GGML_OPENVINO_MOE_OP",
+    "GGML_OPENVINO_NATIVE_SOFTPLUS",
+    "GGML_OPENVINO_REQUANT_KQUANT",
+];
 
-/// A positive integer means on, anything else off.
-fn on(value: &str) -> bool {
-    value.trim().parse::<i64>().is_ok_and(|value| value > 0)
+impl Variable {
+    /// Puts a value into the settings; an error says what is wrong with it.
+    fn set(&self, settings: &mut Settings, value: &str) -> Result<(), String> {
+        let text = value.trim();
+        match self.value {
+            Text(_) if text.is_empty() => {}
+            Text(set) => set(settings, text.to_owned()),
+            Switch(set) => {
+                let number = text.parse::<i64>();
+                set(settings, number.as_ref().is_ok_and(|number| *number > 0));
+                if number.is_err() && !text.is_empty() {
+                    return Err("a positive integer means on; this counts as off".to_owned());
+                }
+            }
+            Count(set) => match text.parse::<u32>() {
+                Ok(count) if count > 0 => set(settings, count),
+                _ => return Err("that is no positive integer; the default is used".to_owned()),
+            },
+            Pairs(set) => {
+                let (pairs, others): (Vec<_>, Vec<_>) = text
+                    .split(',')
+                    .filter(|part| !part.trim().is_empty())
+                    .map(|part| part.split_once('=').ok_or(part))
+                    .partition(Result::is_ok);
+                let owned = |(key, value): (&str, &str)| (key.trim().to_owned(), value.trim().to_owned());
+                set(settings, pairs.into_iter().flatten().map(owned).collect());
+                if let Some(other) = others.into_iter().find_map(Result::err) {
+                    return Err(format!("'{other}' is not KEY=VALUE and is left out"));
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Tokens of a prompt chunk unless a variable says otherwise.
@@ -169,8 +232,15 @@ impl Settings {
     pub fn read(lookup: Lookup<'_>) -> Self {
         let mut settings = Self::default();
         for variable in VARIABLES {
-            if let Some(value) = lookup(variable.name) {
-                (variable.set)(&mut settings, &value);
+            if let Some(value) = lookup(variable.name)
+                && let Err(reason) = variable.set(&mut settings, &value)
+            {
+                settings.complaints.push(format!("{}={value}: {reason}", variable.name));
+            }
+        }
+        for name in WITHOUT_EFFECT {
+            if lookup(name).is_some() {
+                settings.complaints.push(format!("{name} has no effect here"));
             }
         }
         settings
@@ -329,6 +399,35 @@ mod tests {
         }
         for (value, expected) in [("64", 64), ("0", 256), ("x", 256), ("-3", 256)] {
             assert_eq!(read(&[("GGML_OPENVINO_PREFILL_CHUNK_SIZE", value)]).chunk(), expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_told() {
+        for (name, value, complaint) in [
+            (
+                "PROFILING",
+                "yes",
+                "GGML_OPENVINO_PROFILING=yes: a positive integer means on; this counts as off",
+            ),
+            ("PROFILING", "-1", ""),
+            ("PROFILING", "", ""),
+            (
+                "PREFILL_CHUNK_SIZE",
+                "0",
+                "GGML_OPENVINO_PREFILL_CHUNK_SIZE=0: that is no positive integer; the default is used",
+            ),
+            (
+                "PREFILL_CHUNK_SIZE",
+                "99999999999",
+                "GGML_OPENVINO_PREFILL_CHUNK_SIZE=99999999999: that is no positive integer; the default is used",
+            ),
+            ("PROPERTIES", "A=1,B", "GGML_OPENVINO_PROPERTIES=A=1,B: 'B' is not KEY=VALUE and is left out"),
+            ("PROPERTIES", "A=1, B=2,", ""),
+            ("REQUANT_KQUANT", "native", "GGML_OPENVINO_REQUANT_KQUANT has no effect here"),
+        ] {
+            let name = format!("GGML_OPENVINO_{name}");
+            assert_eq!(read(&[(&name, value)]).complaints.join("; "), complaint);
         }
     }
 

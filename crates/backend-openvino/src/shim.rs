@@ -15,24 +15,36 @@ const NAME: &str = if cfg!(windows) {
 };
 
 /// Finds and opens the shim: where `PUNA_OPENVINO_SHIM` says, beside the program, beside OpenVINO. It must be built for
-/// this version of OpenVINO. The second value says why one that was found is not used.
-pub(crate) fn open(lookup: Lookup<'_>, library: &Path, version: &str) -> (Option<Shim>, Option<String>) {
-    let named = lookup("PUNA_OPENVINO_SHIM").map(PathBuf::from);
+/// this version of OpenVINO. An error says why there is none; `PUNA_OPENVINO_SHIM=0` leaves it out without one.
+pub(crate) fn open(lookup: Lookup<'_>, library: &Path, version: &str) -> Result<Option<Shim>, String> {
+    let named = lookup("PUNA_OPENVINO_SHIM").filter(|path| !path.is_empty()).map(PathBuf::from);
     if named.as_ref().is_some_and(|path| path.as_os_str() == "0") {
-        return (None, None);
+        return Ok(None);
+    }
+    if let Some(path) = named {
+        return match path.is_file() {
+            true => of_version(&path, version).map(Some),
+            false => Err(format!("PUNA_OPENVINO_SHIM={}: there is no such file", path.display())),
+        };
     }
     let program = std::env::current_exe().ok().and_then(|path| path.canonicalize().ok());
     let beside = [program.as_deref(), Some(library)];
-    let beside =
+    let mut beside =
         beside.into_iter().flatten().filter_map(|path| path.parent()).map(|folder| folder.join(NAME));
-    let Some(path) = named.into_iter().chain(beside).find(|path| path.is_file()) else { return (None, None) };
-    match Shim::open(&path) {
-        Ok(shim) if version.starts_with(&shim.version) => (Some(shim), None),
-        Ok(shim) => {
+    match beside.find(|path| path.is_file()) {
+        Some(path) => of_version(&path, version).map(Some),
+        None => Err(format!("{NAME} is neither beside the program nor beside {}", library.display())),
+    }
+}
+
+/// Opens the shim at a path and refuses one that was built for another version.
+fn of_version(path: &Path, version: &str) -> Result<Shim, String> {
+    let shim = Shim::open(path)?;
+    match version.starts_with(&shim.version) {
+        true => Ok(shim),
+        false => {
             let built = &shim.version;
-            let reason = format!("{} is for OpenVINO {built}, not {version}; build it again", path.display());
-            (None, Some(reason))
+            Err(format!("{} is for OpenVINO {built}, not {version}; build it again", path.display()))
         }
-        Err(reason) => (None, Some(reason)),
     }
 }

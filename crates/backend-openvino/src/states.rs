@@ -4,9 +4,11 @@ use puna_backend::partition::states;
 use puna_backend::{BackendError, CellMove, States};
 use puna_graph::StateId;
 
+use crate::ir::Element;
 use crate::memory::Kept;
 use crate::pages::Slot;
 use crate::partition::OpenVinoPartition;
+use crate::translate::order::HeadOrder;
 
 impl OpenVinoPartition {
     fn of_group(&self, group: usize) -> Vec<StateId> {
@@ -80,10 +82,13 @@ impl States for OpenVinoPartition {
         let mut bytes = Vec::new();
         let group = self.group_of(state);
         let slots = self.pages[group].slots(cells);
+        let order = self.key_orders.get(&state).copied();
         for (cell, slot) in cells.iter().map(|cell| *cell as usize).zip(slots) {
             match &mut self.kept[state.index()] {
                 Kept::KeyValue { keys, values } => {
+                    let start = bytes.len();
                     keys.save(cell, &mut bytes);
+                    reorder(order, &mut bytes[start..], keys.element(), HeadOrder::together);
                     values.save(cell, &mut bytes);
                 }
                 Kept::Recurrent { elements, numbers } => {
@@ -91,7 +96,9 @@ impl States for OpenVinoPartition {
                     bytes.extend(cell.iter().flat_map(|number| number.to_le_bytes()));
                 }
                 Kept::Paged { keys, values } => {
+                    let start = bytes.len();
                     keys.save(slot, &mut bytes);
+                    reorder(order, &mut bytes[start..], keys.element(), HeadOrder::together);
                     values.save(slot, &mut bytes);
                 }
                 Kept::InModel { cell_bytes } => {
@@ -122,6 +129,7 @@ impl States for OpenVinoPartition {
         if bytes.len() != expected {
             return Err(BackendError::SavedState { layer, found: bytes.len(), expected });
         }
+        let order = self.key_orders.get(&state).copied();
         let slots = match &self.kept[state.index()] {
             Kept::Paged { .. } => self.adopt(state, cells)?,
             _ => vec![Slot { block: 0, offset: 0 }; cells.len()],
@@ -131,7 +139,9 @@ impl States for OpenVinoPartition {
             match &mut self.kept[state.index()] {
                 Kept::KeyValue { keys, values } => {
                     let (key_bytes, value_bytes) = bytes.split_at(keys.cell_bytes());
-                    keys.restore(cell, key_bytes);
+                    let mut key_bytes = key_bytes.to_vec();
+                    reorder(order, &mut key_bytes, keys.element(), HeadOrder::apart);
+                    keys.restore(cell, &key_bytes);
                     values.restore(cell, value_bytes);
                 }
                 Kept::Recurrent { elements, numbers } => {
@@ -140,7 +150,9 @@ impl States for OpenVinoPartition {
                 }
                 Kept::Paged { keys, values } => {
                     let (key_bytes, value_bytes) = bytes.split_at(keys.cell_bytes());
-                    keys.restore(slot, key_bytes);
+                    let mut key_bytes = key_bytes.to_vec();
+                    reorder(order, &mut key_bytes, keys.element(), HeadOrder::apart);
+                    keys.restore(slot, &key_bytes);
                     values.restore(slot, value_bytes);
                 }
                 Kept::InModel { .. } | Kept::Elsewhere => {}
@@ -151,6 +163,19 @@ impl States for OpenVinoPartition {
 
     fn states(&self) -> Vec<StateId> {
         states(&self.segment.graph, self.segment.nodes.clone())
+    }
+}
+
+/// Brings keys of one cell into another order, if they have one of their own.
+fn reorder(
+    order: Option<HeadOrder>,
+    keys: &mut [u8],
+    element: Element,
+    way: fn(HeadOrder, &[u8], usize) -> Vec<u8>,
+) {
+    if let Some(order) = order {
+        let reordered = way(order, keys, element.bits() / 8);
+        keys.copy_from_slice(&reordered);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use puna_backend::partition::partition;
 use puna_backend::{Segment, WeightSource};
-use puna_backend_openvino::translate::{CacheForm, Choices, translate};
+use puna_backend_openvino::translate::{CacheForm, Choices, order, translate};
 use puna_backend_openvino::weights::Kind;
 use puna_graph::ops::*;
 use puna_graph::{CacheGroup, Graph, Input, Op, Operand, Output, StateDecl, StateId, WeightDecl, WeightId};
@@ -171,6 +171,43 @@ fn rotations() {
         let result = sketch.push(rope, &[x, Operand::Input(Input::Positions)]);
         sketch.check(name, result, &Choices::default());
     }
+}
+
+/// Queries and keys of products, whose rows are reordered, so that their rotation needs no other order.
+#[test]
+fn neighbours_apart() {
+    let mut sketch = Sketch::default();
+    let state = sketch.state(key_value(CacheGroup::Full));
+    let x = sketch.rows(8);
+    let rope = Rope {
+        kind: RopeKind::Interleaved,
+        dimensions: 4,
+        base: 10_000.0,
+        position_scale: 1.0,
+        yarn: None,
+        magnitude: 1.0,
+        place: RopePlace::default(),
+    };
+    let turned = [8, 4].map(|width| {
+        let weight = sketch.weight(DType::Q8_0, &[width, 32]);
+        let wide = sketch.weight(DType::F32, &[32, 8]);
+        let wide = sketch.push(MatMul, &[wide, x]);
+        let rows = sketch.push(MatMul, &[weight, wide]);
+        let heads = sketch.heads(rows, width / 4, 4);
+        sketch.push(rope, &[heads, Operand::Input(Input::Positions)])
+    });
+    let values = sketch.rows(4);
+    let values = sketch.heads(values, 1, 4);
+    let mask = MaskRule::Causal;
+    let op = Attention { state, scale: 0.5, mask, soft_cap: None, alibi_max_bias: None, relative: None };
+    let result = sketch.push(op, &[turned[0], turned[1], values]);
+    // Where something else reads the keys, they keep their order.
+    let nodes = 0..sketch.graph.nodes.len();
+    let mut other = sketch.graph.clone();
+    other.push(Reshape { trailing: vec![4] }, vec![turned[1]], Some(0), "other").expect("it fits");
+    assert_eq!(order::find(&sketch.graph, nodes.clone()).keys.len(), 1);
+    assert!(order::find(&other, nodes).keys.is_empty());
+    sketch.check("rotation_neighbours_apart", result, &Choices::default());
 }
 
 #[test]

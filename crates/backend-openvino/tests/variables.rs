@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, Once};
 use puna_backend::partition::partition;
 use puna_backend::{Backend, Boundary, Bounds, CacheOptions, DeviceId, Partition, WeightSource};
 use puna_backend_openvino::OpenVino;
+use puna_backend_openvino::settings::{Settings, VARIABLES};
 use puna_conformance::run::{FileWeights, group_step};
 use puna_conformance::zoo;
-use puna_graph::{Graph, Step, WeightId};
+use puna_graph::ops::GatherRows;
+use puna_graph::{Graph, Input, Operand, Output, Step, WeightDecl, WeightId};
 use puna_models::{BuildOptions, build};
 use puna_quant::DType;
 
@@ -31,11 +33,12 @@ impl WeightSource for Counted {
     }
 }
 
-/// A loaded model of the zoo.
+/// A loaded model of the zoo after a step.
 struct Loaded {
     graph: Arc<Graph>,
     partition: Box<dyn Partition>,
     released: u32,
+    logits: Vec<f32>,
 }
 
 const CELLS: u32 = 512;
@@ -66,8 +69,11 @@ fn load(backend: &OpenVino) -> Result<Loaded, puna_backend::BackendError> {
         sequences: std::iter::once(0..3).collect(),
         ..Step::default()
     };
-    partition.run(program, &step, &mut Boundary::default())?;
-    Ok(Loaded { graph, partition, released: released.load(Ordering::Relaxed) })
+    let mut boundary = Boundary::default();
+    partition.run(program, &step, &mut boundary)?;
+    let logits = graph.output(Output::Logits).and_then(|logits| boundary.values.remove(&logits));
+    let logits = logits.expect("logits leave the model").into_floats();
+    Ok(Loaded { graph, partition, released: released.load(Ordering::Relaxed), logits })
 }
 
 /// Files that a variable asks for go into a folder of the tests' own.
@@ -140,37 +146,148 @@ fn dumps_are_written() {
 
 #[test]
 fn operations_without_translation_are_named() {
-    let Some((backend, lines)) = start(&[("GGML_OPENVINO_LOG_UNSUPPORTED_OPS", "1")]) else { return };
-    let names = zoo::models();
-    let other = names
-        .iter()
-        .map(|model| graph_of(&model.name).1)
-        .find(|graph| (0..graph.nodes.len()).any(|node| !backend.supports(graph, node)));
-    if other.is_some() {
-        assert!(said(&lines, "runs elsewhere: ") > 0);
+    let mut graph = Graph::default();
+    let table = WeightDecl { name: "table".into(), dtype: DType::F32, shape: vec![5, 4], layer: Some(0) };
+    graph.weights.push(table);
+    for input in [Input::Tokens, Input::EncoderTokens] {
+        let operands = vec![Operand::Weight(WeightId(0)), Operand::Input(input)];
+        graph.push(GatherRows, operands, Some(0), "rows").expect("it fits");
     }
+    for (value, count) in [("1", 1), ("0", 0)] {
+        let Some((backend, lines)) = start(&[("GGML_OPENVINO_LOG_UNSUPPORTED_OPS", value)]) else { return };
+        let supported: Vec<bool> =
+            (0..graph.nodes.len()).map(|node| backend.supports(&graph, node)).collect();
+        assert_eq!(supported, [true, false]);
+        assert_eq!(said(&lines, "GatherRows 'rows' of "), count);
+        assert_eq!(said(&lines, "runs elsewhere: rows of an encoder"), count);
+    }
+}
+
+/// Starts the back end in one of the places for caches.
+type Start = fn(&[(&str, &str)]) -> Option<(OpenVino, Lines)>;
+
+fn start_stateful(variables: &[(&str, &str)]) -> Option<(OpenVino, Lines)> {
+    start(&[&[("GGML_OPENVINO_STATEFUL_EXECUTION", "1")], variables].concat())
 }
 
 #[test]
 fn a_compiled_model_is_kept_in_a_folder_and_found_again() {
+    let exact = common::EXACT.1;
+    let other = exact.replace("DYNAMIC_QUANTIZATION_GROUP_SIZE=0", "DYNAMIC_QUANTIZATION_GROUP_SIZE=32");
+    // A model that is read back keeps its properties: the numbers are the same to the last bit.
+    for (form, properties) in [
+        (start as Start, exact),
+        (start, ""),
+        (start_stateful, exact),
+        (start_stateful, &other),
+        (common::start_with_shim, exact),
+        (common::start_with_shim, ""),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_str().expect("text");
+        let variables = [
+            ("GGML_OPENVINO_COMPILED_MODEL_CACHE_DIR", path),
+            ("GGML_OPENVINO_PROFILING", "1"),
+            ("GGML_OPENVINO_PROPERTIES", properties),
+        ];
+        let mut logits = Vec::new();
+        for is_second in [false, true] {
+            let Some((backend, lines)) = form(&variables) else { return };
+            logits.push(load(&backend).expect("it runs").logits);
+            assert_eq!(said(&lines, "found in the cache") > 0, is_second, "{properties}");
+            assert_eq!(said(&lines, "compiled in") > 0, !is_second, "{properties}");
+        }
+        assert_eq!(logits[0], logits[1], "{properties}");
+    }
+}
+
+#[test]
+fn damaged_compiled_models_are_told_and_made_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("text");
     let variables = [("GGML_OPENVINO_COMPILED_MODEL_CACHE_DIR", path), ("GGML_OPENVINO_PROFILING", "1")];
-    for is_second in [false, true] {
-        let Some((backend, lines)) = start(&variables) else { return };
-        load(&backend).expect("it runs");
-        assert_eq!(said(&lines, "found in the cache") > 0, is_second);
-        assert_eq!(said(&lines, "compiled in") > 0, !is_second);
-    }
-    // What is damaged is made again.
-    for entry in std::fs::read_dir(path).expect("a folder").flatten() {
-        if entry.path().extension().is_some_and(|extension| extension == "blob") {
-            std::fs::write(entry.path(), "damaged").expect("it is written");
+    let Some((backend, _)) = start(&variables) else { return };
+    let right = load(&backend).expect("it runs").logits;
+    for (kind, damage) in [("blob", "damaged"), ("blob", ""), ("manifest", "damaged")] {
+        for entry in std::fs::read_dir(path).expect("a folder").flatten() {
+            if entry.path().extension().is_some_and(|extension| extension == kind) {
+                std::fs::write(entry.path(), damage).expect("it is written");
+            }
         }
+        let Some((backend, lines)) = start(&variables) else { return };
+        assert_eq!(load(&backend).expect("it runs").logits, right);
+        assert!(said(&lines, "compiled in") > 0);
+        assert_eq!(said(&lines, "the compiled model is made again: ") > 0, kind == "blob");
+        // What was made again is whole.
+        let Some((backend, lines)) = start(&variables) else { return };
+        assert_eq!(load(&backend).expect("it runs").logits, right);
+        assert!(said(&lines, "found in the cache") > 0);
     }
-    let Some((backend, lines)) = start(&variables) else { return };
-    load(&backend).expect("it runs");
-    assert!(said(&lines, "compiled in") > 0);
+    // A file where the folder should be.
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("it is written");
+    let file = file.to_str().expect("text");
+    let Some((backend, lines)) = start(&[("GGML_OPENVINO_COMPILED_MODEL_CACHE_DIR", file)]) else { return };
+    assert_eq!(load(&backend).expect("it runs").logits, right);
+    assert_eq!(said(&lines, "the compiled model is not kept: "), 1);
+}
+
+#[test]
+fn constants_lie_in_a_folder_that_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("text");
+    let Some((backend, lines)) = start(&[("GGML_OPENVINO_SPILL_DIR", path)]) else { return };
+    let loaded = load(&backend).expect("it runs");
+    assert_eq!(said(&lines, "constants stay in memory"), 0);
+    // The file has no name in the folder, but the process has it in its memory.
+    if let Ok(maps) = std::fs::read_to_string("/proc/self/maps") {
+        assert!(maps.contains(path), "{maps}");
+    }
+    let Some((backend, lines)) = start(&[("GGML_OPENVINO_SPILL_DIR", "/no/such/folder")]) else { return };
+    assert_eq!(load(&backend).expect("it runs").logits, loaded.logits);
+    // Once, however many models the segment has.
+    assert_eq!(said(&lines, "constants stay in memory: /no/such/folder"), 1);
+}
+
+#[test]
+fn a_cache_in_the_model_is_out_of_reach() {
+    for (value, is_in_model) in [("1", true), ("0", false)] {
+        let Some((backend, _)) = start(&[("GGML_OPENVINO_STATEFUL_EXECUTION", value)]) else { return };
+        let mut loaded = load(&backend).expect("it runs");
+        let states = loaded.partition.states();
+        let state = states.states()[0];
+        assert_eq!(states.save(state, &[0, 1]).is_err(), is_in_model);
+    }
+    let both = [("GGML_OPENVINO_STATEFUL_EXECUTION", "1"), ("GGML_OPENVINO_FORCE_STATIC", "1")];
+    let Some((_, lines)) = start(&both) else { return };
+    assert_eq!(said(&lines, "GGML_OPENVINO_STATEFUL_EXECUTION has no effect with fixed extents"), 1);
+}
+
+#[test]
+fn properties_of_an_npu_can_be_given() {
+    let lookup = |name: &str| (name == "GGML_OPENVINO_NPU_COMPILE_CONFIG").then(|| "level=3".to_owned());
+    let properties = |device| Settings::read(&lookup).properties(device, 2);
+    let given = ("NPU_COMPILATION_MODE_PARAMS".to_owned(), "level=3".to_owned());
+    assert!(properties("NPU").contains(&given) && !properties("CPU").contains(&given));
+}
+
+#[test]
+fn every_variable_has_a_test_and_a_row() {
+    let tests = include_str!("variables.rs");
+    let page = include_str!("../../../docs/openvino.md");
+    for variable in VARIABLES {
+        assert!(tests.contains(&format!("\"{}\"", variable.name)), "{}", variable.name);
+        let row = format!("| `{}` | {} |", variable.name, variable.effect);
+        assert!(page.contains(&row), "docs/openvino.md lacks: {row}");
+    }
+}
+
+#[test]
+fn wrong_values_are_told() {
+    let wrong = [("GGML_OPENVINO_PROFILING", "yes"), ("GGML_OPENVINO_PREFILL_CHUNK_SIZE", "many")];
+    let Some((_, lines)) = start(&wrong) else { return };
+    assert_eq!(said(&lines, "GGML_OPENVINO_PROFILING=yes: a positive integer means on"), 1);
+    assert_eq!(said(&lines, "GGML_OPENVINO_PREFILL_CHUNK_SIZE=many: that is no positive integer"), 1);
 }
 
 #[test]
@@ -187,6 +304,8 @@ fn compiled_models_are_shared_unless_that_is_off() {
 
 #[test]
 fn weights_are_given_back_when_asked_for() {
+    // At these settings prompts have no model of their own, whose constants would give back once more.
+    let start = |variables: &[(&str, &str)]| start(&[&[common::EXACT], variables].concat());
     let Some((backend, _)) = start(&[]) else { return };
     let loaded = load(&backend).expect("it runs");
     assert_eq!(loaded.released, 0);
@@ -228,7 +347,10 @@ fn properties_and_the_plugins_own_cache_reach_the_plugin() {
 
 #[test]
 fn a_device_that_is_missing_is_named_and_the_processor_taken() {
-    let Some((backend, lines)) = start(&[("GGML_OPENVINO_DEVICE", "NPU.7")]) else { return };
-    assert_eq!(said(&lines, "there is no device NPU.7"), 1);
-    assert!(backend.devices()[0].description.contains(" on CPU"));
+    for (name, missing) in [("NPU.7", 1), ("nonsense", 1), ("cpu", 0)] {
+        let Some((backend, lines)) = start(&[("GGML_OPENVINO_DEVICE", name)]) else { return };
+        assert_eq!(said(&lines, "; using CPU"), missing, "{name}");
+        assert_eq!(said(&lines, &format!("there is no device {} (", name.to_uppercase())), missing);
+        assert!(backend.devices()[0].description.contains(" on CPU"));
+    }
 }

@@ -1,11 +1,14 @@
-//! Every zoo model of a known architecture on OpenVINO's CPU plugin, with each place for the caches.
+//! Every zoo model of a known architecture on OpenVINO's CPU plugin with caches in the host's memory; with the other places for
+//! caches those that have an operation, a kind of attention or of cache that no earlier one has.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
 use puna_backend::Backend;
 use puna_backend_openvino::OpenVino;
+use puna_backend_openvino::translate::{is_pageable_state, order};
 use puna_conformance::run::SingleSequence;
 use puna_conformance::{normalised_squared_error, zoo};
 use puna_graph::ops::MaskRule;
@@ -38,10 +41,15 @@ enum State {
     Wrong(String),
 }
 
+fn graph_of(model: &zoo::ZooModel) -> Graph {
+    let file = model.open();
+    let options = BuildOptions { context: 256, only_long_texts: true, ..BuildOptions::default() };
+    build(&file.metadata, &file.tensors, &options).expect("the model builds")
+}
+
 fn state(backend: &OpenVino, model: &zoo::ZooModel) -> State {
     let file = Arc::new(model.open());
-    let options = BuildOptions { context: 256, only_long_texts: true, ..BuildOptions::default() };
-    let graph = build(&file.metadata, &file.tensors, &options).expect("the model builds");
+    let graph = graph_of(model);
     if let Some(node) = (0..graph.nodes.len()).find(|node| !backend.supports(&graph, *node)) {
         return State::Partly(graph.nodes[node].op.name());
     }
@@ -67,14 +75,43 @@ fn state(backend: &OpenVino, model: &zoo::ZooModel) -> State {
     }
 }
 
-/// Runs the models whose place in the list is a multiple of `every`.
-fn run(backend: &OpenVino, every: usize) -> Vec<(String, State)> {
+/// What of a model a place for caches can make a difference to: its operations, its kinds of attention and its caches.
+fn ways(graph: &Graph) -> Vec<String> {
+    let mut ways: Vec<String> = graph.nodes.iter().map(|node| node.op.name().to_owned()).collect();
+    for node in &graph.nodes {
+        let Op::Attention(op) = &node.op else { continue };
+        let heads = |input: usize| graph.operand_type(node.inputs[input]).shape.get(1).copied();
+        let kind = std::mem::discriminant(&op.mask);
+        let bends = (op.soft_cap.is_some(), op.alibi_max_bias.is_some(), node.inputs.len());
+        let is_pageable = is_pageable_state(graph, op.state);
+        ways.push(format!("{kind:?} {bends:?} {} {is_pageable}", heads(0) == heads(1)));
+    }
+    ways.push(format!("{:?}", graph.groups()));
+    let reordered = order::find(graph, 0..graph.nodes.len()).keys.len();
+    ways.push(format!("{} of {}", reordered.min(1), graph.states.len().min(1)));
+    ways
+}
+
+/// Which models of the zoo run.
+#[derive(Clone, Copy, PartialEq)]
+enum Choice {
+    All,
+    /// Those that have something that no earlier one has.
+    New,
+}
+
+/// Runs models.
+fn run(backend: &OpenVino, choice: Choice) -> Vec<(String, State)> {
     let only = std::env::var(ONLY).unwrap_or_default();
     let models = zoo::models().into_iter().filter(|model| {
         ARCHITECTURES.iter().any(|row| row.name == model.architecture()) && model.name.contains(&only)
     });
+    let mut seen = HashSet::new();
     models
-        .step_by(every)
+        .filter(|model| {
+            let new = ways(&graph_of(model)).into_iter().filter(|way| seen.insert(way.clone())).count();
+            choice == Choice::All || new > 0
+        })
         .map(|model| {
             let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| state(backend, &model)));
             let found = found.unwrap_or_else(|panic| {
@@ -116,7 +153,7 @@ fn table(found: &[(String, State)]) -> String {
 #[test]
 fn logits_equal_the_recorded_ones() {
     let Some((backend, _)) = common::start(&[common::EXACT, common::NO_SHIM]) else { return };
-    let found = run(&backend, 1);
+    let found = run(&backend, Choice::All);
     assert_right(&found);
     if std::env::var(ONLY).is_ok() {
         return;
@@ -142,14 +179,14 @@ fn logits_equal_the_recorded_ones() {
 #[test]
 fn pages_give_the_same() {
     let Some((backend, _)) = common::start_with_shim(&[common::EXACT]) else { return };
-    assert_right(&run(&backend, 1));
+    assert_right(&run(&backend, Choice::New));
 }
 
 #[test]
 fn a_cache_in_the_model_gives_the_same() {
     let variable = ("GGML_OPENVINO_STATEFUL_EXECUTION", "1");
     let Some((backend, _)) = common::start(&[common::EXACT, common::NO_SHIM, variable]) else { return };
-    assert_right(&run(&backend, 3));
+    assert_right(&run(&backend, Choice::New));
 }
 
 #[test]
@@ -162,12 +199,12 @@ fn fixed_extents_give_the_same() {
         ("GGML_OPENVINO_PREFILL_CHUNK_SIZE", "16"),
     ];
     let Some((backend, _)) = common::start(&variables) else { return };
-    assert_right(&run(&backend, 4));
+    assert_right(&run(&backend, Choice::New));
 }
 
 #[test]
 fn attention_as_products_gives_the_same() {
     let variable = ("GGML_OPENVINO_MANUAL_GQA_ATTN", "1");
     let Some((backend, _)) = common::start(&[common::EXACT, common::NO_SHIM, variable]) else { return };
-    assert_right(&run(&backend, 5));
+    assert_right(&run(&backend, Choice::New));
 }

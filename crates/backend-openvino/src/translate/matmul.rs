@@ -1,7 +1,12 @@
 //! Products with weights, and look-ups in them.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use puna_backend::WeightSource;
 use puna_graph::{Node, Operand, WeightId};
 
+use super::order::HeadOrder;
 use super::{Translator, trailing};
 use crate::ir::{Element, Port};
 use crate::weights::{self, Coding, Part, Use};
@@ -15,6 +20,25 @@ pub(super) enum Table {
     Coded { codes: Port, scales: Port, zeros: Option<Port> },
 }
 
+/// Where a tensor's bytes come from.
+struct Source {
+    weights: Arc<dyn WeightSource>,
+    weight: WeightId,
+    order: Option<HeadOrder>,
+    rows: usize,
+}
+
+impl Source {
+    /// Its bytes, its rows (of a vector: its elements) in the order in which they are written.
+    fn bytes(&self) -> Cow<'_, [u8]> {
+        let bytes = self.weights.bytes(self.weight);
+        match self.order {
+            Some(order) => Cow::Owned(order.apart(bytes, bytes.len() / self.rows.max(1))),
+            None => Cow::Borrowed(bytes),
+        }
+    }
+}
+
 impl Translator<'_> {
     /// A tensor as floats in the shape of its declaration; for vectors and what is added or multiplied.
     pub(super) fn floats(&mut self, weight: WeightId) -> Port {
@@ -24,8 +48,8 @@ impl Translator<'_> {
         let shape: Vec<u64> = self.shape(weight);
         let elements: u64 = shape.iter().product();
         let dtype = self.graph.weights[weight.index()].dtype;
-        let source = self.weights.clone();
-        let fill = Box::new(move |out: &mut [u8]| weights::floats(dtype, source.bytes(weight), out));
+        let source = self.source(weight);
+        let fill = Box::new(move |out: &mut [u8]| weights::floats(dtype, &source.bytes(), out));
         let offset = self.blob.reserve(4 * elements, Some(weight), fill);
         let port = self.model.constant(Element::F32, &shape, offset, 4 * elements);
         self.decoded.insert(weight, port);
@@ -38,6 +62,12 @@ impl Translator<'_> {
         let mut floats = vec![0.0; self.shape(weight).iter().product::<u64>() as usize];
         (declared.dtype.format().decode)(self.weights.bytes(weight), &mut floats);
         floats
+    }
+
+    fn source(&self, weight: WeightId) -> Source {
+        let order = self.orders.weights.get(&weight).copied();
+        let rows = self.shape(weight).first().map_or(1, |rows| *rows as usize);
+        Source { weights: self.weights.clone(), weight, order, rows }
     }
 
     pub(super) fn shape(&self, weight: WeightId) -> Vec<u64> {
@@ -98,8 +128,8 @@ impl Translator<'_> {
             return *port;
         }
         let bytes = shape.iter().product::<u64>() * element.bits() as u64 / 8;
-        let (source, own) = (self.weights.clone(), coding.clone());
-        let fill = Box::new(move |out: &mut [u8]| own.write(part, source.bytes(weight), out));
+        let (source, own) = (self.source(weight), coding.clone());
+        let fill = Box::new(move |out: &mut [u8]| own.write(part, &source.bytes(), out));
         let offset = self.blob.reserve(bytes, Some(weight), fill);
         let port = self.model.constant(element, shape, offset, bytes);
         self.pieces.push((weight, coding.clone(), part, port));

@@ -8,6 +8,7 @@ mod elementwise;
 mod experts;
 mod matmul;
 mod norm;
+pub mod order;
 mod recurrent;
 mod rope;
 mod shape;
@@ -25,6 +26,7 @@ use puna_graph::{
 use crate::ir::{Blob, Element, Extent, Model, Port};
 use crate::weights::{Coding, Kind, Part};
 pub use attention::is_pageable_state;
+use order::Orders;
 pub use rope::RopeTable;
 
 /// Data of a step that the host puts into a parameter.
@@ -279,8 +281,11 @@ pub fn translate(segment: &Segment, weights: &Arc<dyn WeightSource>, choices: &C
         pieces: Vec::new(),
         variables: HashMap::new(),
         masks: Vec::new(),
+        orders: order::find(&segment.graph, segment.nodes.clone()),
+        index: 0,
     };
     for index in segment.nodes.clone() {
+        translator.index = index;
         let node = &segment.graph.nodes[index];
         let port = translator.node(node);
         translator.values.insert(ValueId(index as u32), port);
@@ -321,6 +326,10 @@ struct Translator<'a> {
     variables: HashMap<StateId, [Port; 2]>,
     /// Masks repeated for several heads: group, rule, copies.
     masks: Vec<(usize, MaskRule, i64, Port)>,
+    /// Whose pairs are apart.
+    orders: Orders,
+    /// The node that is being translated.
+    index: usize,
 }
 
 impl Translator<'_> {

@@ -39,7 +39,8 @@ impl Translator<'_> {
         let dimensions = op.dimensions as i64;
         // Plugins make one operation of what follows if there are four axes and pairs lie half the width apart.
         let mut x = x;
-        if op.kind == RopeKind::Interleaved {
+        let reorders = op.kind == RopeKind::Interleaved && !self.orders.rotations.contains(&self.index);
+        if reorders {
             x = self.reordered(x, dimensions, width, |place, half| match place < half {
                 true => 2 * place,
                 false => 2 * (place - half) + 1,
@@ -63,11 +64,9 @@ impl Translator<'_> {
             turned = self.concat(&[turned, rest], -1);
         }
         let turned = self.squeeze(turned, 2);
-        match op.kind {
-            RopeKind::Split => turned,
-            RopeKind::Interleaved => {
-                self.reordered(turned, dimensions, width, |place, half| place / 2 + place % 2 * half)
-            }
+        match reorders {
+            false => turned,
+            true => self.reordered(turned, dimensions, width, |place, half| place / 2 + place % 2 * half),
         }
     }
 

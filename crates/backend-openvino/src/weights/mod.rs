@@ -6,7 +6,7 @@
 mod blocks;
 mod rules;
 
-use half::f16;
+use half::{bf16, f16};
 use puna_quant::DType;
 
 use crate::ir::Element;
@@ -62,11 +62,12 @@ impl Coding {
     pub fn write(&self, part: Part, source: &[u8], out: &mut [u8]) {
         if self.float().is_some() {
             match (self.dtype, self.element) {
-                (DType::F32 | DType::F16 | DType::BF16, _) => {
+                (DType::F32, Element::F32) | (DType::F16, Element::F16) | (DType::BF16, Element::BF16) => {
                     let length = source.len().min(out.len());
                     out[..length].copy_from_slice(&source[..length]);
                 }
                 (_, Element::F16) => halves(self.dtype, source, out),
+                (_, Element::BF16) => shorts(self.dtype, source, out),
                 _ => floats(self.dtype, source, out),
             }
             return;
@@ -113,6 +114,11 @@ pub fn floats(dtype: DType, source: &[u8], out: &mut [u8]) {
 /// Writes a tensor as `f16`.
 fn halves(dtype: DType, source: &[u8], out: &mut [u8]) {
     numbers(dtype, source, out, |float, out: &mut [u8; 2]| *out = f16::from_f32(float).to_le_bytes());
+}
+
+/// Writes a tensor as `bf16`.
+fn shorts(dtype: DType, source: &[u8], out: &mut [u8]) {
+    numbers(dtype, source, out, |float, out: &mut [u8; 2]| *out = bf16::from_f32(float).to_le_bytes());
 }
 
 /// Decodes a tensor and has each number written into its bytes.

@@ -14,6 +14,8 @@ pub enum Kind {
     /// A processor whose plugin turns activations into 8-bit integers, group by group. Then products are several times
     /// as fast, but only with zero points that are integers, and groups of 32 or more.
     CpuDynamic,
+    /// A processor that multiplies tiles of bf16 numbers, with many rows.
+    CpuTiles,
     /// Graphics.
     Gpu,
     /// A neural processing unit.
@@ -51,6 +53,10 @@ const NPU_GROUP: usize = 128;
 impl Coding {
     /// How a tensor of this format with rows of `width` elements is written.
     pub fn of(dtype: DType, width: usize, role: Use, kind: Kind) -> Self {
+        if (kind, role) == (Kind::CpuTiles, Use::Factor) {
+            let element = Element::BF16;
+            return Self { dtype, element, group: 1, zeros: None, recode: Recode::Kept, width };
+        }
         if let Some(element) = float(dtype) {
             return Self { dtype, element, group: 1, zeros: None, recode: Recode::Kept, width };
         }
@@ -67,7 +73,7 @@ impl Coding {
             (Kind::Gpu, Use::Factor) if matches!(dtype, DType::Q5_K | DType::Q6_K) => per_row,
             (_, Use::Table) => Self::kept(dtype, width).in_bytes(),
             (Kind::Cpu | Kind::Gpu, _) => Self::kept(dtype, width),
-            (Kind::CpuDynamic, _) => {
+            (Kind::CpuDynamic | Kind::CpuTiles, _) => {
                 let kept = Self::kept(dtype, width);
                 if kept.zeros.is_some() {
                     let recode = Recode::Fine;
@@ -142,7 +148,7 @@ mod tests {
     #[test]
     fn codings_follow_format_use_and_device() {
         use Element::{BF16, F16, I4, I8, U4, U8};
-        use Kind::{Cpu, CpuDynamic, Gpu, Npu};
+        use Kind::{Cpu, CpuDynamic, CpuTiles, Gpu, Npu};
         use Use::{Factor, Output, Table};
         // Rows have 512 elements. Codes, elements of a group, zero points.
         for (dtype, role, kind, expected) in [
@@ -167,6 +173,10 @@ mod tests {
             (DType::Q8_0, Output, Gpu, (I8, 512, None)),
             (DType::IQ2_XXS, Factor, Gpu, (I8, 32, None)),
             (DType::BF16, Output, Npu, (BF16, 1, None)),
+            (DType::Q4_K, Factor, CpuTiles, (BF16, 1, None)),
+            (DType::Q4_K, Output, CpuTiles, (U8, 32, Some(U8))),
+            (DType::Q4_K, Table, CpuTiles, (U8, 32, Some(F16))),
+            (DType::F16, Factor, CpuTiles, (BF16, 1, None)),
         ] {
             let coding = Coding::of(dtype, 512, role, kind);
             assert_eq!((coding.element, coding.group, coding.zeros), expected, "{dtype} {role:?} {kind:?}");
