@@ -80,7 +80,7 @@ impl<C> Spec<C> {
         }
         for flag in self.flags().filter(|flag| !flag.needs.is_empty()) {
             let there = |name: &&str| given.contains(name) || variables.contains(name);
-            if !there(&flag.name()) || flag.needs.iter().any(|name| there(name)) {
+            if !there(&flag.name()) || flag.needs.iter().any(there) {
                 continue;
             }
             let needs: Vec<String> = flag.needs.iter().map(|name| format!("--{name}")).collect();

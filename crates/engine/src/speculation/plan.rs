@@ -50,7 +50,10 @@ impl Speculation {
     pub(crate) fn learn(&mut self, evaluated: &Evaluated<'_>) {
         for proposer in &mut self.proposers {
             // One that fails guesses worse.
-            let _ = guarded(|| Ok::<_, crate::EngineError>(proposer.learn(evaluated)));
+            let _ = guarded(|| {
+                proposer.learn(evaluated);
+                Ok::<_, crate::EngineError>(())
+            });
         }
     }
 
