@@ -79,6 +79,8 @@ impl Device {
 pub struct OpenVino {
     device: Device,
     description: String,
+    /// Why there are no pages, said when the first model is loaded.
+    without_pages: Mutex<Option<String>>,
 }
 
 /// Name of the device for `--device`.
@@ -120,10 +122,10 @@ impl OpenVino {
         // Only there it is of use.
         let takes_shim = plugin.starts_with("CPU") && !settings.stateful && !is_static;
         let shim = takes_shim.then(|| shim::open(lookup, &path, version)).transpose();
-        let shim = shim.unwrap_or_else(|reason| {
-            tell(&format!("keys and values are kept by the host, which is slower: {reason}"));
-            None
-        });
+        let (shim, without_pages) = match shim {
+            Ok(shim) => (shim, None),
+            Err(reason) => (None, Some(reason)),
+        };
         let device = Device {
             core,
             name: DEVICE_NAME.to_owned(),
@@ -135,7 +137,11 @@ impl OpenVino {
             log,
             logged: Arc::default(),
         };
-        Ok(Self { device, description })
+        Ok(Self {
+            device,
+            description,
+            without_pages: Mutex::new(without_pages.map(|reason| reason.to_string())),
+        })
     }
 }
 
@@ -177,6 +183,13 @@ impl Backend for OpenVino {
         caches: &CacheOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Box<dyn Partition>, BackendError> {
+        let without_pages =
+            self.without_pages.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(reason) = without_pages {
+            (self.device.log)(&format!(
+                "{DEVICE_NAME}: keys and values are kept by the host, which is slower: {reason}"
+            ));
+        }
         let mut partition = OpenVinoPartition {
             device: self.device.clone(),
             kept: kept(&segment, caches, self.device.form())?,

@@ -104,8 +104,16 @@ fn head(config: &Config, name: &'static str, recipe: Recipe) -> Named {
     if classifies { vec![(name, recipe)] } else { Vec::new() }
 }
 
+/// Every query head has keys of its own, whatever the settings say.
+fn own_keys(keys: &mut Keys<'_>) -> Result<()> {
+    let heads = keys.number("attention.head_count", crate::model::HEADS)?;
+    keys.set("attention.head_count_kv", heads);
+    Ok(())
+}
+
 fn modern(keys: &mut Keys<'_>) -> Result<()> {
     keys.decoder()?;
+    own_keys(keys)?;
     keys.float("attention.layer_norm_epsilon", &["norm_eps"])?;
     keys.set("attention.causal", false);
     let config = keys.model.config;
@@ -142,6 +150,7 @@ const ROTATED: &[Rule] = &[
 
 fn rotated(keys: &mut Keys<'_>, base: f32) -> Result<()> {
     keys.decoder()?;
+    own_keys(keys)?;
     keys.set("attention.causal", false);
     if !keys.has("rope.freq_base") {
         keys.set("rope.freq_base", base);

@@ -56,7 +56,7 @@ pub fn failure_after_loading(arguments: &[&str]) -> String {
     assert_eq!((run.code, run.out.as_str()), (1, ""), "{arguments:?}: {}", run.err);
     let lines: Vec<&str> = run.err.lines().collect();
     match lines[..] {
-        [loaded, error] if loaded.contains(" model (") => error.to_owned(),
+        [loaded, error] if loaded.contains("model (") => error.to_owned(),
         _ => panic!("{arguments:?}: {}", run.err),
     }
 }
