@@ -5,9 +5,9 @@
 
 mod emulated;
 
+use emulated::device;
+use puna_backend::Backend;
 use puna_backend::reference::Reference;
-use puna_backend::{Backend, DeviceId};
-use puna_backend_cuda::Cuda;
 use puna_conformance::run::SingleSequence;
 use puna_conformance::{normalised_squared_error, quantised, zoo};
 use puna_models::{BuildOptions, build};
@@ -15,16 +15,6 @@ use puna_quant::DType;
 
 /// Activations of half precision or of eight bits have an error near 1e-5 a product; layers add up.
 const TOLERANCE: f64 = 1e-3;
-
-fn device() -> Option<Box<dyn Backend>> {
-    match Cuda::find() {
-        Ok(cuda) => Some(Box::new(cuda)),
-        Err(error) => {
-            println!("emulated: {error}");
-            Some(Box::new(emulated::backend()?))
-        }
-    }
-}
 
 #[test]
 fn steps_of_any_number_of_rows_agree_with_the_evaluator() {
@@ -47,7 +37,7 @@ fn steps_of_any_number_of_rows_agree_with_the_evaluator() {
             let found: Vec<f32> = tokens.chunks(step).flat_map(|part| sequence.push(part)).collect();
             let error = normalised_squared_error(&found, &right);
             println!("{name}, {step} rows: {error:.1e}");
-            assert!(error <= TOLERANCE, "{name} on {:?}, {step} rows at a time: {error:e}", DeviceId(0));
+            assert!(error <= TOLERANCE, "{name}, {step} rows at a time: {error:e}");
         }
     }
 }

@@ -1,28 +1,16 @@
 //! Models in several segments on one device: they share weights, caches and work space, and compute what the whole does.
 
-#![allow(clippy::print_stdout)]
-
 mod emulated;
 
 use std::sync::Arc;
 
-use puna_backend::{Backend, DeviceId};
-use puna_backend_cuda::Cuda;
+use emulated::device;
+use puna_backend::DeviceId;
 use puna_conformance::run::SingleSequence;
 use puna_conformance::{normalised_squared_error, zoo};
 use puna_graph::Op;
 use puna_models::{BuildOptions, build};
 use puna_quant::DType;
-
-fn device() -> Option<Box<dyn Backend>> {
-    match Cuda::find() {
-        Ok(cuda) => Some(Box::new(cuda)),
-        Err(error) => {
-            println!("emulated: {error}");
-            Some(Box::new(emulated::backend()?))
-        }
-    }
-}
 
 #[test]
 fn segments_compute_what_the_whole_model_does() {

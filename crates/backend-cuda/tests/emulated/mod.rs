@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use puna_backend::{BackendError, DeviceInfo, DeviceKind};
+use puna_backend::{Backend, BackendError, DeviceInfo, DeviceKind};
+use puna_backend_cuda::Cuda;
 use sha2::{Digest, Sha256};
 
 use puna_gpu::{Address, Api, Argument, BufferId, Device, Extents, Gpu, Launch, MatrixUnits, Recording};
@@ -20,6 +21,18 @@ type Run = unsafe extern "C" fn(
     *mut *mut c_void,
     *const c_char,
 ) -> *const c_char;
+
+/// A card, else the emulation; nothing where there is neither.
+#[allow(dead_code)] // not every test file asks for it
+pub fn device() -> Option<Box<dyn Backend>> {
+    match Cuda::find() {
+        Ok(cuda) => Some(Box::new(cuda)),
+        Err(error) => {
+            println!("emulated: {error}");
+            Some(Box::new(backend()?))
+        }
+    }
+}
 
 /// Nothing where there is no g++ for x86-64; then the reason is printed.
 pub fn backend() -> Option<Gpu<Emulated>> {
