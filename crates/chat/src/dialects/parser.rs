@@ -96,6 +96,16 @@ impl OutputParser {
         deltas
     }
 
+    /// Ends an answer that a limit has cut off: the arguments of a call that has begun stay as far as they came.
+    pub fn cut(&mut self) -> Vec<Delta> {
+        let calls = matches!(self.state, State::Call(_) | State::Bare);
+        if calls && self.memory.handed.0 > 0 {
+            self.held.clear();
+            return Vec::new();
+        }
+        self.finish()
+    }
+
     /// Texts that end or begin a part and that control tokens may stand for.
     pub fn marks(&self) -> impl Iterator<Item = &'static str> {
         let reasoning = self.reasoning.map(|marks| [marks.begin, marks.end]).into_iter().flatten();
