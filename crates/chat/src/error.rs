@@ -36,10 +36,8 @@ pub enum Error {
         line: usize,
     },
     /// The rendered text is longer than allowed.
-    #[error("the chat template writes more than {limit} bytes (line {line})")]
+    #[error("the chat template writes more than {limit} bytes")]
     TooLong {
-        /// Line of the source where it stopped, from 1; 0 if unknown.
-        line: usize,
         /// The allowed length in bytes.
         limit: usize,
     },

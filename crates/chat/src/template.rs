@@ -130,8 +130,7 @@ impl Template {
             template.render_captured_to(Value::from_pairs(variables), &mut output).map(drop)
         });
         if output.exceeded {
-            let line = rendered.err().and_then(|error| error.line()).unwrap_or(0);
-            return Err(Error::TooLong { line, limit });
+            return Err(Error::TooLong { limit });
         }
         rendered.map_err(|error| explain(&error, fuel))?;
         Ok(String::from_utf8_lossy(&output.bytes).into_owned())

@@ -83,7 +83,7 @@ fn namespace(defaults: Option<ValueOrKwargs>) -> Result<Value, Error> {
             pairs.push((key, value));
         }
     }
-    functions::namespace(Some(Value::from_iter(pairs).into()))
+    functions::namespace(Some(Value::from_pairs(pairs).into()))
 }
 
 fn is_namespace(value: &Value) -> bool {

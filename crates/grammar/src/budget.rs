@@ -105,8 +105,11 @@ impl Countdown {
             self.stage = Stage::Done;
             return;
         }
-        // Not within a character.
-        if self.used >= self.budget.limit && is_whole(&self.text) {
+        // Not within a character, nor within a mark that the text writes by itself.
+        let begun = (1..end.len()).any(|length| self.text.ends_with(&end[..length]));
+        let patient = self.budget.limit.saturating_add(end.len());
+        let over = self.used >= if begun { patient } else { self.budget.limit };
+        if over && is_whole(&self.text) {
             self.stage = if self.budget.closing.is_empty() { Stage::Done } else { Stage::Forcing(0) };
         }
         let kept = self.text.len().saturating_sub(end.len().max(4));
@@ -169,6 +172,9 @@ mod tests {
             (9, false, "<t>ab</t>cdefghijklmnop", "<t>ab</t>cdefghijklmnop"),
             (3, false, "abc<t>defghi", "abc<t>defghi"),
             (3, false, "<x>abcdef", "<x>abcdef"),
+            // A mark that has begun may end, but not begin for ever.
+            (2, true, "a</xbc", "a</x!</t>bc"),
+            (2, true, "a<<<<<<<<<<", "a<<<<<!</t><<<<<"),
             // Characters stay whole.
             (2, true, "aé\u{1f999}b", "aé!</t>\u{1f999}b"),
             (4, true, "aé\u{1f999}b", "aé\u{1f999}!</t>b"),

@@ -98,8 +98,13 @@ impl OutputParser {
 
     /// Ends an answer that a limit has cut off: the arguments of a call that has begun stay as far as they came.
     pub fn cut(&mut self) -> Vec<Delta> {
-        let calls = matches!(self.state, State::Call(_) | State::Bare);
-        if calls && self.memory.handed.0 > 0 {
+        let called = matches!(self.state, State::Call(_) | State::Bare) && self.memory.handed.0 > 0;
+        // Directly behind a call, what looks like a mark is one.
+        let frame = self.dialect.map_or(&[][..], |dialect| dialect.frame);
+        let held = self.held.trim_start();
+        let mark =
+            self.state == State::Content && self.fresh && frame.iter().any(|mark| mark.starts_with(held));
+        if called || mark {
             self.held.clear();
             return Vec::new();
         }
