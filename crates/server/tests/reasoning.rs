@@ -43,7 +43,7 @@ fn reasoning_ends_when_its_tokens_are_used_up() {
     assert_eq!(told_apart(&model, json!({"reasoning_budget_tokens": 3})), apart("abc", "done"));
     assert_eq!(told_apart(&model, json!({"thinking_budget_tokens": 0})), apart("", "ijkdone"));
     let told = json!({"reasoning_budget_tokens": 1, "reasoning_budget_message": "..."});
-    assert_eq!(told_apart(&model, told), apart("a...", "ne"));
+    assert_eq!(told_apart(&model, told), apart("a...", "one"));
     // In blocks of Anthropic's protocol, where the limit is called so.
     let asked = json!({"max_tokens": 90, "thinking": {"type": "enabled", "budget_tokens": 3}});
     let blocks = model.post("/v1/messages", body(asked)).ok()["content"].clone();

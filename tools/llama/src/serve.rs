@@ -65,10 +65,10 @@ fn serve(
     console: Console,
     routed: Option<Reports>,
 ) -> Result<(), Failure> {
-    early::check(config)?;
     let about = config.server.alias.clone().filter(|_| routed.is_some());
     let console = Arc::new(console.about(about));
     let mut options = options(invocation, config)?;
+    early::check(config)?;
     let hearing = console.clone();
     options.warnings = Warnings::to(move |message| hearing.warn(message));
     options.routed = routed;

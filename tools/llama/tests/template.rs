@@ -135,7 +135,7 @@ fn mistakes_are_named() {
     );
     assert!(fails("chatml", "{").contains("c.json"));
     let raised = fails("\n{{ raise_exception('not ' ~ 'so') }}", r#"{"messages": []}"#);
-    assert_eq!(raised, "error: the chat template refused the conversation (line 1): not so");
+    assert_eq!(raised, "error: the chat template refused the conversation (line 2): not so");
     let unknown = fails("a\n{{ x | nosuch }}", r#"{"messages": []}"#);
     assert!(unknown.contains("line 2") && unknown.contains("nosuch"), "{unknown}");
     assert!(fails("{% if %}", r#"{"messages": []}"#).contains("line 1"));
