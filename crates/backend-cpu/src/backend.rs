@@ -167,6 +167,13 @@ struct CpuPartition {
     partials: Vec<f32>,
 }
 
+impl Drop for CpuPartition {
+    fn drop(&mut self) {
+        // A worker that lost its core may still read weights for a step that ended without it.
+        self.pool.settle();
+    }
+}
+
 impl CpuPartition {
     /// Refuses a step that would make chunks access the same memory, or memory that is not there. All tasks rely
     /// on it.
