@@ -3,6 +3,7 @@
 //! Kernels are chosen by what the processor has ([`isa::Features`]), one file per instruction set, each tested
 //! against plain arithmetic.
 
+pub mod apart;
 mod available;
 mod backend;
 pub mod bandwidth;
@@ -13,6 +14,8 @@ mod lower;
 pub mod memory;
 mod pace;
 pub mod pool;
+mod precision;
+mod product;
 mod recurrent;
 mod recurrent_tasks;
 mod row_ops;

@@ -1,120 +1,104 @@
-//! How workers behave when a busy thread of somebody else shares a core with one of them.
+//! How a worker behaves when a busy thread of somebody else wants its core.
 //!
-//! The system takes the core away at the end of a time slice of some milliseconds, most likely in the middle of a chunk;
-//! then all workers wait for that chunk until the other thread's slice is over, too. Or it moves two workers to one
-//! core, where one looks for work that the other could do if it ran. Where a stage takes only microseconds, as in
-//! generation, the worker that has to wait for a core costs more than it helps: it rests, for longer each time that
-//! follows soon, and the others finish the stages without it.
+//! The system then runs both in turns of some milliseconds. A worker that loses its core while it computes a piece holds
+//! up nobody ([`crate::apart`]), so half a core is worth having. Stages without pieces it leaves to the others. And it
+//! keeps off the leader's core: the system finds two threads of one process on one core and somebody else's on the
+//! other well balanced, and leaves them there.
 
 use std::time::{Duration, Instant};
 
-/// How often to look, at most: several time slices, for a single one that is lost costs less than a rest.
-const LOOK: Duration = Duration::from_millis(16);
-/// A worker that waits for less than this part of the time is worth its core.
-const PART: u32 = 4;
-/// Where stages usually take longer than this, half a core is better than none.
-const SHORT: Duration = Duration::from_micros(200);
-/// Longer stages count as this in the mean.
-const LONG: Duration = Duration::from_micros(800);
-/// The first rest.
-const SHORTEST: Duration = Duration::from_millis(32);
-/// No rest is longer: after it, the worker sees whether the core is free again.
-const LONGEST: Duration = Duration::from_millis(500);
+/// For how long a worker counts on losing its core again: several turns of two threads.
+const SHARED: Duration = Duration::from_millis(100);
+/// For how long it keeps off the leader's core once it has met it there.
+const APART: Duration = Duration::from_millis(500);
 
 /// State of one worker.
 pub struct Pace {
-    queue: Queue,
-    /// Time spent waiting for a core, and when that was looked at.
-    lost: Duration,
-    looked: Instant,
-    /// Start of the stage at hand.
-    started: Instant,
-    /// Running mean of what stages take.
-    usual: Duration,
-    /// How long the next rest is.
-    rest: Duration,
-    /// End of the last rest.
-    rested: Instant,
+    /// Until when the core counts as shared.
+    shared: Option<Instant>,
+    cores: Cores,
 }
 
 impl Pace {
     /// A worker with a core of its own; called on its thread.
     pub fn new() -> Self {
-        let (mut queue, now) = (Queue::open(), Instant::now());
-        let lost = queue.waited();
-        Self { queue, lost, looked: now, started: now, usual: Duration::ZERO, rest: SHORTEST, rested: now }
+        Self { shared: None, cores: Cores::default() }
     }
 
-    /// Called when the worker has found work and holds no chunk yet: how long to rest, if that is better.
-    pub fn begin(&mut self) -> Option<Duration> {
-        self.started = Instant::now();
-        let time = self.started - self.looked;
-        if time < LOOK {
-            return None;
+    /// Called when another worker took over this one's piece.
+    pub fn lost(&mut self) {
+        self.shared = Some(Instant::now() + SHARED);
+    }
+
+    /// Called when a stage is open that other workers will do if this one does not: whether this one should take part.
+    pub fn takes_part(&mut self, pieces: bool, leader: usize) -> bool {
+        self.cores.keep_off(leader);
+        let Some(until) = self.shared else { return true };
+        if Instant::now() > until {
+            self.shared = None;
         }
-        let before = self.look();
-        self.judge(time, self.lost.saturating_sub(before))
-    }
-
-    /// Called after the worker's share of a stage.
-    pub fn end(&mut self) {
-        self.usual = (self.usual * 15 + self.started.elapsed().min(LONG)) / 16;
-    }
-
-    /// Called after a rest.
-    pub fn rested(&mut self) {
-        self.look();
-        self.rested = self.looked;
-    }
-
-    /// Takes in how long the thread has waited for a core; returns what was known before.
-    fn look(&mut self) -> Duration {
-        self.looked = Instant::now();
-        std::mem::replace(&mut self.lost, self.queue.waited())
-    }
-
-    /// How long to rest if of the last `time` so much was lost.
-    fn judge(&mut self, time: Duration, lost: Duration) -> Option<Duration> {
-        if lost * PART < time || self.usual > SHORT {
-            return None;
-        }
-        // A long time without a wait is a sign that the last ones had passing reasons.
-        let rest = if self.looked - self.rested > 2 * self.rest { SHORTEST } else { self.rest };
-        self.rest = (2 * rest).min(LONGEST);
-        Some(rest)
+        pieces || self.shared.is_none()
     }
 }
 
-/// The system's account of how long a thread was ready to run but had no core.
-struct Queue {
+/// Number of the core that the calling thread runs on, if the system tells.
+pub fn core() -> usize {
     #[cfg(target_os = "linux")]
-    file: Option<std::fs::File>,
-}
-
-impl Queue {
-    /// The account of this thread. Where the system has none, it never waits.
-    fn open() -> Self {
-        Self {
-            #[cfg(target_os = "linux")]
-            file: std::fs::File::open("/proc/thread-self/schedstat").ok(),
-        }
+    {
+        // SAFETY: the function has no preconditions.
+        usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(usize::MAX)
     }
-
-    /// The second number of the file, in nanoseconds.
-    #[cfg(target_os = "linux")]
-    fn waited(&mut self) -> Duration {
-        use std::os::unix::fs::FileExt;
-        let mut text = [0; 96];
-        let read = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
-        let words = std::str::from_utf8(&text[..read]).unwrap_or_default();
-        let number = words.split_ascii_whitespace().nth(1).and_then(|word| word.parse().ok());
-        Duration::from_nanos(number.unwrap_or(0))
-    }
-
     #[cfg(not(target_os = "linux"))]
-    fn waited(&mut self) -> Duration {
-        Duration::ZERO
+    usize::MAX
+}
+
+/// The cores that the worker's thread may run on.
+#[derive(Default)]
+struct Cores {
+    /// What it may by rights, and until when it keeps off one of these.
+    #[cfg(target_os = "linux")]
+    kept: Option<(libc::cpu_set_t, Instant)>,
+}
+
+#[cfg(target_os = "linux")]
+impl Cores {
+    /// Leaves the core `leader` if that is where the thread runs and there is another.
+    fn keep_off(&mut self, leader: usize) {
+        const SIZE: usize = size_of::<libc::cpu_set_t>();
+        let met = core() == leader && leader < 8 * SIZE;
+        match self.kept {
+            None if !met => {}
+            Some((_, until)) if !met && Instant::now() < until => {}
+            // SAFETY: the sets live during the calls, and `leader` is a number within them.
+            _ => unsafe {
+                let all = match self.kept {
+                    Some((all, _)) => all,
+                    None => {
+                        let mut all: libc::cpu_set_t = std::mem::zeroed();
+                        if libc::sched_getaffinity(0, SIZE, &mut all) != 0 {
+                            return;
+                        }
+                        all
+                    }
+                };
+                let mut set = all;
+                if met {
+                    libc::CPU_CLR(leader, &mut set);
+                    if libc::CPU_COUNT(&set) == 0 {
+                        return;
+                    }
+                }
+                // If it fails, the thread stays where the system wants it.
+                libc::sched_setaffinity(0, SIZE, &set);
+                self.kept = met.then(|| (all, Instant::now() + APART));
+            },
+        }
     }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Cores {
+    fn keep_off(&mut self, _: usize) {}
 }
 
 #[cfg(test)]
@@ -122,45 +106,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rests_grow_while_waits_follow_each_other() {
+    fn a_worker_that_lost_its_core_takes_part_in_pieces_only_and_for_a_while() {
         let mut pace = Pace::new();
-        let ms = Duration::from_millis;
-        pace.usual = Duration::from_micros(10);
-        assert_eq!(pace.judge(ms(16), ms(8)), Some(SHORTEST));
-        assert_eq!(pace.judge(ms(16), ms(8)), Some(2 * SHORTEST));
-        for _ in 0..10 {
-            pace.judge(ms(16), ms(8));
-        }
-        assert_eq!(pace.judge(ms(16), ms(8)), Some(LONGEST));
-        pace.looked = pace.rested + 3 * LONGEST;
-        assert_eq!(pace.judge(ms(16), ms(8)), Some(SHORTEST), "the last rest was long ago");
-        assert_eq!(pace.judge(ms(16), ms(3)), None, "a small part of the time");
-        pace.usual = 2 * SHORT;
-        assert_eq!(pace.judge(ms(16), ms(8)), None, "long stages are worth sharing");
+        assert!(pace.takes_part(false, usize::MAX) && pace.takes_part(true, usize::MAX));
+        pace.lost();
+        assert!(!pace.takes_part(false, usize::MAX) && pace.takes_part(true, usize::MAX));
+        pace.shared = Some(Instant::now() - Duration::from_millis(1));
+        assert!(pace.takes_part(false, usize::MAX));
     }
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn the_account_grows_while_threads_share_a_core() {
-        if !std::path::Path::new("/proc/thread-self/schedstat").exists() {
-            return println!("skipped: this system keeps no such account");
+    fn a_worker_leaves_the_leaders_core() {
+        if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+            return println!("skipped: there is only one core");
         }
-        // More threads than cores, all of them busy.
-        let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from) + 1;
-        let waited = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads)
-                .map(|_| {
-                    scope.spawn(|| {
-                        let (mut queue, start) = (Queue::open(), Instant::now());
-                        while start.elapsed() < Duration::from_millis(60) {
-                            std::hint::spin_loop();
-                        }
-                        queue.waited()
-                    })
-                })
-                .collect();
-            workers.into_iter().map(|worker| worker.join().unwrap()).sum::<Duration>()
-        });
-        assert!(waited > Duration::from_millis(1), "{waited:?}");
+        std::thread::spawn(|| {
+            let (mut cores, leader) = (Cores::default(), core());
+            cores.keep_off(leader);
+            if cores.kept.is_some() {
+                assert_ne!(core(), leader);
+            }
+            let until = cores.kept.map(|(all, _)| (all, Instant::now() - APART));
+            cores.kept = until;
+            cores.keep_off(usize::MAX);
+            assert!(cores.kept.is_none(), "it may go everywhere again");
+        })
+        .join()
+        .unwrap();
     }
 }

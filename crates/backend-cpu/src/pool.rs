@@ -2,21 +2,22 @@
 //!
 //! A program is a list of [`Stage`]s; a stage is a number of independent chunks. Chunks are claimed one by one,
 //! and a stage is complete when its *chunks* are done, not when its threads have arrived: a thread that the
-//! operating system took off its core between two chunks holds up nobody. Whoever finishes the last chunk of a
-//! stage opens the next one, so a stage with one chunk costs no meeting of the threads.
+//! operating system took off its core between two chunks holds up nobody, and where chunks are pieces
+//! ([`crate::apart`]), not even one that was in the middle of a chunk. Whoever finishes the last chunk of a stage opens
+//! the next one, so a stage with one chunk costs no meeting of the threads.
 //!
 //! Workers hold no reference into the caller's list except while they run a claimed chunk. A claim carries the
 //! number of the stage it was made for (its epoch), so a late worker cannot claim from a stage that is over.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Thread};
-use std::time::{Duration, Instant};
 
+use crate::apart::{Hold, Piece};
 use crate::memory::AlignedBuffer;
-use crate::pace::Pace;
+use crate::pace::{self, Pace};
 
 /// One step of a program: `chunks` independent pieces of work.
 pub trait Stage: Sync {
@@ -27,7 +28,18 @@ pub trait Stage: Sync {
     /// Does chunk `chunk` (in `0..self.chunks()`). Chunks of a stage run concurrently and in any order.
     fn run(&self, chunk: usize, scratch: &mut Scratch<'_>);
 
-    /// Bytes of scratch memory that one call of [`Stage::run`] needs; asked before the first stage runs.
+    /// Whether chunks are pieces, all of them: then [`Stage::piece`] gives each, and [`Stage::run`] is not called if
+    /// there are several workers.
+    fn in_pieces(&self) -> bool {
+        false
+    }
+
+    /// Chunk `chunk` as it is run by `worker`.
+    fn piece(&self, _chunk: usize, _worker: usize) -> Option<Piece> {
+        None
+    }
+
+    /// Bytes of scratch memory that one call of [`Stage::run`], or one piece, needs; asked before the first stage runs.
     fn scratch_bytes(&self) -> usize {
         0
     }
@@ -62,8 +74,8 @@ pub struct Waiting {
 }
 
 impl Default for Waiting {
-    // About 10 us of spinning covers the usual imbalance of two chunks; after that the core is worth more to
-    // a preempted worker than the few microseconds a wake-up costs.
+    // About 10 us of spinning covers the usual imbalance of two chunks. After that, pieces are taken over, and the
+    // core is worth more to a preempted worker than the few microseconds a wake-up costs.
     fn default() -> Self {
         Self { spins: 200, yields: 8 }
     }
@@ -113,6 +125,8 @@ struct Worker {
     parked: AtomicBool,
     /// The thread to unpark; worker 0 is whoever called `run`.
     thread: Mutex<Option<Thread>>,
+    /// What the worker computes apart.
+    hold: Hold,
     scratch: Mutex<AlignedBuffer>,
 }
 
@@ -130,11 +144,24 @@ struct Shared {
     stages: AtomicPtr<&'static dyn Stage>,
     stage_count: AtomicU32,
     stage: AtomicU32,
+    /// Whether the open stage is one of pieces; only a hint, for it may be read late.
+    pieces: AtomicBool,
+    /// The worker that opened the open stage.
+    opener: AtomicUsize,
+    /// Core that worker 0 ran on when the run began.
+    leader: AtomicUsize,
     failed: AtomicBool,
     shutdown: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     waiting: Waiting,
     workers: Vec<Worker>,
+}
+
+/// What a worker's part in a stage came to.
+#[derive(Default)]
+struct Part {
+    /// Another worker took over its piece.
+    lost: bool,
 }
 
 /// A fixed set of threads; the thread that calls [`Pool::run`] is one of them.
@@ -165,6 +192,7 @@ impl Pool {
                     ticket: AtomicU64::new(0),
                     parked: AtomicBool::new(false),
                     thread: Mutex::new(None),
+                    hold: Hold::default(),
                     scratch: Mutex::new(
                         AlignedBuffer::new(0).ok_or(PoolError::Memory { bytes: 0, threads })?,
                     ),
@@ -178,6 +206,9 @@ impl Pool {
             stages: AtomicPtr::new(std::ptr::null_mut()),
             stage_count: AtomicU32::new(0),
             stage: AtomicU32::new(0),
+            pieces: AtomicBool::new(false),
+            opener: AtomicUsize::new(0),
+            leader: AtomicUsize::new(usize::MAX),
             failed: AtomicBool::new(false),
             shutdown: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -232,6 +263,11 @@ impl Pool {
         }
     }
 
+    /// Waits until no worker reads what pieces of earlier runs name. To be called before that is freed.
+    pub fn settle(&self) {
+        self.shared.workers.iter().for_each(|worker| worker.hold.settle());
+    }
+
     /// Calls `work` once for every number in `0..chunks`, on all workers. For loading and repacking; a panic is
     /// raised again here.
     pub fn parallel_for(&self, chunks: usize, work: impl Fn(usize) + Sync) {
@@ -275,6 +311,7 @@ impl Shared {
         }
         *lock(&self.workers[0].thread) = Some(std::thread::current());
         self.failed.store(false, Ordering::Relaxed);
+        self.leader.store(pace::core(), Ordering::Relaxed);
         self.stages.store(stages.as_ptr().cast_mut().cast(), Ordering::Relaxed);
         self.stage_count.store(stages.len() as u32, Ordering::Relaxed);
         let (mut seen, _) = unpack(self.open.0.load(Ordering::Acquire));
@@ -295,46 +332,44 @@ impl Shared {
         let mut pace = Pace::new();
         while !self.shutdown.load(Ordering::SeqCst) {
             let (epoch, chunks) = unpack(self.wait(worker, seen));
-            if let Some(time) = pace.begin() {
-                self.rest(time);
-                pace.rested();
-                continue;
-            }
-            self.take_part(worker, epoch, chunks);
-            pace.end();
             seen = epoch;
-        }
-    }
-
-    /// Sleeps for `time`; the end of the pool cuts it short.
-    fn rest(&self, time: Duration) {
-        let end = Instant::now() + time;
-        while !self.shutdown.load(Ordering::SeqCst) {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
+            // Whoever opens a stage takes part in it, and the leader in all; so if others leave it out, it is done. If
+            // a later stage is open by now, what is read here is of no account.
+            let pieces = self.pieces.load(Ordering::Relaxed);
+            let opener = self.opener.load(Ordering::Relaxed);
+            let wanted = pace.takes_part(pieces, self.leader.load(Ordering::Relaxed));
+            if (wanted || opener == worker) && self.take_part(worker, epoch, chunks).lost {
+                pace.lost();
             }
-            std::thread::park_timeout(left);
         }
     }
 
     /// Works on stage `epoch` as far as there are chunks left, and opens the next one if this completes it.
-    fn take_part(&self, worker: usize, epoch: u64, chunks: usize) {
-        let finished = self.claim_and_run(worker, epoch, chunks);
-        if finished > 0 {
-            let done = self.done.0.fetch_add(finished as u32, Ordering::AcqRel) as usize + finished;
-            if done == chunks {
-                let next = self.stage.load(Ordering::Relaxed) + 1;
-                self.open_from(next, epoch, worker);
+    fn take_part(&self, worker: usize, epoch: u64, chunks: usize) -> Part {
+        let mut part = Part::default();
+        self.claim_and_run(worker, epoch, chunks, &mut part);
+        part
+    }
+
+    /// Takes over a piece of stage `epoch` that another worker has at hand. Returns whether there was one.
+    fn take_over(&self, worker: usize, epoch: u64, chunks: usize) -> bool {
+        let others = self.workers.iter().enumerate().filter(|(other, _)| *other != worker);
+        for (_, other) in others {
+            let name = other.hold.offered();
+            let (tag, number) = unpack(name);
+            if number > 0 && tag == epoch && other.hold.take(name) {
+                // The chunk now counts as claimed by this worker.
+                self.run_chunk(worker, epoch, number - 1, chunks, &mut Part::default());
+                return true;
             }
         }
+        false
     }
 
     /// Claims and runs chunks of stage `epoch` until none is left, those of the worker's own range first, so
-    /// that the same worker sees the same data run after run. Returns how many were claimed.
-    fn claim_and_run(&self, worker: usize, epoch: u64, chunks: usize) -> usize {
+    /// that the same worker sees the same data run after run.
+    fn claim_and_run(&self, worker: usize, epoch: u64, chunks: usize, part: &mut Part) {
         let threads = self.workers.len();
-        let mut finished = 0;
         for step in 0..threads {
             let owner = (worker + step) % threads;
             let (start, end) = (owner * chunks / threads, (owner + 1) * chunks / threads);
@@ -349,7 +384,7 @@ impl Shared {
                     std::cmp::Ordering::Equal => next,
                     std::cmp::Ordering::Less => start,
                     // The stage is over and a later one is open.
-                    std::cmp::Ordering::Greater => return finished,
+                    std::cmp::Ordering::Greater => return,
                 };
                 if next >= end {
                     break;
@@ -357,32 +392,65 @@ impl Shared {
                 let claim = pack(epoch, next + 1);
                 match ticket.compare_exchange_weak(word, claim, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => {
-                        self.run_chunk(worker, next);
-                        finished += 1;
+                        self.run_chunk(worker, epoch, next, chunks, part);
                         word = ticket.load(Ordering::Relaxed);
                     }
                     Err(current) => word = current,
                 }
             }
         }
-        finished
     }
 
-    /// Runs a claimed chunk of the open stage.
-    fn run_chunk(&self, worker: usize, chunk: usize) {
-        if self.failed.load(Ordering::Relaxed) {
-            return;
+    /// Runs a claimed chunk of the open stage; opens the next one if it was the last of the `chunks`.
+    fn run_chunk(&self, worker: usize, epoch: u64, chunk: usize, chunks: usize, part: &mut Part) {
+        if self.failed.load(Ordering::Relaxed) || self.compute(worker, epoch, chunk) {
+            // Chunks are counted one by one: a worker may lose its core in the middle of the next.
+            if self.done.0.fetch_add(1, Ordering::AcqRel) as usize + 1 == chunks {
+                let next = self.stage.load(Ordering::Relaxed) + 1;
+                self.open_from(next, epoch, worker);
+            }
+        } else {
+            part.lost = true;
         }
+    }
+
+    /// Computes a claimed chunk of the open stage. Returns whether it is done; if not, another worker took it over,
+    /// and the stage may be over.
+    fn compute(&self, worker: usize, epoch: u64, chunk: usize) -> bool {
         // SAFETY: the caller holds a claim on a chunk of the open stage. Until that claim is counted as done the
         // stage stays open and `lead` does not return, so the list and its stages are alive.
         let stage = unsafe { self.stage_at(self.stage.load(Ordering::Relaxed)) };
+        let Worker { hold, scratch, .. } = &self.workers[worker];
+        let name = pack(epoch, chunk + 1);
+        let mut piece = None;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut buffer = lock(&self.workers[worker].scratch);
-            stage.run(chunk, &mut Scratch { worker, bytes: buffer.as_mut_slice() });
+            let mut buffer = lock(scratch);
+            piece = stage.piece(chunk, worker);
+            let Some(piece) = &piece else {
+                stage.run(chunk, &mut Scratch { worker, bytes: buffer.as_mut_slice() });
+                return true;
+            };
+            hold.offer(name);
+            // From here on nothing of the stage may be touched but through the piece.
+            // SAFETY: the stage is open, or was until a moment ago; who frees what pieces read calls `settle`.
+            unsafe { piece.compute(buffer.as_mut_slice()) };
+            let own = hold.take(name);
+            if own {
+                // SAFETY: computed above; the chunk is this worker's and not counted, so the stage is open.
+                unsafe { piece.store(buffer.as_slice()) };
+            }
+            own
         }));
-        if let Err(payload) = outcome {
-            self.fail(payload);
+        if piece.is_some() {
+            hold.finish();
         }
+        outcome.unwrap_or_else(|payload| {
+            let own = piece.is_none() || hold.take(name);
+            if own {
+                self.fail(payload);
+            }
+            own
+        })
     }
 
     /// # Safety
@@ -416,6 +484,8 @@ impl Shared {
                 Ok(0) => index += 1,
                 Ok(chunks) => {
                     self.stage.store(index, Ordering::Relaxed);
+                    self.opener.store(worker, Ordering::Relaxed);
+                    self.pieces.store(stage.in_pieces(), Ordering::Relaxed);
                     self.done.0.store(0, Ordering::Relaxed);
                     self.open.0.store(pack(epoch + 1, chunks), Ordering::SeqCst);
                     // The opener takes part at once, so one sleeper less than there are chunks is of use.
@@ -458,15 +528,22 @@ impl Shared {
     /// Waits until the open stage is another than `seen` (or the pool shuts down) and returns its word.
     fn wait(&self, worker: usize, seen: u64) -> u64 {
         let Waiting { spins, yields } = self.waiting;
-        for attempt in 0..spins + yields {
-            let word = self.open.0.load(Ordering::Acquire);
-            if unpack(word).0 != seen {
-                return word;
+        loop {
+            let mut word = self.open.0.load(Ordering::Acquire);
+            for attempt in 0..spins + yields {
+                if unpack(word).0 != seen {
+                    return word;
+                }
+                if attempt < spins {
+                    std::hint::spin_loop();
+                } else {
+                    std::thread::yield_now();
+                }
+                word = self.open.0.load(Ordering::Acquire);
             }
-            if attempt < spins {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
+            let (epoch, chunks) = unpack(word);
+            if epoch == seen && !self.take_over(worker, seen, chunks) {
+                break;
             }
         }
         let state = &self.workers[worker];

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use puna_backend::{BackendError, WeightSource};
 use puna_graph::{Graph, Op, Operand, WeightId};
-use puna_quant::DType;
 
 use crate::backend::CpuOptions;
 use crate::isa::Features;
 use crate::kernels::matmul::{ActivationFormat, MatrixError, PackedMatrix, Plan};
 use crate::memory::AlignedBuffer;
 use crate::pool::Pool;
+use crate::precision::Precision;
 
 /// How a weight is used, which decides its layout.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -43,9 +43,7 @@ pub struct Weights {
     /// One entry per weight of the graph; `None` for those of other segments.
     loaded: Vec<Option<Weight>>,
     features: Features,
-    deterministic: bool,
-    /// Whether most numbers of matrices are quantised and multiplied by activations in BF16 where there are many rows.
-    rounds: bool,
+    precision: Precision,
 }
 
 impl Weights {
@@ -79,19 +77,12 @@ impl Weights {
             }
         }
         let CpuOptions { features, deterministic, .. } = options;
-        let (mut all, mut rounded) = (0, 0);
-        for weight in loaded.iter().flatten() {
-            let Weight::Matrices(matrices) = weight else { continue };
-            for matrix in matrices {
-                let count = matrix.rows() * matrix.columns();
-                all += count;
-                let form = matrix.activation(features, usize::MAX);
-                if form == ActivationFormat::Bf16 && matrix.dtype() != DType::BF16 {
-                    rounded += count;
-                }
-            }
-        }
-        Ok(Self { graph, source, loaded, features, deterministic, rounds: 2 * rounded > all })
+        let matrices = loaded.iter().flatten().flat_map(|weight| match weight {
+            Weight::Matrices(matrices) => &matrices[..],
+            Weight::Vector(_) | Weight::Table => &[],
+        });
+        let precision = Precision::new(matrices, features, deterministic);
+        Ok(Self { graph, source, loaded, features, precision })
     }
 
     /// The graph whose weights these are.
@@ -119,14 +110,12 @@ impl Weights {
 
     /// The form in which the matrices of a weight read `rows` rows of an activation.
     pub fn activation(&self, weight: WeightId, rows: usize) -> ActivationFormat {
-        // Asked as for one row, a matrix never takes a form that only many rows are worth.
-        self.matrices(weight)[0].activation(self.features, if self.deterministic { 1 } else { rows })
+        self.matrices(weight)[0].activation(self.features, self.precision.rows(rows))
     }
 
-    /// Whether attention of many rows may round to BF16: that loses far less than the weights have lost, and a row's result
-    /// may depend on how many rows share its step.
-    pub fn may_round(&self) -> bool {
-        self.rounds && !self.deterministic
+    /// How far kernels may depart from f32.
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// A decoded tensor.

@@ -1,8 +1,10 @@
 //! The worker pool under stress.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
+use puna_backend_cpu::apart::{Apart, Piece};
 use puna_backend_cpu::pool::{Pool, Scratch, Stage, Waiting};
 
 /// Checks that its chunks run once each, after all chunks of the stage before.
@@ -166,4 +168,133 @@ fn worker_threads_have_names() {
         });
     }
     assert!(names.lock().unwrap().contains(&Some("puna-cpu-1".to_owned())));
+}
+
+/// What the pieces of [`Stuck`] share.
+#[derive(Default)]
+struct Board {
+    /// Whether worker 1 is in the middle of a piece, and whether it may go on.
+    stuck: AtomicBool,
+    release: AtomicBool,
+    /// Results of the chunks, added up by whoever stores them.
+    results: [AtomicUsize; 8],
+}
+
+impl Board {
+    /// Waits for a flag, but not for ever.
+    fn wait(flag: &AtomicBool) -> bool {
+        let start = Instant::now();
+        while !flag.load(Ordering::SeqCst) && start.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        flag.load(Ordering::SeqCst)
+    }
+}
+
+/// Worker 1 gets stuck in its first piece until the run is over; the others begin when it is.
+#[derive(Clone, Copy)]
+struct Stuck<'a> {
+    board: &'a Board,
+    chunk: usize,
+    worker: usize,
+}
+
+// SAFETY: the test keeps the board until the pool is settled.
+unsafe impl Apart for Stuck<'_> {
+    unsafe fn compute(&self, scratch: &mut [u8]) {
+        scratch[0] = self.chunk as u8 + 1;
+        if self.worker != 1 {
+            assert!(Board::wait(&self.board.stuck), "worker 1 took no piece");
+        } else if !self.board.stuck.swap(true, Ordering::SeqCst) {
+            Board::wait(&self.board.release);
+        }
+    }
+
+    unsafe fn store(&self, scratch: &[u8]) {
+        self.board.results[self.chunk].fetch_add(scratch[0].into(), Ordering::SeqCst);
+    }
+}
+
+impl Stage for Stuck<'_> {
+    fn chunks(&self) -> usize {
+        self.board.results.len()
+    }
+
+    fn run(&self, _: usize, _: &mut Scratch<'_>) {
+        panic!("chunks are pieces");
+    }
+
+    fn in_pieces(&self) -> bool {
+        true
+    }
+
+    fn piece(&self, chunk: usize, worker: usize) -> Option<Piece> {
+        Some(Piece::new(Stuck { chunk, worker, ..*self }))
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        64
+    }
+}
+
+#[test]
+fn a_worker_that_is_stuck_in_a_piece_holds_up_nobody() {
+    for threads in [2, 3] {
+        let board = Board::default();
+        let pool = Pool::new(threads).unwrap();
+        let right = || {
+            for (chunk, result) in board.results.iter().enumerate() {
+                assert_eq!(result.load(Ordering::SeqCst), chunk + 1, "chunk {chunk} is stored once");
+            }
+        };
+        pool.run(&[&Stuck { board: &board, chunk: 0, worker: 0 }]).unwrap();
+        right();
+        assert!(!board.release.load(Ordering::SeqCst), "the run ended before worker 1 went on");
+        // The others go on without it.
+        if threads > 2 {
+            check(&pool, &[1, 5, 9]);
+        }
+        board.release.store(true, Ordering::SeqCst);
+        pool.settle();
+        right();
+        check(&pool, &[4, 1, 17]);
+    }
+}
+
+/// A piece that panics.
+#[derive(Clone, Copy)]
+struct Broken;
+
+// SAFETY: it reads nothing.
+unsafe impl Apart for Broken {
+    unsafe fn compute(&self, _: &mut [u8]) {
+        panic!("a broken piece");
+    }
+
+    unsafe fn store(&self, _: &[u8]) {}
+}
+
+impl Stage for Broken {
+    fn chunks(&self) -> usize {
+        3
+    }
+
+    fn run(&self, _: usize, _: &mut Scratch<'_>) {}
+
+    fn in_pieces(&self) -> bool {
+        true
+    }
+
+    fn piece(&self, _: usize, _: usize) -> Option<Piece> {
+        Some(Piece::new(*self))
+    }
+}
+
+#[test]
+fn a_panic_in_a_piece_reaches_the_caller_once() {
+    let pool = Pool::new(2).unwrap();
+    for _ in 0..50 {
+        assert!(catch_unwind(AssertUnwindSafe(|| pool.run(&[&Broken]))).is_err());
+        check(&pool, &[2, 3]);
+    }
 }
