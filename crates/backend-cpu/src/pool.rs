@@ -3,21 +3,23 @@
 //! A program is a list of [`Stage`]s; a stage is a number of independent chunks. Chunks are claimed one by one,
 //! and a stage is complete when its *chunks* are done, not when its threads have arrived: a thread that the
 //! operating system took off its core between two chunks holds up nobody, and where chunks are pieces
-//! ([`crate::apart`]), not even one that was in the middle of a chunk. Whoever finishes the last chunk of a stage opens
-//! the next one, so a stage with one chunk costs no meeting of the threads.
+//! ([`crate::apart`]), hardly ever one that was in the middle of a chunk. Whoever finds all chunks done opens the next
+//! stage, so a stage with one chunk costs no meeting of the threads.
 //!
-//! Workers hold no reference into the caller's list except while they run a claimed chunk. A claim carries the
-//! number of the stage it was made for (its epoch), so a late worker cannot claim from a stage that is over.
+//! Workers hold no reference into the caller's list except while they run a claimed chunk or are guests of the stage. A
+//! claim carries the number of the stage it was made for (its epoch), so a late worker cannot claim from a stage that is
+//! over.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use crate::apart::{Hold, Piece};
+use crate::cores::{Cores, core};
 use crate::memory::AlignedBuffer;
-use crate::pace::{self, Pace};
 
 /// One step of a program: `chunks` independent pieces of work.
 pub trait Stage: Sync {
@@ -28,13 +30,14 @@ pub trait Stage: Sync {
     /// Does chunk `chunk` (in `0..self.chunks()`). Chunks of a stage run concurrently and in any order.
     fn run(&self, chunk: usize, scratch: &mut Scratch<'_>);
 
-    /// Whether chunks are pieces, all of them: then [`Stage::piece`] gives each, and [`Stage::run`] is not called if
-    /// there are several workers.
-    fn in_pieces(&self) -> bool {
-        false
+    /// If chunks are pieces, all of them: how long to wait for one, counted from when a worker finds nothing else to do,
+    /// before another worker computes it too. Then [`Stage::piece`] gives each, and [`Stage::run`] is not called if there
+    /// are several workers.
+    fn patience(&self) -> Option<Duration> {
+        None
     }
 
-    /// Chunk `chunk` as it is run by `worker`.
+    /// Chunk `chunk` as it is run by `worker`; always the same but for what has no influence on the results.
     fn piece(&self, _chunk: usize, _worker: usize) -> Option<Piece> {
         None
     }
@@ -74,8 +77,8 @@ pub struct Waiting {
 }
 
 impl Default for Waiting {
-    // About 10 us of spinning covers the usual imbalance of two chunks. After that, pieces are taken over, and the
-    // core is worth more to a preempted worker than the few microseconds a wake-up costs.
+    // About 10 us of spinning covers the usual imbalance of two chunks; after that the core is worth more to
+    // a preempted worker than the few microseconds a wake-up costs.
     fn default() -> Self {
         Self { spins: 200, yields: 8 }
     }
@@ -127,7 +130,33 @@ struct Worker {
     thread: Mutex<Option<Thread>>,
     /// What the worker computes apart.
     hold: Hold,
-    scratch: Mutex<AlignedBuffer>,
+    /// An epoch and how many chunks of that stage the worker has done.
+    done: AtomicU64,
+    scratch: Mutex<Bench>,
+}
+
+/// A worker's scratch memory and what lies in it.
+struct Bench {
+    buffer: AlignedBuffer,
+    /// Epoch and input of the piece that [`Piece::prepare`] last read the input of.
+    prepared: (u64, usize),
+}
+
+impl Bench {
+    fn new(bytes: usize) -> Option<Self> {
+        Some(Self { buffer: AlignedBuffer::new(bytes)?, prepared: (0, 0) })
+    }
+
+    /// # Safety
+    /// The stage `epoch`, which the piece belongs to, stays open during the call.
+    unsafe fn prepare(&mut self, epoch: u64, piece: &Piece) {
+        let wanted = (epoch, piece.input());
+        if self.prepared != wanted {
+            // SAFETY: promised by the caller.
+            unsafe { piece.prepare(self.buffer.as_mut_slice()) };
+            self.prepared = wanted;
+        }
+    }
 }
 
 #[repr(align(128))]
@@ -136,18 +165,18 @@ struct Padded<T>(T);
 struct Shared {
     /// Epoch and number of chunks of the open stage; no chunks: the run is over.
     open: Padded<AtomicU64>,
-    /// Chunks of the open stage that are done.
-    done: Padded<AtomicU32>,
+    /// The last stage that somebody found complete.
+    closed: Padded<AtomicU64>,
+    /// Workers that read what belongs to the open stage without a claim on a chunk of it.
+    guests: Padded<AtomicU32>,
     /// Workers that are parked or about to park.
     sleepers: Padded<AtomicU32>,
     /// The caller's list and the place in it; read only by someone who holds a claim or opens a stage.
     stages: AtomicPtr<&'static dyn Stage>,
     stage_count: AtomicU32,
     stage: AtomicU32,
-    /// Whether the open stage is one of pieces; only a hint, for it may be read late.
-    pieces: AtomicBool,
-    /// The worker that opened the open stage.
-    opener: AtomicUsize,
+    /// Microseconds of patience with pieces of the open stage; 0 if it has none. Only a hint, for it may be read late.
+    patience: AtomicU32,
     /// Core that worker 0 ran on when the run began.
     leader: AtomicUsize,
     failed: AtomicBool,
@@ -155,13 +184,6 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     waiting: Waiting,
     workers: Vec<Worker>,
-}
-
-/// What a worker's part in a stage came to.
-#[derive(Default)]
-struct Part {
-    /// Another worker took over its piece.
-    lost: bool,
 }
 
 /// A fixed set of threads; the thread that calls [`Pool::run`] is one of them.
@@ -193,21 +215,20 @@ impl Pool {
                     parked: AtomicBool::new(false),
                     thread: Mutex::new(None),
                     hold: Hold::default(),
-                    scratch: Mutex::new(
-                        AlignedBuffer::new(0).ok_or(PoolError::Memory { bytes: 0, threads })?,
-                    ),
+                    done: AtomicU64::new(0),
+                    scratch: Mutex::new(Bench::new(0).ok_or(PoolError::Memory { bytes: 0, threads })?),
                 })
             })
             .collect::<Result<Vec<_>, PoolError>>()?;
         let shared = Arc::new(Shared {
             open: Padded(AtomicU64::new(0)),
-            done: Padded(AtomicU32::new(0)),
+            closed: Padded(AtomicU64::new(0)),
+            guests: Padded(AtomicU32::new(0)),
             sleepers: Padded(AtomicU32::new(0)),
             stages: AtomicPtr::new(std::ptr::null_mut()),
             stage_count: AtomicU32::new(0),
             stage: AtomicU32::new(0),
-            pieces: AtomicBool::new(false),
-            opener: AtomicUsize::new(0),
+            patience: AtomicU32::new(0),
             leader: AtomicUsize::new(usize::MAX),
             failed: AtomicBool::new(false),
             shutdown: AtomicBool::new(false),
@@ -241,15 +262,15 @@ impl Pool {
         if bytes > *size {
             for worker in &self.shared.workers {
                 let error = PoolError::Memory { bytes, threads: self.threads() };
-                *lock(&worker.scratch) = AlignedBuffer::new(bytes).ok_or(error)?;
+                *lock(&worker.scratch) = Bench::new(bytes).ok_or(error)?;
             }
             *size = bytes;
         }
         if self.threads() == 1 {
-            let mut buffer = lock(&self.shared.workers[0].scratch);
+            let mut bench = lock(&self.shared.workers[0].scratch);
             for stage in stages {
                 for chunk in 0..stage.chunks() {
-                    stage.run(chunk, &mut Scratch { worker: 0, bytes: buffer.as_mut_slice() });
+                    stage.run(chunk, &mut Scratch { worker: 0, bytes: bench.buffer.as_mut_slice() });
                 }
             }
             return Ok(());
@@ -311,7 +332,7 @@ impl Shared {
         }
         *lock(&self.workers[0].thread) = Some(std::thread::current());
         self.failed.store(false, Ordering::Relaxed);
-        self.leader.store(pace::core(), Ordering::Relaxed);
+        self.leader.store(core(), Ordering::Relaxed);
         self.stages.store(stages.as_ptr().cast_mut().cast(), Ordering::Relaxed);
         self.stage_count.store(stages.len() as u32, Ordering::Relaxed);
         let (mut seen, _) = unpack(self.open.0.load(Ordering::Acquire));
@@ -329,46 +350,26 @@ impl Shared {
     /// Body of a worker thread.
     fn work(&self, worker: usize) {
         let mut seen = 0;
-        let mut pace = Pace::new();
+        let mut cores = Cores::default();
         while !self.shutdown.load(Ordering::SeqCst) {
             let (epoch, chunks) = unpack(self.wait(worker, seen));
+            cores.keep_off(self.leader.load(Ordering::Relaxed));
+            self.take_part(worker, epoch, chunks);
             seen = epoch;
-            // Whoever opens a stage takes part in it, and the leader in all; so if others leave it out, it is done. If
-            // a later stage is open by now, what is read here is of no account.
-            let pieces = self.pieces.load(Ordering::Relaxed);
-            let opener = self.opener.load(Ordering::Relaxed);
-            let wanted = pace.takes_part(pieces, self.leader.load(Ordering::Relaxed));
-            if (wanted || opener == worker) && self.take_part(worker, epoch, chunks).lost {
-                pace.lost();
-            }
         }
     }
 
-    /// Works on stage `epoch` as far as there are chunks left, and opens the next one if this completes it.
-    fn take_part(&self, worker: usize, epoch: u64, chunks: usize) -> Part {
-        let mut part = Part::default();
-        self.claim_and_run(worker, epoch, chunks, &mut part);
-        part
-    }
-
-    /// Takes over a piece of stage `epoch` that another worker has at hand. Returns whether there was one.
-    fn take_over(&self, worker: usize, epoch: u64, chunks: usize) -> bool {
-        let others = self.workers.iter().enumerate().filter(|(other, _)| *other != worker);
-        for (_, other) in others {
-            let name = other.hold.offered();
-            let (tag, number) = unpack(name);
-            if number > 0 && tag == epoch && other.hold.take(name) {
-                // The chunk now counts as claimed by this worker.
-                self.run_chunk(worker, epoch, number - 1, chunks, &mut Part::default());
-                return true;
-            }
-        }
-        false
+    /// Works on stage `epoch` as far as there are chunks left, and opens the next one if it is complete.
+    fn take_part(&self, worker: usize, epoch: u64, chunks: usize) {
+        self.workers[worker].hold.begin();
+        self.claim_and_run(worker, epoch, chunks);
+        self.workers[worker].hold.end();
+        self.close_if_complete(worker, epoch, chunks);
     }
 
     /// Claims and runs chunks of stage `epoch` until none is left, those of the worker's own range first, so
     /// that the same worker sees the same data run after run.
-    fn claim_and_run(&self, worker: usize, epoch: u64, chunks: usize, part: &mut Part) {
+    fn claim_and_run(&self, worker: usize, epoch: u64, chunks: usize) {
         let threads = self.workers.len();
         for step in 0..threads {
             let owner = (worker + step) % threads;
@@ -392,7 +393,9 @@ impl Shared {
                 let claim = pack(epoch, next + 1);
                 match ticket.compare_exchange_weak(word, claim, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => {
-                        self.run_chunk(worker, epoch, next, chunks, part);
+                        if self.failed.load(Ordering::Relaxed) || self.run_chunk(worker, epoch, next) {
+                            self.count(worker, epoch);
+                        }
                         word = ticket.load(Ordering::Relaxed);
                     }
                     Err(current) => word = current,
@@ -401,56 +404,139 @@ impl Shared {
         }
     }
 
-    /// Runs a claimed chunk of the open stage; opens the next one if it was the last of the `chunks`.
-    fn run_chunk(&self, worker: usize, epoch: u64, chunk: usize, chunks: usize, part: &mut Part) {
-        if self.failed.load(Ordering::Relaxed) || self.compute(worker, epoch, chunk) {
-            // Chunks are counted one by one: a worker may lose its core in the middle of the next.
-            if self.done.0.fetch_add(1, Ordering::AcqRel) as usize + 1 == chunks {
-                let next = self.stage.load(Ordering::Relaxed) + 1;
-                self.open_from(next, epoch, worker);
-            }
-        } else {
-            part.lost = true;
-        }
+    /// Notes that the worker has done a chunk of stage `epoch`. At once, for it may lose its core in the middle of the
+    /// next; and in memory of its own, for which the workers do not compete.
+    fn count(&self, worker: usize, epoch: u64) {
+        let done = &self.workers[worker].done;
+        let (tag, count) = unpack(done.load(Ordering::Relaxed));
+        done.store(pack(epoch, if tag == epoch { count + 1 } else { 1 }), Ordering::Release);
     }
 
-    /// Computes a claimed chunk of the open stage. Returns whether it is done; if not, another worker took it over,
-    /// and the stage may be over.
-    fn compute(&self, worker: usize, epoch: u64, chunk: usize) -> bool {
-        // SAFETY: the caller holds a claim on a chunk of the open stage. Until that claim is counted as done the
-        // stage stays open and `lead` does not return, so the list and its stages are alive.
+    /// Opens the next stage if all `chunks` of stage `epoch` are done and nobody else does it.
+    fn close_if_complete(&self, worker: usize, epoch: u64, chunks: usize) {
+        // Of two workers that finish at the same time, one at least must see what both have counted.
+        fence(Ordering::SeqCst);
+        let counts = self.workers.iter().map(|worker| unpack(worker.done.load(Ordering::Acquire)));
+        let done: usize = counts.filter(|(tag, _)| *tag == epoch).map(|(_, count)| count).sum();
+        if chunks == 0 || done < chunks || self.closed.0.fetch_max(epoch, Ordering::AcqRel) >= epoch {
+            return;
+        }
+        // Guests stay for less than a microsecond, unless they lose their core.
+        let mut spins = 0;
+        while self.guests.0.load(Ordering::SeqCst) > 0 {
+            spins += 1;
+            if spins < 1000 { std::hint::spin_loop() } else { std::thread::sleep(Duration::from_micros(50)) }
+        }
+        let next = self.stage.load(Ordering::Relaxed) + 1;
+        self.open_from(next, epoch, worker);
+    }
+
+    /// Runs a claimed chunk of the open stage. Returns whether it is this worker's to count; if not, another worker was
+    /// done with it sooner, and the stage may be over.
+    fn run_chunk(&self, worker: usize, epoch: u64, chunk: usize) -> bool {
+        // SAFETY: the caller holds a claim on a chunk of the open stage. Until that chunk is counted the stage stays
+        // open and `lead` does not return, so the list and its stages are alive.
         let stage = unsafe { self.stage_at(self.stage.load(Ordering::Relaxed)) };
         let Worker { hold, scratch, .. } = &self.workers[worker];
         let name = pack(epoch, chunk + 1);
-        let mut piece = None;
+        let mut mine = true;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut buffer = lock(scratch);
-            piece = stage.piece(chunk, worker);
-            let Some(piece) = &piece else {
-                stage.run(chunk, &mut Scratch { worker, bytes: buffer.as_mut_slice() });
-                return true;
+            let mut bench = lock(scratch);
+            let Some(piece) = stage.piece(chunk, worker) else {
+                stage.run(chunk, &mut Scratch { worker, bytes: bench.buffer.as_mut_slice() });
+                return;
             };
+            // SAFETY: the stage is open.
+            unsafe { bench.prepare(epoch, &piece) };
             hold.offer(name);
-            // From here on nothing of the stage may be touched but through the piece.
-            // SAFETY: the stage is open, or was until a moment ago; who frees what pieces read calls `settle`.
-            unsafe { piece.compute(buffer.as_mut_slice()) };
-            let own = hold.take(name);
-            if own {
-                // SAFETY: computed above; the chunk is this worker's and not counted, so the stage is open.
-                unsafe { piece.store(buffer.as_slice()) };
+            mine = false;
+            // From here on the stage may close at any time.
+            // SAFETY: prepared; who frees what pieces read calls `settle`, which waits for `hold`.
+            unsafe { piece.compute(bench.buffer.as_mut_slice()) };
+            mine = hold.take(name);
+            if mine {
+                // SAFETY: computed; the chunk is not counted, so the stage is open.
+                unsafe { piece.store(bench.buffer.as_slice()) };
             }
-            own
         }));
-        if piece.is_some() {
-            hold.finish();
-        }
-        outcome.unwrap_or_else(|payload| {
-            let own = piece.is_none() || hold.take(name);
-            if own {
+        if let Err(payload) = outcome {
+            mine = mine || hold.take(name);
+            if mine {
                 self.fail(payload);
             }
-            own
+        }
+        mine
+    }
+
+    /// Another worker's piece of stage `epoch`: whose, and its name.
+    fn offered(&self, worker: usize, epoch: u64) -> Option<(&Hold, u64)> {
+        let threads = self.workers.len();
+        let others = (1..threads).map(|step| &self.workers[(worker + step) % threads].hold);
+        others.map(|hold| (hold, hold.offered())).find(|(_, name)| {
+            let (tag, number) = unpack(*name);
+            tag == epoch && number > 0
         })
+    }
+
+    /// Does what helps a worker to go on that finds no chunk of stage `epoch` left. Returns whether something did; if
+    /// not, the chunks that are missing are no pieces.
+    fn help(&self, worker: usize, epoch: u64, chunks: usize) -> bool {
+        // Whoever did the last chunk may have lost its core before it looked.
+        self.close_if_complete(worker, epoch, chunks);
+        let Some((holder, name)) = self.offered(worker, epoch) else {
+            return unpack(self.open.0.load(Ordering::Acquire)).0 != epoch;
+        };
+        let patience = Duration::from_micros(self.patience.load(Ordering::Relaxed).into());
+        let start = Instant::now();
+        while holder.offered() == name {
+            if start.elapsed() > patience {
+                if self.compute_too(worker, holder, name) {
+                    self.count(worker, epoch);
+                    self.close_if_complete(worker, epoch, chunks);
+                }
+                break;
+            }
+            (0..16).for_each(|_| std::hint::spin_loop());
+        }
+        true
+    }
+
+    /// Computes the piece `name` that another worker has at hand. Returns whether this one was done sooner and so has to
+    /// count the chunk.
+    fn compute_too(&self, worker: usize, holder: &Hold, name: u64) -> bool {
+        let (epoch, number) = unpack(name);
+        let Worker { hold, scratch, .. } = &self.workers[worker];
+        let mut mine = false;
+        hold.begin();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let guest = Guest::new(&self.guests.0);
+            if holder.offered() != name {
+                return;
+            }
+            // SAFETY: the piece was there after this worker became a guest, so its stage is open, and whoever closes it
+            // waits for guests to leave.
+            let stage = unsafe { self.stage_at(self.stage.load(Ordering::Relaxed)) };
+            let mut bench = lock(scratch);
+            let Some(piece) = stage.piece(number - 1, worker) else { return };
+            // SAFETY: the stage is open.
+            unsafe { bench.prepare(epoch, &piece) };
+            drop(guest);
+            // SAFETY: prepared; who frees what pieces read calls `settle`, which waits for `hold`.
+            unsafe { piece.compute(bench.buffer.as_mut_slice()) };
+            mine = holder.take(name);
+            if mine {
+                // SAFETY: computed; the chunk is not counted, so the stage is open.
+                unsafe { piece.store(bench.buffer.as_slice()) };
+            }
+        }));
+        hold.end();
+        if let Err(payload) = outcome {
+            mine = mine || holder.take(name);
+            if mine {
+                self.fail(payload);
+            }
+        }
+        mine
     }
 
     /// # Safety
@@ -484,9 +570,9 @@ impl Shared {
                 Ok(0) => index += 1,
                 Ok(chunks) => {
                     self.stage.store(index, Ordering::Relaxed);
-                    self.opener.store(worker, Ordering::Relaxed);
-                    self.pieces.store(stage.in_pieces(), Ordering::Relaxed);
-                    self.done.0.store(0, Ordering::Relaxed);
+                    let patience =
+                        stage.patience().map_or(0, |time| time.as_micros().clamp(1, 1 << 20) as u32);
+                    self.patience.store(patience, Ordering::Relaxed);
                     self.open.0.store(pack(epoch + 1, chunks), Ordering::SeqCst);
                     // The opener takes part at once, so one sleeper less than there are chunks is of use.
                     self.wake(worker, chunks - 1);
@@ -542,7 +628,10 @@ impl Shared {
                 word = self.open.0.load(Ordering::Acquire);
             }
             let (epoch, chunks) = unpack(word);
-            if epoch == seen && !self.take_over(worker, seen, chunks) {
+            if epoch != seen {
+                return word;
+            }
+            if chunks == 0 || !self.help(worker, seen, chunks) {
                 break;
             }
         }
@@ -561,5 +650,21 @@ impl Shared {
             self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
         }
         self.open.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Someone who reads what belongs to the open stage.
+struct Guest<'a>(&'a AtomicU32);
+
+impl<'a> Guest<'a> {
+    fn new(guests: &'a AtomicU32) -> Self {
+        guests.fetch_add(1, Ordering::SeqCst);
+        Self(guests)
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

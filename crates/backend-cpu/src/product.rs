@@ -32,9 +32,10 @@ pub struct Product {
 }
 
 impl Product {
-    /// Scratch memory for the results of `tokens` rows of an activation by `count` of a matrix.
-    pub fn result_bytes(tokens: usize, count: usize) -> usize {
-        (4 * tokens * count).next_multiple_of(64)
+    /// Bytes of scratch memory before the kernel's own: a copy of the activation and the results, for `tokens` rows of an
+    /// activation by `count` of a matrix.
+    pub fn apart_bytes(format: ActivationFormat, tokens: usize, columns: usize, count: usize) -> usize {
+        format.bytes(tokens, columns).next_multiple_of(64) + (4 * tokens * count).next_multiple_of(64)
     }
 
     /// Computes the results and writes them to their place.
@@ -43,41 +44,65 @@ impl Product {
     /// The activation and the matrix may be read and the results be written, and nobody else does that.
     pub unsafe fn compute_in_place(&self, scratch: &mut [u8]) {
         // SAFETY: promised by the caller.
-        unsafe { self.multiply(OutputView { pointer: self.out, stride: self.stride }, scratch) }
+        unsafe {
+            let activation = std::slice::from_raw_parts(self.activation, self.activation_bytes());
+            self.multiply(activation, OutputView { pointer: self.out, stride: self.stride }, scratch)
+        }
+    }
+
+    fn activation_bytes(&self) -> usize {
+        self.format.bytes(self.tokens, self.columns)
     }
 
     /// # Safety
-    /// The activation and the matrix may be read, and the view written.
-    unsafe fn multiply(&self, view: OutputView, scratch: &mut [u8]) {
+    /// The matrix may be read, and the view written.
+    unsafe fn multiply(&self, bytes: &[u8], view: OutputView, scratch: &mut [u8]) {
         let Self { tokens, columns, format, first, count, .. } = *self;
+        let activation = Activation { format, tokens, columns, bytes };
         // SAFETY: promised by the caller.
         unsafe {
-            let bytes = std::slice::from_raw_parts(self.activation, format.bytes(tokens, columns));
-            let activation = Activation { format, tokens, columns, bytes };
-            let rows = first..first + count;
-            (*self.matrix).multiply(self.features, &activation, rows, view, self.next, scratch);
+            (*self.matrix).multiply(
+                self.features,
+                &activation,
+                first..first + count,
+                view,
+                self.next,
+                scratch,
+            );
         }
     }
 }
 
-// SAFETY: kernels compute with what the activation says, but neither addresses nor lengths from it; the partition
-// settles the pool before it frees weights and work memory.
+// SAFETY: the activation is copied, and the partition settles the pool before it frees the matrices.
 unsafe impl Apart for Product {
+    fn input(&self) -> usize {
+        self.activation.addr()
+    }
+
+    unsafe fn prepare(&self, scratch: &mut [u8]) {
+        let bytes = self.activation_bytes();
+        // SAFETY: promised by the caller: the activation is ready, and nobody writes to it.
+        scratch[..bytes].copy_from_slice(unsafe { std::slice::from_raw_parts(self.activation, bytes) });
+    }
+
     unsafe fn compute(&self, scratch: &mut [u8]) {
-        let (results, scratch) = scratch.split_at_mut(Self::result_bytes(self.tokens, self.count));
+        let bytes = self.activation_bytes();
+        let (activation, scratch) = scratch.split_at_mut(bytes.next_multiple_of(64));
+        let (results, scratch) = scratch.split_at_mut((4 * self.tokens * self.count).next_multiple_of(64));
         // Kernels write row `first` of the matrix `first` places after the pointer.
         let pointer = results.as_mut_ptr().cast::<f32>().wrapping_sub(self.first);
-        // SAFETY: promised by the caller; there is room for `count` results of each token.
-        unsafe { self.multiply(OutputView { pointer, stride: self.count }, scratch) }
+        let view = OutputView { pointer, stride: self.count };
+        // SAFETY: there is room for `count` results of each token; the rest is promised by the caller.
+        unsafe { self.multiply(&activation[..bytes], view, scratch) }
     }
 
     unsafe fn store(&self, scratch: &[u8]) {
+        let results = scratch[self.activation_bytes().next_multiple_of(64)..].as_ptr().cast::<f32>();
         for token in 0..self.tokens {
-            // SAFETY: promised by the caller; as above.
+            // SAFETY: promised by the caller; `compute` left `count` results of each token.
             unsafe {
-                let results = scratch.as_ptr().cast::<f32>().add(token * self.count);
                 let place = self.out.add(token * self.stride + self.first);
-                std::ptr::copy_nonoverlapping(results, place, self.count);
+                std::ptr::copy_nonoverlapping(results.add(token * self.count), place, self.count);
             }
         }
     }

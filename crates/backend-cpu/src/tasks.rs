@@ -1,5 +1,7 @@
 //! The stages of a program.
 
+use std::time::Duration;
+
 use puna_graph::ops::MaskRule;
 use puna_graph::ops::OpDef;
 use puna_graph::{Array, Element, Graph, Operand, StateId, Symbol, WeightId};
@@ -181,8 +183,11 @@ impl Stage for Bound<'_> {
         }
     }
 
-    fn in_pieces(&self) -> bool {
-        matches!(self.task, Task::MatMul(task) if task.in_pieces(self.frame))
+    fn patience(&self) -> Option<Duration> {
+        match self.task {
+            Task::MatMul(task) if task.in_pieces(self.frame) => Some(task.patience(self.frame, self.cut)),
+            _ => None,
+        }
     }
 
     fn piece(&self, chunk: usize, worker: usize) -> Option<Piece> {
@@ -254,13 +259,24 @@ impl MatMulTask {
 
     fn scratch_bytes(&self, frame: &Frame<'_>) -> usize {
         let rows = frame.extent(frame.arena.slot(self.x).symbol);
+        let pieces = self.in_pieces(frame).then(|| self.cut(frame).size);
         let bytes = self.prepared.readers.iter().map(|reader| {
             let matrix = &frame.weights.matrices(*reader)[0];
-            matrix.scratch_bytes(frame.weights.activation(*reader, rows))
+            let format = frame.weights.activation(*reader, rows);
+            let apart = pieces.map_or(0, |size| Product::apart_bytes(format, rows, matrix.columns(), size));
+            matrix.scratch_bytes(format) + apart
         });
-        let results =
-            if self.in_pieces(frame) { Product::result_bytes(rows, self.cut(frame).size) } else { 0 };
-        bytes.max().unwrap_or(0) + results
+        bytes.max().unwrap_or(0)
+    }
+
+    /// How long to wait for a chunk that another worker has at hand: longer than it should take, but little beside the
+    /// milliseconds for which the system takes a core away.
+    fn patience(&self, frame: &Frame<'_>, cut: Cut) -> Duration {
+        /// What a thread reads of a matrix in a microsecond at least, unless it has no core.
+        const BYTES: usize = 4096;
+        let matrix = &frame.weights.matrices(self.prepared.readers[0])[0];
+        let bytes = matrix.bytes() / matrix.rows().max(1) * cut.size;
+        Duration::from_micros(20 + (bytes / BYTES) as u64)
     }
 
     /// Whether chunks are computed apart: where the step has so few rows that a chunk takes microseconds.

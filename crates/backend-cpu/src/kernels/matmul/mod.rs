@@ -23,7 +23,7 @@ mod scales;
 pub use activation::ActivationFormat;
 
 use crate::isa::Features;
-use crate::memory::AlignedBuffer;
+use crate::memory::{AlignedBuffer, Share};
 use layout::{GROUP, Geometry, Layout};
 use puna_quant::DType;
 use std::ops::Range;
@@ -88,6 +88,11 @@ impl Plan {
         let geometry =
             Geometry::new(dtype, rows, columns).ok_or(MatrixError::Shape { dtype, rows, columns })?;
         Ok(Self { geometry })
+    }
+
+    /// Rows (output features).
+    pub fn rows(&self) -> usize {
+        self.geometry.rows
     }
 
     /// Bytes of the packed matrix.
@@ -159,12 +164,12 @@ pub struct OutputView {
 /// A weight matrix in the layout that its kernels read.
 pub struct PackedMatrix {
     geometry: Geometry,
-    bytes: AlignedBuffer,
+    bytes: Share,
 }
 
 impl PackedMatrix {
-    /// Takes a buffer that [`Plan::pack_rows`] filled.
-    pub fn new(plan: Plan, bytes: AlignedBuffer) -> Result<Self, MatrixError> {
+    /// Takes the memory that [`Plan::pack_rows`] filled.
+    pub fn new(plan: Plan, bytes: Share) -> Result<Self, MatrixError> {
         let Geometry { dtype, rows, columns, .. } = plan.geometry;
         let (expected, found) = (plan.bytes(), bytes.len());
         if expected != found {
@@ -183,7 +188,7 @@ impl PackedMatrix {
         let mut bytes =
             AlignedBuffer::new(plan.bytes()).ok_or(MatrixError::Memory { bytes: plan.bytes() })?;
         plan.pack_rows(source, 0..rows, bytes.as_mut_slice());
-        Self::new(plan, bytes)
+        Self::new(plan, bytes.into())
     }
 
     /// Output features.
@@ -333,9 +338,9 @@ impl Operands<'_> {
         &self.matrix[group * self.geometry.group_bytes..][..self.geometry.group_bytes]
     }
 
-    /// How to ask for what follows while `count` groups from `group` on are read at once, in `steps` steps of
-    /// `step_bytes` bytes of each; `end` is the last group of the call.
-    fn ahead(&self, group: usize, count: usize, end: usize, (steps, step_bytes): (usize, usize)) -> Ahead {
+    /// How to ask for what follows while `count` groups from `group` on are read at once; `end` is the end of the call's
+    /// groups.
+    fn ahead(&self, group: usize, count: usize, end: usize) -> Ahead {
         let jump = if group + count < end {
             (count * self.geometry.group_bytes) as isize
         } else if self.next.is_null() {
@@ -343,7 +348,7 @@ impl Operands<'_> {
         } else {
             self.next.addr().wrapping_sub(self.group(group).as_ptr().addr()) as isize
         };
-        Ahead { steps, distance: (Ahead::BYTES / step_bytes).clamp(1, steps.max(1)), jump }
+        Ahead { group_bytes: self.geometry.group_bytes, jump }
     }
 
     /// The prepared bytes of a token (formats without tiles).
@@ -370,12 +375,12 @@ impl Operands<'_> {
     }
 }
 
-/// What a kernel that reads groups step by step asks for: the same place some steps later, at the end that in the groups
-/// that are read next.
+/// What a kernel that reads groups from their first byte to their last asks for: what comes some bytes later, at the end
+/// that of the groups that are read next.
 #[derive(Clone, Copy)]
 struct Ahead {
-    steps: usize,
-    distance: usize,
+    group_bytes: usize,
+    /// From the start of a group to that of what is read after it.
     jump: isize,
 }
 
@@ -384,11 +389,12 @@ impl Ahead {
     /// fifth; nearer, it answers too late.
     const BYTES: usize = 2048;
 
-    /// The step to ask for, and how many bytes after the groups at hand those lie that it belongs to.
+    /// The distance from the start of a group of what to ask for while byte `at` of it is read.
     #[inline(always)]
-    fn target(self, step: usize) -> (isize, usize) {
-        let target = step + self.distance;
-        if target < self.steps { (0, target) } else { (self.jump, target - self.steps) }
+    fn target(self, at: usize) -> isize {
+        let target = at + Self::BYTES;
+        let over = target >= self.group_bytes;
+        target as isize + if over { self.jump - self.group_bytes as isize } else { 0 }
     }
 }
 
