@@ -299,8 +299,6 @@ impl Partition for CpuPartition {
         let program = lower(&self.segment, &shared.weights, bounds);
         let bytes = program.arena.bytes();
         if shared.memory.len() < bytes {
-            // A worker that lost its core may still read the old memory.
-            self.pool.settle();
             shared.memory = work_space(bytes)?;
         }
         let plans = program.plans.iter().map(|(heads, _)| Plan::new(*heads)).collect();

@@ -132,17 +132,17 @@ struct Worker {
     hold: Hold,
     /// An epoch and how many chunks of that stage the worker has done.
     done: AtomicU64,
-    scratch: Mutex<Bench>,
+    scratch: Mutex<Workbench>,
 }
 
 /// A worker's scratch memory and what lies in it.
-struct Bench {
+struct Workbench {
     buffer: AlignedBuffer,
     /// Epoch and input of the piece that [`Piece::prepare`] last read the input of.
     prepared: (u64, usize),
 }
 
-impl Bench {
+impl Workbench {
     fn new(bytes: usize) -> Option<Self> {
         Some(Self { buffer: AlignedBuffer::new(bytes)?, prepared: (0, 0) })
     }
@@ -216,7 +216,7 @@ impl Pool {
                     thread: Mutex::new(None),
                     hold: Hold::default(),
                     done: AtomicU64::new(0),
-                    scratch: Mutex::new(Bench::new(0).ok_or(PoolError::Memory { bytes: 0, threads })?),
+                    scratch: Mutex::new(Workbench::new(0).ok_or(PoolError::Memory { bytes: 0, threads })?),
                 })
             })
             .collect::<Result<Vec<_>, PoolError>>()?;
@@ -262,15 +262,15 @@ impl Pool {
         if bytes > *size {
             for worker in &self.shared.workers {
                 let error = PoolError::Memory { bytes, threads: self.threads() };
-                *lock(&worker.scratch) = Bench::new(bytes).ok_or(error)?;
+                *lock(&worker.scratch) = Workbench::new(bytes).ok_or(error)?;
             }
             *size = bytes;
         }
         if self.threads() == 1 {
-            let mut bench = lock(&self.shared.workers[0].scratch);
+            let mut workbench = lock(&self.shared.workers[0].scratch);
             for stage in stages {
                 for chunk in 0..stage.chunks() {
-                    stage.run(chunk, &mut Scratch { worker: 0, bytes: bench.buffer.as_mut_slice() });
+                    stage.run(chunk, &mut Scratch { worker: 0, bytes: workbench.buffer.as_mut_slice() });
                 }
             }
             return Ok(());
@@ -441,22 +441,22 @@ impl Shared {
         let name = pack(epoch, chunk + 1);
         let mut mine = true;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut bench = lock(scratch);
+            let mut workbench = lock(scratch);
             let Some(piece) = stage.piece(chunk, worker) else {
-                stage.run(chunk, &mut Scratch { worker, bytes: bench.buffer.as_mut_slice() });
+                stage.run(chunk, &mut Scratch { worker, bytes: workbench.buffer.as_mut_slice() });
                 return;
             };
             // SAFETY: the stage is open.
-            unsafe { bench.prepare(epoch, &piece) };
+            unsafe { workbench.prepare(epoch, &piece) };
             hold.offer(name);
             mine = false;
             // From here on the stage may close at any time.
             // SAFETY: prepared; who frees what pieces read calls `settle`, which waits for `hold`.
-            unsafe { piece.compute(bench.buffer.as_mut_slice()) };
+            unsafe { piece.compute(workbench.buffer.as_mut_slice()) };
             mine = hold.take(name);
             if mine {
                 // SAFETY: computed; the chunk is not counted, so the stage is open.
-                unsafe { piece.store(bench.buffer.as_slice()) };
+                unsafe { piece.store(workbench.buffer.as_slice()) };
             }
         }));
         if let Err(payload) = outcome {
@@ -516,17 +516,17 @@ impl Shared {
             // SAFETY: the piece was there after this worker became a guest, so its stage is open, and whoever closes it
             // waits for guests to leave.
             let stage = unsafe { self.stage_at(self.stage.load(Ordering::Relaxed)) };
-            let mut bench = lock(scratch);
+            let mut workbench = lock(scratch);
             let Some(piece) = stage.piece(number - 1, worker) else { return };
             // SAFETY: the stage is open.
-            unsafe { bench.prepare(epoch, &piece) };
+            unsafe { workbench.prepare(epoch, &piece) };
             drop(guest);
             // SAFETY: prepared; who frees what pieces read calls `settle`, which waits for `hold`.
-            unsafe { piece.compute(bench.buffer.as_mut_slice()) };
+            unsafe { piece.compute(workbench.buffer.as_mut_slice()) };
             mine = holder.take(name);
             if mine {
                 // SAFETY: computed; the chunk is not counted, so the stage is open.
-                unsafe { piece.store(bench.buffer.as_slice()) };
+                unsafe { piece.store(workbench.buffer.as_slice()) };
             }
         }));
         hold.end();
