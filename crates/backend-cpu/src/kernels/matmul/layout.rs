@@ -5,7 +5,7 @@
 //! 16 rows by 32 columns, and within a block four neighbouring columns (a *quad*) of the 16 rows make up 64 bytes,
 //! the unit of the byte dot-product instructions.
 
-use super::integers::{INTEGERS, Units};
+use super::integers::INTEGERS;
 use puna_quant::DType;
 
 /// Rows interleaved in one group.
@@ -16,7 +16,7 @@ pub(super) const BLOCK: usize = 32;
 /// The arrangement of a packed matrix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Layout {
-    /// [`Units`] of codes and scale records; the number is a position in [`INTEGERS`].
+    /// Codes of all blocks of a group, then its scale records; the number is a position in [`INTEGERS`].
     Integer(usize),
     /// For each column, 16 rows of f32.
     Single,
@@ -37,6 +37,8 @@ pub(super) struct Geometry {
     pub(super) columns: usize,
     /// Bytes from one group (for [`Layout::Rows`]: 16 rows of the file) to the next.
     pub(super) group_bytes: usize,
+    /// Bytes before the scale records of a group.
+    pub(super) scale_offset: usize,
 }
 
 impl Geometry {
@@ -47,18 +49,21 @@ impl Geometry {
         let row_bytes = usize::try_from(dtype.bytes_for(columns as u64)?).ok()?;
         let padded = columns.checked_next_multiple_of(BLOCK)?;
         let integer = INTEGERS.iter().position(|integer| integer.dtype == dtype);
-        let (layout, group_bytes) = match (integer, dtype) {
+        let (layout, group_bytes, scale_offset) = match (integer, dtype) {
             (Some(position), _) => {
-                let units = Units::new(&INTEGERS[position]);
-                (Layout::Integer(position), units.count(columns / BLOCK).checked_mul(units.bytes)?)
+                let integer = &INTEGERS[position];
+                let blocks = columns / BLOCK;
+                let codes = blocks.checked_mul(integer.code_bytes())?;
+                let scales = blocks / integer.scales.blocks() * integer.scales.bytes();
+                (Layout::Integer(position), codes.checked_add(scales)?.checked_next_multiple_of(64)?, codes)
             }
-            (None, DType::F32) => (Layout::Single, padded.checked_mul(4 * GROUP)?),
-            (None, DType::F16) => (Layout::Half, padded.checked_mul(2 * GROUP)?),
-            (None, DType::BF16) => (Layout::Brain, padded.checked_mul(2 * GROUP)?),
-            (None, _) => (Layout::Rows, row_bytes.checked_mul(GROUP)?),
+            (None, DType::F32) => (Layout::Single, padded.checked_mul(4 * GROUP)?, 0),
+            (None, DType::F16) => (Layout::Half, padded.checked_mul(2 * GROUP)?, 0),
+            (None, DType::BF16) => (Layout::Brain, padded.checked_mul(2 * GROUP)?, 0),
+            (None, _) => (Layout::Rows, row_bytes.checked_mul(GROUP)?, 0),
         };
         rows.div_ceil(GROUP).checked_mul(group_bytes)?;
-        Some(Self { layout, dtype, rows, columns, group_bytes })
+        Some(Self { layout, dtype, rows, columns, group_bytes, scale_offset })
     }
 
     pub(super) fn groups(&self) -> usize {

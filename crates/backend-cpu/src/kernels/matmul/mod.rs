@@ -338,9 +338,9 @@ impl Operands<'_> {
         &self.matrix[group * self.geometry.group_bytes..][..self.geometry.group_bytes]
     }
 
-    /// How to ask for what follows while `count` groups from `group` on are read at once; `end` is the end of the call's
-    /// groups.
-    fn ahead(&self, group: usize, count: usize, end: usize) -> Ahead {
+    /// How to ask for what follows while `count` groups from `group` on are read at once, in `steps` steps of
+    /// `step_bytes` bytes of each; `end` is the last group of the call.
+    fn ahead(&self, group: usize, count: usize, end: usize, (steps, step_bytes): (usize, usize)) -> Ahead {
         let jump = if group + count < end {
             (count * self.geometry.group_bytes) as isize
         } else if self.next.is_null() {
@@ -348,7 +348,7 @@ impl Operands<'_> {
         } else {
             self.next.addr().wrapping_sub(self.group(group).as_ptr().addr()) as isize
         };
-        Ahead { group_bytes: self.geometry.group_bytes, jump }
+        Ahead { steps, distance: (Ahead::BYTES / step_bytes).clamp(1, steps.max(1)), jump }
     }
 
     /// The prepared bytes of a token (formats without tiles).
@@ -375,12 +375,12 @@ impl Operands<'_> {
     }
 }
 
-/// What a kernel that reads groups from their first byte to their last asks for: what comes some bytes later, at the end
-/// that of the groups that are read next.
+/// What a kernel that reads groups step by step asks for: the same place some steps later, at the end that in the groups
+/// that are read next.
 #[derive(Clone, Copy)]
 struct Ahead {
-    group_bytes: usize,
-    /// From the start of a group to that of what is read after it.
+    steps: usize,
+    distance: usize,
     jump: isize,
 }
 
@@ -389,12 +389,11 @@ impl Ahead {
     /// fifth; nearer, it answers too late.
     const BYTES: usize = 2048;
 
-    /// The distance from the start of a group of what to ask for while byte `at` of it is read.
+    /// The step to ask for, and how many bytes after the groups at hand those lie that it belongs to.
     #[inline(always)]
-    fn target(self, at: usize) -> isize {
-        let target = at + Self::BYTES;
-        let over = target >= self.group_bytes;
-        target as isize + if over { self.jump - self.group_bytes as isize } else { 0 }
+    fn target(self, step: usize) -> (isize, usize) {
+        let target = step + self.distance;
+        if target < self.steps { (0, target) } else { (self.jump, target - self.steps) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! From the file's rows to the packed layout, and back to numbers.
 
-use super::integers::{INTEGERS, Integer, Units};
+use super::integers::{INTEGERS, Integer};
 use super::layout::{BLOCK, GROUP, Geometry, Layout};
 use super::scales::{pack_scales, row_scales};
 use half::{bf16, f16};
@@ -17,7 +17,8 @@ pub(super) fn pack_group(geometry: &Geometry, source: &[u8], destination: &mut [
     for (row, bytes) in source.chunks_exact(row_bytes.max(1)).enumerate() {
         match geometry.layout {
             Layout::Integer(position) => {
-                pack_integer_row(&INTEGERS[position], bytes, row, destination);
+                let (codes, scales) = destination.split_at_mut(geometry.scale_offset);
+                pack_integer_row(&INTEGERS[position], bytes, row, codes, scales);
             }
             Layout::Single => {
                 for (column, value) in bytes.chunks_exact(4).enumerate() {
@@ -39,16 +40,16 @@ pub(super) fn pack_group(geometry: &Geometry, source: &[u8], destination: &mut [
     }
 }
 
-fn pack_integer_row(integer: &Integer, source: &[u8], row: usize, group: &mut [u8]) {
+fn pack_integer_row(integer: &Integer, source: &[u8], row: usize, codes: &mut [u8], scales: &mut [u8]) {
     let format = integer.dtype.format();
     let per_source = format.block / BLOCK;
-    let units = Units::new(integer);
+    let code_bytes = integer.code_bytes();
     for (index, block) in source.chunks_exact(format.bytes).enumerate() {
-        let record = &mut group[units.record(index)..][..integer.scales.bytes()];
-        pack_scales(integer, block, row, record);
+        let records = &mut scales[index * integer.scales.bytes()..][..integer.scales.bytes()];
+        pack_scales(integer, block, row, records);
         for part in 0..per_source {
             let quads = source_quads(integer.dtype, block, part);
-            let plane = &mut group[units.codes(index * per_source + part)..][..integer.code_bytes()];
+            let plane = &mut codes[(index * per_source + part) * code_bytes..][..code_bytes];
             pack_quads(integer.bits, &quads, row, plane);
         }
     }
@@ -125,11 +126,11 @@ pub(super) fn decode_row(geometry: &Geometry, group: &[u8], row: usize, output: 
     match geometry.layout {
         Layout::Integer(position) => {
             let integer = &INTEGERS[position];
-            let units = Units::new(integer);
             for (block, values) in output.chunks_exact_mut(BLOCK).enumerate() {
-                let plane = &group[units.codes(block)..][..integer.code_bytes()];
+                let plane = &group[block * integer.code_bytes()..][..integer.code_bytes()];
                 let per_record = integer.scales.blocks();
-                let record = &group[units.record(block / per_record)..][..integer.scales.bytes()];
+                let record = &group[geometry.scale_offset + block / per_record * integer.scales.bytes()..]
+                    [..integer.scales.bytes()];
                 let scales = row_scales(integer, record, block % per_record, row);
                 for (value, (column, number)) in
                     values.iter_mut().zip(row_values(integer, plane, row).into_iter().enumerate())

@@ -2,7 +2,7 @@
 
 use super::Operands;
 use super::activation::Q8_BYTES;
-use super::integers::{INTEGERS, Units};
+use super::integers::INTEGERS;
 use super::layout::{BLOCK, GROUP, Layout};
 use super::pack::{decode_row, row_values};
 use super::scales::row_scales;
@@ -13,7 +13,7 @@ pub(super) fn integer(operands: &Operands<'_>, groups: Range<usize>) {
     let geometry = &operands.geometry;
     let Layout::Integer(position) = geometry.layout else { return };
     let integer = &INTEGERS[position];
-    let (per_record, units) = (integer.scales.blocks(), Units::new(integer));
+    let per_record = integer.scales.blocks();
     for group in groups {
         let bytes = operands.group(group);
         for row in 0..GROUP.min(geometry.rows - group * GROUP) {
@@ -21,8 +21,10 @@ pub(super) fn integer(operands: &Operands<'_>, groups: Range<usize>) {
                 let activation = operands.activation_row(token);
                 let mut sum = 0.0f32;
                 for (block, x) in activation.chunks_exact(Q8_BYTES).enumerate() {
-                    let plane = &bytes[units.codes(block)..][..integer.code_bytes()];
-                    let record = &bytes[units.record(block / per_record)..][..integer.scales.bytes()];
+                    let plane = &bytes[block * integer.code_bytes()..][..integer.code_bytes()];
+                    let record = &bytes
+                        [geometry.scale_offset + block / per_record * integer.scales.bytes()..]
+                        [..integer.scales.bytes()];
                     let values = row_values(integer, plane, row);
                     let mut dots = [0i32; 2];
                     let mut sums = [0i32; 2];

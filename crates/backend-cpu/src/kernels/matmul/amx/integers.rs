@@ -8,7 +8,7 @@ use super::super::Operands;
 use super::super::activation::Q8_BYTES;
 use super::super::avx512::unpack::{block_scales, quad_codes, super_scales};
 use super::super::avx512::{combine, store};
-use super::super::integers::{INTEGERS, Units, with_format};
+use super::super::integers::{INTEGERS, with_format};
 use super::super::layout::{BLOCK, GROUP, Geometry, Layout};
 use crate::kernels::tiles::Tiles;
 use std::arch::asm;
@@ -79,10 +79,8 @@ fn decode<const F: usize>(operands: &Operands<'_>, group: usize, codes: &mut [u8
     let integer = const { INTEGERS[F] };
     // Values less their offset fit signed bytes in every format.
     let offset = _mm512_set1_epi8(integer.offset as i8);
-    let units = const { Units::new(&INTEGERS[F]) };
-    let bytes = operands.group(group);
-    for (block, codes) in codes.chunks_exact_mut(BLOCK_BYTES).enumerate() {
-        let plane = &bytes[units.codes(block)..][..integer.code_bytes()];
+    let planes = operands.group(group).chunks_exact(integer.code_bytes());
+    for (plane, codes) in planes.zip(codes.chunks_exact_mut(BLOCK_BYTES)) {
         for quad in 0..8 {
             // SAFETY: the plane is a block of codes of this format, the target has eight vectors.
             unsafe {
@@ -97,10 +95,10 @@ fn decode<const F: usize>(operands: &Operands<'_>, group: usize, codes: &mut [u8
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn multiply<const F: usize>(operands: &Operands<'_>, group: usize, token: usize, codes: &[u8]) {
     let geometry = operands.geometry;
-    let units = const { Units::new(&INTEGERS[F]) };
+    let record_bytes = const { INTEGERS[F].scales.bytes() };
     let per_record = const { INTEGERS[F].scales.blocks() };
     let halves = const { INTEGERS[F].scales.halves() };
-    let bytes = operands.group(group);
+    let records = &operands.group(group)[geometry.scale_offset..];
     let x = operands.activation_row(token).as_ptr();
     let stride = operands.token_bytes;
     let blocks = geometry.blocks();
@@ -127,7 +125,7 @@ fn multiply<const F: usize>(operands: &Operands<'_>, group: usize, token: usize,
     let mut sums = [_mm512_setzero_ps(); TOKENS];
     for record in 0..blocks / per_record {
         // SAFETY: a group has one record for every `per_record` blocks.
-        let record_scales = unsafe { bytes.as_ptr().add(units.record(record)) };
+        let record_scales = unsafe { records.as_ptr().add(record * record_bytes) };
         // SAFETY: as above.
         let first = unsafe { super_scales::<F>(record_scales) };
         for part in 0..per_record {

@@ -11,7 +11,7 @@ pub(super) use integers::{integer, integer_scratch_bytes};
 use super::Operands;
 use super::activation::{SPLIT_TILES, TILE_BYTES, TILE_TOKENS};
 use super::avx512::unpack::{half_scales, quad_codes, super_scales};
-use super::integers::{INTEGERS, Units, with_format};
+use super::integers::{INTEGERS, with_format};
 use super::layout::{BLOCK, GROUP, Geometry, Layout};
 use crate::kernels::tiles::{Block, Tiles};
 use std::arch::x86_64::*;
@@ -162,11 +162,11 @@ fn decode(operands: &Operands<'_>, group: usize, tiles: &mut [u8], scratch: &mut
 fn decode_integer<const F: usize>(geometry: &Geometry, group: &[u8], tiles: &mut [u8]) {
     let integer = const { INTEGERS[F] };
     let per_record = integer.scales.blocks();
-    let units = const { Units::new(&INTEGERS[F]) };
+    let (codes, records) = group.split_at(geometry.scale_offset);
     assert!(tiles.len() >= geometry.blocks() * TILE_BYTES);
     for record in 0..geometry.blocks() / per_record {
         // SAFETY: a group has one record for every `per_record` blocks.
-        let scales = unsafe { group.as_ptr().add(units.record(record)) };
+        let scales = unsafe { records.as_ptr().add(record * integer.scales.bytes()) };
         // SAFETY: as above.
         let first = unsafe { super_scales::<F>(scales) };
         for part in 0..per_record {
@@ -174,7 +174,7 @@ fn decode_integer<const F: usize>(geometry: &Geometry, group: &[u8], tiles: &mut
             // SAFETY: a group has `blocks()` blocks, and a tile is written for each.
             unsafe {
                 let halves = half_scales::<F>(scales, first, part);
-                let plane = group.as_ptr().add(units.codes(block));
+                let plane = codes.as_ptr().add(block * integer.code_bytes());
                 let tile = tiles.as_mut_ptr().add(block * TILE_BYTES);
                 for quad in 0..8 {
                     let (scale, base) = halves[quad / 4];

@@ -9,13 +9,15 @@ use std::ops::Range;
 /// Floating-point layouts by [`ActivationFormat::F32`](super::super::ActivationFormat::F32) activations.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in super::super) fn float(operands: &Operands<'_>, groups: Range<usize>) {
+    let pair_bytes = if operands.geometry.layout == Layout::Single { 128 } else { 64 };
+    let steps = (operands.geometry.padded_columns() / 2, pair_bytes);
     let mut group = groups.start;
     while group < groups.end {
         // One token alone would wait for its own sums: two groups have twice as many.
         let count = if operands.tokens == 1 && groups.end - group >= 2 { 2 } else { 1 };
         let mut token = 0;
         while token < operands.tokens {
-            let ahead = (token == 0).then(|| operands.ahead(group, count, groups.end));
+            let ahead = (token == 0).then(|| operands.ahead(group, count, groups.end, steps));
             token += match (count, operands.tokens - token) {
                 (2, _) => float_block::<2, 1>(operands, group, token, ahead),
                 (_, 4..) => float_block::<1, 4>(operands, group, token, ahead),
@@ -42,8 +44,9 @@ fn float_block<const R: usize, const T: usize>(
     // Both the matrix and the activation are padded to an even number of columns with zeros.
     for pair in 0..operands.geometry.padded_columns() / 2 {
         for r in 0..R {
-            if let Some(ahead) = ahead {
-                prefetch(weights[r].wrapping_offset(ahead.target(pair * pair_bytes)), pair_bytes);
+            if let Some((jump, target)) = ahead.map(|ahead| ahead.target(pair)) {
+                let place = weights[r].wrapping_offset(jump).wrapping_add(target * pair_bytes);
+                prefetch(place, pair_bytes);
             }
             for side in 0..2 {
                 // SAFETY: a group has `padded_columns` columns of 16 numbers.

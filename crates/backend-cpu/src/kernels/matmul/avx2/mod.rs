@@ -7,7 +7,7 @@ mod unpack;
 pub(super) use float::float;
 
 use super::activation::Q8_BYTES;
-use super::integers::{INTEGERS, Scales, Units, with_format};
+use super::integers::{INTEGERS, Scales, with_format};
 use super::layout::{GROUP, Layout};
 use super::{Ahead, Operands};
 use std::arch::asm;
@@ -52,10 +52,11 @@ fn integer_groups_vnni<const F: usize>(operands: &Operands<'_>, groups: Range<us
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn integer_tokens<const F: usize, const V: bool>(operands: &Operands<'_>, groups: Range<usize>) {
     let end = groups.end;
+    let steps = (operands.geometry.blocks(), const { INTEGERS[F].code_bytes() });
     for group in groups {
         let mut token = 0;
         while token < operands.tokens {
-            let ahead = (token == 0).then(|| operands.ahead(group, 1, end));
+            let ahead = (token == 0).then(|| operands.ahead(group, 1, end, steps));
             // SAFETY: forwarded from the caller.
             token += unsafe {
                 match operands.tokens - token {
@@ -81,26 +82,28 @@ unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
 ) -> usize {
     let geometry = &operands.geometry;
     let code_bytes = const { INTEGERS[F].code_bytes() };
+    let record_bytes = const { INTEGERS[F].scales.bytes() };
     let per_record = const { INTEGERS[F].scales.blocks() };
-    let units = const { Units::new(&INTEGERS[F]) };
-    let bytes = operands.group(group);
+    let (codes, records) = operands.group(group).split_at(geometry.scale_offset);
     let x: [&[u8]; T] = std::array::from_fn(|t| operands.activation_row(token + t));
     let mut sums = [[_mm256_setzero_ps(); 2]; T];
     for block in 0..geometry.blocks() {
         let (record, part) = (block / per_record, block % per_record);
-        let at = units.codes(block);
-        if let Some(ahead) = ahead {
-            prefetch(bytes.as_ptr().wrapping_offset(ahead.target(at)), code_bytes);
-            if let Some((after, count)) = units.records_after(block) {
-                prefetch(bytes.as_ptr().wrapping_offset(ahead.target(at + after)), count);
+        if let Some((jump, target)) = ahead.map(|ahead| ahead.target(block)) {
+            let place = codes.as_ptr().wrapping_offset(jump);
+            prefetch(place.wrapping_add(target * code_bytes), code_bytes);
+            if target.is_multiple_of(per_record) {
+                let place = records.as_ptr().wrapping_offset(jump);
+                prefetch(place.wrapping_add(target / per_record * record_bytes), record_bytes);
             }
         }
         for side in 0..2 {
             // SAFETY: a group has `blocks()` blocks and one record for every `per_record` of them, an activation row
             // as many blocks of `Q8_BYTES`.
             unsafe {
-                let scales = block_scales::<F>(bytes.as_ptr().add(units.record(record)), part, side * LANES);
-                let plane = bytes.as_ptr().add(at + side * 32);
+                let scales =
+                    block_scales::<F>(records.as_ptr().add(record * record_bytes), part, side * LANES);
+                let plane = codes.as_ptr().add(block * code_bytes + side * 32);
                 for t in 0..T {
                     let x = x[t].as_ptr().add(block * Q8_BYTES);
                     add_block::<F, V>(plane, scales, x, &mut sums[t][side]);

@@ -23,6 +23,7 @@ const BRAIN: u8 = 2;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
     let few = operands.tokens <= FEW;
+    let steps = (operands.geometry.padded_columns() / 2, const { if L == SINGLE { 128 } else { 64 } });
     let mut group = groups.start;
     while group < groups.end {
         let wide = if operands.tokens == 1 { 4 } else { 2 };
@@ -30,7 +31,7 @@ fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
         let mut token = 0;
         while token < operands.tokens {
             let left = operands.tokens - token;
-            let ahead = (few && token == 0).then(|| operands.ahead(group, count, groups.end));
+            let ahead = (few && token == 0).then(|| operands.ahead(group, count, groups.end, steps));
             token += match (count, left) {
                 (4, _) => float_block::<L, 4, 1>(operands, group, token, ahead),
                 (2, 8..) => float_block::<L, 2, 8>(operands, group, token, ahead),
@@ -62,8 +63,9 @@ fn float_block<const L: u8, const R: usize, const T: usize>(
         for r in 0..R {
             // SAFETY: a group has `padded_columns` columns of 16 numbers.
             let columns = unsafe { float_pair::<L>(weights[r].as_ptr(), pair) };
-            if let Some(ahead) = ahead {
-                prefetch(weights[r].as_ptr().wrapping_offset(ahead.target(pair * pair_bytes)), pair_bytes);
+            if let Some((jump, target)) = ahead.map(|ahead| ahead.target(pair)) {
+                let place = weights[r].as_ptr().wrapping_offset(jump).wrapping_add(target * pair_bytes);
+                prefetch(place, pair_bytes);
             }
             for (column, weight) in columns.into_iter().enumerate() {
                 for t in 0..T {

@@ -8,7 +8,7 @@ pub(super) use activation::{quantize, round_to_bf16};
 pub(super) use float::float;
 
 use super::activation::Q8_BYTES;
-use super::integers::{INTEGERS, Scales, Units, with_format};
+use super::integers::{INTEGERS, Scales, with_format};
 use super::layout::{GROUP, Layout};
 use super::{Ahead, Operands};
 use std::arch::x86_64::*;
@@ -34,6 +34,7 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
         _ => 1,
     };
     let few = operands.tokens <= FEW;
+    let steps = (operands.geometry.blocks(), const { INTEGERS[F].code_bytes() });
     // Two sums for each token: eight tokens would not fit the registers.
     let halves = const { INTEGERS[F].scales.halves() };
     let mut group = groups.start;
@@ -47,7 +48,7 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
         while token < operands.tokens {
             let left = operands.tokens - token;
             // Once for each group.
-            let ahead = (few && token == 0).then(|| operands.ahead(group, count, groups.end));
+            let ahead = (few && token == 0).then(|| operands.ahead(group, count, groups.end, steps));
             token += match (count, left) {
                 (4, _) => integer_block::<F, 4, 1>(operands, group, token, ahead),
                 (2, 4..) => integer_block::<F, 2, 4>(operands, group, token, ahead),
@@ -83,11 +84,12 @@ fn integer_block<const F: usize, const R: usize, const T: usize>(
 ) -> usize {
     let geometry = operands.geometry;
     let code_bytes = const { INTEGERS[F].code_bytes() };
+    let record_bytes = const { INTEGERS[F].scales.bytes() };
     let per_record = const { INTEGERS[F].scales.blocks() };
-    let units = const { Units::new(&INTEGERS[F]) };
-    let mut bytes: [&[u8]; R] = [&[]; R];
+    let mut codes: [&[u8]; R] = [&[]; R];
+    let mut records: [&[u8]; R] = [&[]; R];
     for r in 0..R {
-        bytes[r] = operands.group(group + r);
+        (codes[r], records[r]) = operands.group(group + r).split_at(geometry.scale_offset);
     }
     let mut x: [&[u8]; T] = [&[]; T];
     for t in 0..T {
@@ -97,7 +99,7 @@ fn integer_block<const F: usize, const R: usize, const T: usize>(
     for record in 0..geometry.blocks() / per_record {
         for r in 0..R {
             // SAFETY: a group has one record for every `per_record` blocks.
-            let record_place = unsafe { bytes[r].as_ptr().add(units.record(record)) };
+            let record_place = unsafe { records[r].as_ptr().add(record * record_bytes) };
             // SAFETY: as above.
             let super_scales = unsafe { super_scales::<F>(record_place) };
             for part in 0..per_record {
@@ -105,12 +107,13 @@ fn integer_block<const F: usize, const R: usize, const T: usize>(
                 // SAFETY: a group has `blocks()` blocks, an activation row as many of `Q8_BYTES`.
                 unsafe {
                     let scales = block_scales::<F>(record_place, super_scales, part);
-                    let plane = bytes[r].as_ptr().add(units.codes(block));
-                    if let Some(ahead) = ahead {
-                        let at = units.codes(block);
-                        prefetch(bytes[r].as_ptr().wrapping_offset(ahead.target(at)), code_bytes);
-                        if let Some((after, count)) = units.records_after(block) {
-                            prefetch(bytes[r].as_ptr().wrapping_offset(ahead.target(at + after)), count);
+                    let plane = codes[r].as_ptr().add(block * code_bytes);
+                    if let Some((jump, target)) = ahead.map(|ahead| ahead.target(block)) {
+                        let place = codes[r].as_ptr().wrapping_offset(jump);
+                        prefetch(place.wrapping_add(target * code_bytes), code_bytes);
+                        if target.is_multiple_of(per_record) {
+                            let place = records[r].as_ptr().wrapping_offset(jump);
+                            prefetch(place.wrapping_add(target / per_record * record_bytes), record_bytes);
                         }
                     }
                     let mut places = [std::ptr::null(); T];
