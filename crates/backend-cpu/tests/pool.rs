@@ -1,5 +1,7 @@
 //! The worker pool under stress.
 
+#![allow(clippy::print_stderr)] // says what hangs before it ends the program
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
