@@ -7,6 +7,8 @@ use puna_grammar::Constraint;
 use puna_sampling::{Chain, log_probabilities};
 
 use crate::ahead::{Ahead, Pending};
+use crate::reuse::Arrival;
+use crate::transfer::Transfer;
 use crate::{
     EngineError, Event, EventSender, FinishReason, Request, RequestId, Timings, UNLIMITED, UNTIL_FULL,
 };
@@ -17,6 +19,10 @@ pub(crate) struct Slot {
     /// Tokens in the cache, in order of position.
     pub(crate) held: Vec<u32>,
     pub(crate) job: Option<Job>,
+    /// A request that will be its job when what was kept for it is here.
+    pub(crate) arrival: Option<Arrival>,
+    /// What is being copied from or to it.
+    pub(crate) transfer: Option<Transfer>,
     /// How strongly adapters counted for what it holds.
     pub(crate) adapters: Arc<[f32]>,
     /// What it holds has been offered to the disk.
@@ -28,6 +34,11 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// Whether it serves nobody.
+    pub(crate) fn is_free(&self) -> bool {
+        self.job.is_none() && self.arrival.is_none()
+    }
+
     /// Tokens that wait to be evaluated.
     pub(crate) fn pending(&self) -> &[u32] {
         self.job.as_ref().and_then(|job| job.tokens.get(self.held.len()..)).unwrap_or_default()

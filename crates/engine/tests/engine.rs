@@ -350,7 +350,10 @@ fn sequences_are_saved_restored_and_cleared() {
     assert!(engine.restore(0, vec![255]).is_err());
     assert_eq!(engine.held(0).unwrap(), held);
     // One that the model could not undo is known to have emptied the sequence.
-    assert!(engine.restore(0, BROKEN.to_vec()).is_err());
+    let breaks = Request { sequence: Some(1), ..greedy(&[1, BREAKS, 2], 1) };
+    run(&engine, breaks);
+    let broken = engine.save(1).unwrap();
+    assert!(engine.restore(0, broken).is_err());
     assert!(engine.held(0).unwrap().is_empty());
     let again = run(&engine, in_first(greedy(&more, 4)));
     assert_eq!((again.tokens, again.end.unwrap().1.cached_tokens), (found.tokens, 0));

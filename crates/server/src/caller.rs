@@ -43,6 +43,8 @@ pub struct Caller {
     model: OnceLock<String>,
     /// Somebody else writes the line of the log.
     delegated: AtomicBool,
+    /// What the router calls it, if it came from there.
+    number: OnceLock<u64>,
     time: SystemTime,
     started: Instant,
     status: AtomicU16,
@@ -62,6 +64,7 @@ impl Caller {
             endpoint,
             model: OnceLock::new(),
             delegated: AtomicBool::new(false),
+            number: OnceLock::new(),
             time: SystemTime::now(),
             started: Instant::now(),
             status: AtomicU16::new(LEFT),
@@ -97,6 +100,12 @@ impl Caller {
     /// Whether somebody else writes the line of the log.
     pub fn delegate(&self, delegated: bool) {
         self.delegated.store(delegated, Ordering::Relaxed);
+    }
+
+    /// The router that handed it on knows it by this number, and writes its line.
+    pub fn number(&self, number: u64) {
+        // It came once.
+        let _ = self.number.set(number);
     }
 
     /// Counts tokens for the key.
@@ -214,7 +223,17 @@ impl Drop for Caller {
             self.spend(self.generated_tokens.load(Ordering::Relaxed) % REPORTED);
         }
         if let Some(audit) = self.audit.as_ref().filter(|_| !self.delegated.load(Ordering::Relaxed)) {
-            audit.write(self.line().to_string());
+            let line = self.line().to_string();
+            let told = match (&self.reports, self.number.get()) {
+                (Some(reports), Some(request)) => {
+                    reports.say(&Report::Over { request: *request, line: line.clone() })
+                }
+                _ => false,
+            };
+            // Without a router that hears it, it is written here.
+            if !told {
+                audit.write(line);
+            }
         }
     }
 }

@@ -23,6 +23,9 @@ use crate::routes::Route;
 /// Header with which a router says whose request it hands on: the key's name, a hexadecimal number for each byte.
 pub const KEY_NAME: HeaderName = HeaderName::from_static("x-router-key");
 
+/// Number that a router gives to a request.
+pub const NUMBER: HeaderName = HeaderName::from_static("x-router-request");
+
 /// The value of [`KEY_NAME`].
 pub fn key_name(name: &str) -> String {
     name.bytes().map(|byte| format!("{byte:02x}")).collect()
@@ -141,6 +144,12 @@ pub async fn serve<H, F: Future<Output = ApiResult<Response>>>(
             // What is posted runs the model or asks what it holds.
             let model = model.filter(|_| route.method == "POST");
             let key = front.keys.check(&parts.headers, model)?;
+            if front.options.routed.is_some()
+                && let Some(number) =
+                    parts.headers.get(NUMBER).and_then(|value| value.to_str().ok()?.parse().ok())
+            {
+                caller.number(number);
+            }
             // The router's own key is nobody's.
             let said = front.options.routed.as_ref().map(|_| parts.headers.get(KEY_NAME).map(named));
             if let Some(key) = said.unwrap_or(key) {

@@ -230,6 +230,7 @@ impl From<EngineError> for ApiError {
             }
             EngineError::Purpose { .. } => Kind::NotSupported,
             EngineError::EmptyPrompt
+            | EngineError::NotSaved { .. }
             | EngineError::TokenOutOfRange { .. }
             | EngineError::NoSequence { .. }
             | EngineError::Sampling(puna_sampling::SamplingError::Parameter { .. })

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn hello() -> Scripted {
-    Scripted::new(300, 2).script("hello", bytes("Hi there"))
+    scripted(300, 2).script("hello", bytes("Hi there"))
 }
 
 fn write_keys(path: &Path, keys: Value) {

@@ -21,20 +21,29 @@ const SECOND: Duration = Duration::from_secs(1);
 #[test]
 fn serves_as_one_of_many() {
     let Ok(name) = std::env::var("PUNA_TEST_MODEL") else { return };
-    let reports = Reports::to(|report| println!("\n{}", report.line()));
+    let silent = name == "silent";
+    let reports = Reports::to(move |report| {
+        // As if it had been killed when its last answer was on its way.
+        if silent && matches!(report, Report::Over { .. }) {
+            std::thread::sleep(Duration::from_millis(300));
+            std::process::abort();
+        }
+        println!("\n{}", report.line());
+        true
+    });
     if name == "bad" {
         reports.say(&Report::Failed("tensor x has a wrong shape".into()));
         std::process::exit(1);
     }
     let model = || {
         let delay = Duration::from_millis(if name.starts_with("slow") { 10 } else { 0 });
-        Scripted::new(4000, 2).delay(delay).script("hello", bytes(format!("Hi from {name}")))
+        scripted(4000, 2).delay(delay).script("hello", bytes(format!("Hi from {name}")))
     };
     let mut served = served(model(), 16, tokenizer(), TEMPLATE);
     served.facts.name = std::env::var("PUNA_TEST_MODEL").unwrap();
     if name.starts_with("sleepy") {
         let engine = || {
-            let model = Scripted::new(4000, 2).script("hello", bytes("Hi again"));
+            let model = scripted(4000, 2).script("hello", bytes("Hi again"));
             puna_engine::Engine::start(model, puna_engine::EngineOptions::default())
                 .map_err(|error| error.to_string())
         };
@@ -338,7 +347,7 @@ fn keys_limits_and_the_log_are_the_routers() {
     ask("s1", "one").ok();
     ask("s1", "two").ok();
     eventually("the router hears of the tokens", 5 * SECOND, || ask("s1", "one").status == 429);
-    eventually("the models' processes write their lines", 5 * SECOND, || {
+    eventually("the models' processes tell their lines", 5 * SECOND, || {
         std::fs::read_to_string(&log).unwrap().matches("\"status\":200").count() == 3
     });
     drop(client);
@@ -356,6 +365,53 @@ fn keys_limits_and_the_log_are_the_routers() {
     assert_eq!(count(&short, &json!("bad"), 500), 1, "{text}");
     let good = lines.iter().find(|line| line["key"] == ann && line["status"] == 200).unwrap();
     assert!(good["prompt_sha256"].is_string() && good["generated_tokens"] == 11, "{good}");
+}
+
+#[test]
+fn every_request_has_its_line_whatever_its_process_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let mut offer = offer(&["ann", "silent", "slow1"], 3);
+    let (start, file) = (offer.start, log.clone());
+    offer.start = Box::new(move |entry, key| {
+        let mut command = start(entry, key);
+        command.env("PUNA_TEST_AUDIT", &file);
+        command
+    });
+    let audit = AuditOptions { file: log.clone(), rules: None, prompts: false };
+    let client = Client::new(Server::start_many(offer, Options { audit: Some(audit), ..options() }).unwrap());
+    let lines = |what: &str| std::fs::read_to_string(&log).unwrap().matches(what).count();
+    // The answer came as a whole, but the process ended before it could tell its line.
+    for _ in 0..2 {
+        assert_eq!(client.post("/completion", hello("silent")).ok()["content"], "Hi from silent");
+        eventually("the process ends", 10 * SECOND, || is(&client, "silent", "unloaded"));
+    }
+    // It ends in the middle of an answer, and a client leaves.
+    let abort = json!({"model": "ann", "prompt": "@abort:", "n_predict": 5});
+    client.post("/completion", abort).error(500, "server_error");
+    let long = json!({"model": "slow1", "prompt": "abc", "n_predict": 3000});
+    let open = client.leave_open("/completion", long.clone());
+    let busy = || {
+        let slots = client.get("/slots?model=slow1").ok();
+        slots.as_array().unwrap().iter().filter(|slot| slot["is_processing"] == true).count()
+    };
+    eventually("it runs", 10 * SECOND, || busy() == 1);
+    drop(open);
+    eventually("the line of who left", 5 * SECOND, || lines("client_left") == 1);
+    assert_eq!(client.post("/completion", hello("slow1")).ok()["content"], "Hi from slow1");
+    // The router ends while an answer is running, which gets no time to finish.
+    let open = client.leave_open("/completion", long);
+    eventually("it runs", 10 * SECOND, || busy() == 1);
+    client.server.stop().unwrap();
+    drop(open);
+    let text = std::fs::read_to_string(&log).unwrap();
+    let all: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let completions = |model: &str| {
+        let of = all.iter().filter(|line| line["endpoint"] == "POST /completion" && line["model"] == model);
+        of.map(|line| line["status"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!((completions("silent"), completions("ann")), (vec![200, 200], vec![500]), "{text}");
+    assert_eq!(completions("slow1").len(), 3, "{text}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn both(client: &Client, body: &Value) -> Value {
 #[test]
 fn a01_a02_stops_cut_exactly() {
     let alphabet = "A B C D E F G H I J K L M N O P Q R S T";
-    let model = Scripted::new(2000, 2)
+    let model = scripted(2000, 2)
         .script("abc", bytes(alphabet))
         .script("tail", [bytes("x"), vec![YAB], bytes("more")].concat())
         .script("ask", [bytes("why"), vec![QUESTION], bytes("no")].concat());
@@ -61,8 +61,7 @@ fn a01_a02_stops_cut_exactly() {
 fn a04_a05_characters_are_whole() {
     let good = "é漢🦙👩‍👩‍👧";
     let bad: &[u8] = b"\xed\xa0\x80|\xf0\x80\x80A|\xe2\x80A|\x80|\xf0\x9f";
-    let client =
-        start(Scripted::new(2000, 2).script("good", bytes(good)).script("bad", bytes(bad)), options());
+    let client = start(scripted(2000, 2).script("good", bytes(good)).script("bad", bytes(bad)), options());
     let found = both(&client, &json!({"prompt": "@good:"}));
     assert_eq!(found["content"], good);
     let found = both(&client, &json!({"prompt": "@bad:"}));
@@ -79,7 +78,7 @@ fn a04_a05_characters_are_whole() {
 
 #[test]
 fn s01_seeds() {
-    let client = start(Scripted::new(2000, 4), options());
+    let client = start(scripted(2000, 4), options());
     let run = |seed: Value| {
         client.post("/completion", json!({"prompt": "@random:", "n_predict": 40, "seed": seed})).ok()
     };
@@ -101,7 +100,7 @@ fn s01_seeds() {
 
 #[test]
 fn s13_s14_probabilities_everywhere() {
-    let client = start(Scripted::new(2000, 4).script("abc", bytes("abc")), options());
+    let client = start(scripted(2000, 4).script("abc", bytes("abc")), options());
     let chat = |stream: bool| {
         let messages = json!([{"role": "user", "content": "@abc:"}]);
         json!({"messages": messages, "logprobs": true, "top_logprobs": 2, "stream": stream})
@@ -158,7 +157,7 @@ fn s13_s14_probabilities_everywhere() {
 
 #[test]
 fn s05_s11_settings_take_effect() {
-    let client = start(Scripted::new(2000, 4).script("many", bytes("aaaaaaaa")), options());
+    let client = start(scripted(2000, 4).script("many", bytes("aaaaaaaa")), options());
     let run = |extra: Value| {
         let mut body = json!({"prompt": "@many:", "n_predict": 6, "temperature": 0});
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
@@ -210,7 +209,7 @@ fn s05_s11_settings_take_effect() {
 
 #[test]
 fn chat_streams_are_as_openai_has_them() {
-    let client = start(Scripted::new(2000, 4).script("hello", bytes("Hi there")), options());
+    let client = start(scripted(2000, 4).script("hello", bytes("Hi there")), options());
     let body = |usage: bool| {
         json!({
             "messages": [{"role": "user", "content": [{"type": "text", "text": "@hello:"}]}],
@@ -246,7 +245,7 @@ fn chat_streams_are_as_openai_has_them() {
 
 #[test]
 fn other_protocols() {
-    let client = start(Scripted::new(2000, 4).script("hello", bytes("Hi there")), options());
+    let client = start(scripted(2000, 4).script("hello", bytes("Hi there")), options());
     let messages = json!([{"role": "user", "content": [{"type": "text", "text": "@hello:"}]}]);
     let body = json!({"messages": messages, "max_tokens": 50, "system": "be brief"});
     let found = client.post("/v1/messages", body.clone()).ok();
@@ -297,7 +296,7 @@ fn other_protocols() {
 
 #[test]
 fn tokens_and_templates() {
-    let client = start(Scripted::new(200, 1), options());
+    let client = start(scripted(200, 1), options());
     let tokens = client.post("/tokenize", json!({"content": "hé", "add_special": true})).ok();
     assert_eq!(tokens["tokens"], json!([1, 3 + 0x68, 3 + 0xc3, 3 + 0xa9]));
     let pieces = client.post("/tokenize", json!({"content": "é", "with_pieces": true})).ok();
@@ -322,7 +321,7 @@ fn tokens_and_templates() {
 #[test]
 fn reasoning_goes_where_the_flag_or_the_request_says() {
     let template = format!("{TEMPLATE}{{# <think></think> #}}");
-    let model = Scripted::new(2000, 2).script("call", bytes("<think>hm</think>\nI look."));
+    let model = scripted(2000, 2).script("call", bytes("<think>hm</think>\nI look."));
     let mut served = served(model, 16, tokenizer(), &template);
     served.defaults.reasoning = false;
     let client = Client::new(puna_server::Server::start(served, options()).unwrap());
@@ -343,7 +342,7 @@ fn c16_reasoning_and_calls_in_chats() {
     let answer =
         "<think>hm</think>\nI look.\n<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":1}}</tool_call>";
     let template = format!("{TEMPLATE}{{# <think></think><tool_call> #}}");
-    let model = Scripted::new(2000, 2).script("call", bytes(answer));
+    let model = scripted(2000, 2).script("call", bytes(answer));
     let client = Client::new(
         puna_server::Server::start(served(model, 16, tokenizer(), &template), options()).unwrap(),
     );

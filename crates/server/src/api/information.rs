@@ -146,6 +146,7 @@ pub async fn metrics(app: Arc<App>, _: Call) -> ApiResult<Response> {
         (header::CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4")),
         (HeaderName::from_static("process-start-time-unix"), HeaderValue::from(app.front.started)),
     ];
+    app.metrics.meter(&app.served.engine.meters());
     Ok((headers, app.metrics.text()).into_response())
 }
 
