@@ -48,7 +48,7 @@ impl Slot {
 /// A request that has a slot.
 pub(crate) struct Job {
     pub(crate) id: RequestId,
-    /// Grows from job to job.
+    /// Lower for those that go first.
     pub(crate) arrival: u64,
     events: EventSender,
     request: Request,
@@ -102,7 +102,7 @@ impl Job {
         }
         Ok(Self {
             id,
-            arrival: id.0,
+            arrival: request.order(id),
             events,
             tokens: request.prompt.clone(),
             request,
@@ -142,6 +142,11 @@ impl Job {
     /// Tokens at the beginning that a shift keeps.
     pub(crate) fn keep(&self) -> usize {
         usize::try_from(self.request.keep).unwrap_or(self.request.prompt.len())
+    }
+
+    /// Whether its deadline is over.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        self.request.is_late(now)
     }
 
     /// Tokens that may still be generated.

@@ -29,9 +29,9 @@ impl Arrival {
         Self { queued, stage: Stage::Look }
     }
 
-    /// Grows with the time at which the request came.
+    /// Lower for those that go first.
     pub(crate) fn order(&self) -> u64 {
-        self.queued.id.0
+        self.queued.request.order(self.queued.id)
     }
 
     /// What was being read is here.

@@ -123,11 +123,35 @@ impl Worker {
             {
                 self.file(slot);
             }
+            self.expire();
             let moved = self.transfer();
             worked = self.step() || moved;
             self.assign();
         }
         self.end();
+    }
+
+    /// Ends requests whose deadline is over.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            if let Some(job) = slot.job.take_if(|job| job.is_late(now)) {
+                match job.generated {
+                    0 => job.fail(EngineError::Late),
+                    _ => job.finish(FinishReason::Length),
+                }
+            }
+            let late = slot.arrival.take_if(|arrival| arrival.queued.request.is_late(now));
+            late.into_iter().for_each(|arrival| fail(arrival.queued));
+        }
+        while let Some(index) = self.queue.iter().position(|queued| queued.request.is_late(now)) {
+            self.queue.remove(index).into_iter().for_each(fail);
+        }
+
+        fn fail(mut queued: Queued) {
+            (queued.events)(Event::Failed(EngineError::Late));
+        }
     }
 
     fn end(&mut self) {
@@ -195,7 +219,11 @@ impl Worker {
                     Ok(()) if self.model.embeds() => {
                         events(Event::Failed(EngineError::Purpose { made_for: "embeddings" }));
                     }
-                    Ok(()) => self.queue.push_back(Queued { id, request, events }),
+                    Ok(()) => {
+                        let before = |other: &Queued| other.request.priority <= request.priority;
+                        let place = self.queue.partition_point(before);
+                        self.queue.insert(place, Queued { id, request, events });
+                    }
                     Err(error) => {
                         events(Event::Failed(error));
                     }
@@ -280,7 +308,7 @@ impl Worker {
         });
     }
 
-    /// Gives idle slots to queued requests, in the order they came.
+    /// Gives idle slots to queued requests, in their order.
     fn assign(&mut self) {
         let mut index = 0;
         while index < self.queue.len() {

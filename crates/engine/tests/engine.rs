@@ -361,6 +361,58 @@ fn sequences_are_saved_restored_and_cleared() {
 }
 
 #[test]
+fn lower_priorities_go_first_and_nobody_loses_a_slot() {
+    let engine = engine(Arithmetic { delay: Duration::from_millis(2), ..Arithmetic::new(1000, 1) });
+    let (id, running) = engine.submit(Request { priority: 100, ..greedy(&PROMPT, 500) });
+    let ended = Arc::new(Mutex::new(Vec::new()));
+    let (sender, done) = std::sync::mpsc::channel();
+    for (name, priority) in [("first", 0), ("urgent", -1), ("late", 5), ("second", 0), ("most urgent", -7)] {
+        let (ended, sender) = (ended.clone(), sender.clone());
+        let hear = move |event| {
+            if let Event::Finished { .. } = event {
+                ended.lock().unwrap().push(name);
+                sender.send(()).unwrap();
+            }
+            true
+        };
+        engine.submit_to(Request { priority, ..greedy(&PROMPT, 3) }, Box::new(hear));
+    }
+    // The one that runs goes on although all others matter more.
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(ended.lock().unwrap().is_empty());
+    engine.cancel(id);
+    collect(running);
+    (0..5).for_each(|_| done.recv().unwrap());
+    assert_eq!(*ended.lock().unwrap(), ["most urgent", "urgent", "first", "second", "late"]);
+}
+
+#[test]
+fn deadlines_end_answers_prompts_and_waiting() {
+    let model = Arithmetic { delay: Duration::from_millis(5), ..Arithmetic::new(100_000, 1) };
+    let engine = Engine::start(model, EngineOptions { step_tokens: 10, ..EngineOptions::default() }).unwrap();
+    let start = Instant::now();
+    let within = |milliseconds| Some(start + Duration::from_millis(milliseconds));
+    let running = engine.submit(Request { deadline: within(100), ..greedy(&PROMPT, 100_000) }).1;
+    let waiting = engine.submit(Request { deadline: within(50), ..greedy(&PROMPT, 5) }).1;
+    let late = |events| {
+        let found = collect(events);
+        assert_eq!((found.tokens.len(), found.error), (0, Some(EngineError::Late.to_string())));
+    };
+    late(waiting);
+    assert!(start.elapsed() < Duration::from_millis(90), "{:?}", start.elapsed());
+    let found = collect(running);
+    assert_eq!(reason(&found), FinishReason::Length);
+    assert!(found.tokens.len() > 3 && found.tokens == expected(&PROMPT, found.tokens.len()));
+    assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
+    // 1,000 tokens take 500 milliseconds.
+    let start = Instant::now();
+    let deadline = Some(start + Duration::from_millis(100));
+    late(engine.submit(Request { deadline, ..greedy(&[1; 1000], 5) }).1);
+    assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
+    assert_eq!(run(&engine, greedy(&PROMPT, 3)).tokens, expected(&PROMPT, 3));
+}
+
+#[test]
 fn a_busy_sequence_cannot_be_saved() {
     let engine = engine(Arithmetic { delay: Duration::from_millis(5), ..Arithmetic::new(1000, 1) });
     let (id, events) = engine.submit(greedy(&PROMPT, 500));

@@ -85,9 +85,14 @@ impl Caller {
         let _ = self.key.set(key);
     }
 
-    /// Name of the key that it has shown.
-    pub fn key_name(&self) -> Option<&str> {
-        self.key.get().map(|key| key.name.as_str())
+    /// The key that it has shown.
+    pub fn key(&self) -> Option<&Key> {
+        self.key.get().map(|key| &**key)
+    }
+
+    /// The priority of its answers: the key's, or what it asks for.
+    pub fn priority(&self, asked: i32) -> i32 {
+        self.key().and_then(|key| key.priority).unwrap_or(asked)
     }
 
     /// It is for this model; an error if its key does not open it.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use puna_chat::Stops;
-use puna_engine::{Event, FinishReason, RequestId, Timings};
+use puna_engine::{Event, FinishReason, Request, RequestId, Timings};
 use puna_sampling::LogProbabilities;
 use puna_tokenizer::Decoder;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -140,8 +140,9 @@ impl Generation {
             let view = View { settings: plan.settings.clone(), prompt: prompt_tokens, ..View::default() };
             let mut watch = Watch::new(app, caller, view, place);
             let sender: Sender<(usize, Event)> = sender.clone();
+            let priority = caller.priority(request.priority);
             let id = all.engine.submit_to(
-                request.clone(),
+                Request { priority, ..request.clone() },
                 Box::new(move |event| {
                     watch.see(&event);
                     sender.try_send((index, event)).is_ok()

@@ -64,6 +64,8 @@ const GENERATION: &[Member] = &[
     ("repeat_penalty", Number),
     ("cache_prompt", Flag),
     ("ignore_eos", Flag),
+    ("priority", Whole(-1_000_000)),
+    ("deadline_ms", Whole(1)),
 ];
 const NATIVE: &[Member] = &[
     ("n_predict", Whole(-1)),

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use puna_engine::Request;
 use serde_json::{Map, Value, json};
@@ -16,6 +16,8 @@ use crate::{grammar, sampling};
 /// Most stop texts of one request.
 const MOST_STOPS: usize = 256;
 const INT: i64 = i32::MAX as i64;
+/// Largest priority, and the smallest without its sign.
+const MOST_PRIORITY: i64 = 1_000_000;
 
 /// A checked request. Everything in it is within its limits.
 #[derive(Clone, Debug)]
@@ -85,6 +87,8 @@ impl Plan {
         let reuse = fields.boolean(&["cache_prompt"])?.unwrap_or(served.defaults.reuse);
         let deadline =
             fields.integer(&["t_max_predict_ms"], -1..=INT)?.and_then(|time| u64::try_from(time).ok());
+        let priority = fields.integer(&["priority"], -MOST_PRIORITY..=MOST_PRIORITY)?.unwrap_or(0);
+        let time = fields.integer(&["deadline_ms"], 1..=INT)?.and_then(|time| u64::try_from(time).ok());
         let ping = match fields.integer(&["sse_ping_interval"], -1..=86_400)? {
             None => app.front.options.ping,
             Some(seconds) if seconds > 0 => Some(Duration::from_secs(seconds as u64)),
@@ -123,6 +127,8 @@ impl Plan {
             keep,
             sampling: parameters,
             grammar,
+            priority: i32::try_from(priority).unwrap_or(0),
+            deadline: time.and_then(|time| Instant::now().checked_add(Duration::from_millis(time))),
             ..Request::new(Vec::new())
         };
         let mut requests = Vec::with_capacity(prompts.len().saturating_mul(choices));

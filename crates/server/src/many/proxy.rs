@@ -15,8 +15,9 @@ use tokio::task::JoinHandle;
 
 use super::{Lease, Loading, Many};
 use crate::caller::Caller;
-use crate::edge::{Call, KEY_NAME, NUMBER, key_name};
+use crate::edge::{Call, KEY_NAME, KEY_PRIORITY, NUMBER, key_name};
 use crate::error::{ApiError, ApiResult, Kind};
+use crate::keys::Key;
 
 /// Headers of an answer that are handed on; the edge adds its own.
 const KEPT: [HeaderName; 5] = [
@@ -78,7 +79,7 @@ pub async fn forward(
     };
     // From now on the process knows of the request, and tells what it took.
     let number = lease.many.hand_over(&lease.target.key, &caller);
-    let of = Origin { key: caller.key_name(), number };
+    let of = Origin { key: caller.key(), number };
     let (parts, body, connection) = match send(&lease, stream, method, &call.target, of, call.body).await {
         Some(answer) => answer,
         None => {
@@ -118,8 +119,8 @@ pub async fn text(lease: &Lease, target: &str) -> Option<String> {
 /// Where a request comes from.
 #[derive(Clone, Copy, Default)]
 struct Origin<'a> {
-    /// Name of the client's key.
-    key: Option<&'a str>,
+    /// The client's key.
+    key: Option<&'a Key>,
     /// Number of the request, if there is a log.
     number: Option<u64>,
 }
@@ -144,8 +145,11 @@ async fn send(
     if method == "POST" {
         request = request.header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
-    if let Some(name) = of.key {
-        request = request.header(KEY_NAME, key_name(name));
+    if let Some(key) = of.key {
+        request = request.header(KEY_NAME, key_name(&key.name));
+        if let Some(priority) = key.priority {
+            request = request.header(KEY_PRIORITY, priority);
+        }
     }
     if let Some(number) = of.number {
         request = request.header(NUMBER, number);
