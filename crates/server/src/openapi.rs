@@ -105,6 +105,7 @@ const BODIES: &[Body] = &[
     body("/models/load", &[("model", Text)], &[]),
     body("/models/unload", &[("model", Text)], &[]),
     body("/slots/{id}", &[], &[&[("filename", Text)]]),
+    body("/audio/transcriptions", &[], &[]),
     body("/completion", PROMPT, &[GENERATION, NATIVE]),
     body("/v1/completions", PROMPT, &[GENERATION, COMPLETION]),
     body("/chat/completions", MESSAGES, &[GENERATION, CHAT]),
