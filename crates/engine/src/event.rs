@@ -76,6 +76,8 @@ pub struct Timings {
     pub accepted_tokens: usize,
     /// Guesses made.
     pub guesses: usize,
+    /// Whether a full context was shifted, so that a part of the text was dropped.
+    pub shifted: bool,
 }
 
 impl Timings {

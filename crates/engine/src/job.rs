@@ -68,6 +68,8 @@ pub(crate) struct Job {
     pub(crate) alone: bool,
     /// The owner no longer listens.
     pub(crate) deserted: bool,
+    /// A part of its text was dropped.
+    pub(crate) shifted: bool,
 }
 
 /// What a job does after its logits came.
@@ -117,6 +119,7 @@ impl Job {
             first_logits: None,
             alone: false,
             deserted: false,
+            shifted: false,
         })
     }
 
@@ -137,6 +140,14 @@ impl Job {
     /// Whether a full context may be shifted for this request, and how many tokens at the beginning stay.
     pub(crate) fn shiftable(&self) -> bool {
         self.request.predict != UNTIL_FULL
+    }
+
+    /// Tokens that a shift drops of so many that are not kept.
+    pub(crate) fn discard(&self, of: usize) -> usize {
+        match self.request.discard as usize {
+            0 => of / 2,
+            wanted => wanted.min(of),
+        }
     }
 
     /// Tokens at the beginning that a shift keeps.
@@ -220,6 +231,7 @@ impl Job {
             guessed_tokens: self.guessed,
             accepted_tokens: self.accepted,
             guesses: self.guesses,
+            shifted: self.shifted,
         };
         self.send(Event::Finished { reason, timings });
     }

@@ -46,6 +46,8 @@ pub struct Request {
     pub move_parts: usize,
     /// Tokens at the beginning that a context shift keeps; below 0 the whole prompt.
     pub keep: i32,
+    /// Tokens that a context shift drops; 0 for half of what is not kept.
+    pub discard: u32,
     /// How strongly each adapter counts, where that can be changed: one number for each, or none. Requests that differ
     /// in this share neither steps nor what was computed.
     pub adapters: Arc<[f32]>,
@@ -71,6 +73,7 @@ impl Request {
             reuse: true,
             move_parts: 0,
             keep: 0,
+            discard: 0,
             adapters: Arc::from([]),
             priority: 0,
             deadline: None,

@@ -137,7 +137,7 @@ impl Worker {
         }
         // Some room must be left to move in, however much shall be kept.
         let keep = job.keep().min(context.saturating_sub(4));
-        let discard = (slot.held.len() - keep) / 2;
+        let discard = job.discard(slot.held.len() - keep);
         let possible = self.options.context_shift && job.shiftable() && discard > 0;
         let moved =
             possible && guarded(|| self.model.shift(index as u32, keep as u32, discard as u32)).is_ok();
@@ -149,6 +149,7 @@ impl Worker {
         let slot = &mut self.slots[index];
         if let Some(job) = &mut slot.job {
             job.tokens.drain(keep..keep + discard);
+            job.shifted = true;
         }
         if moved {
             slot.held.drain(keep..keep + discard);

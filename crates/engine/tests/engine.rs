@@ -130,20 +130,24 @@ fn a_full_context_ends_with_length() {
 #[test]
 fn the_context_shifts_when_allowed() {
     let engine = shifting(Arithmetic::new(16, 1));
-    let found = run(&engine, Request { keep: 2, ..greedy(&PROMPT, 100) });
-    assert_eq!((found.tokens.len(), reason(&found)), (100, FinishReason::Length));
-    // What must be held: at 16 tokens, 7 after the first two go.
-    let mut held = PROMPT.to_vec();
-    let mut tokens = Vec::new();
-    for _ in 0..100 {
-        if held.len() > 16 {
-            held.drain(2..9);
+    // At 16 tokens, half of those after the first two go, or as many as asked for, or all.
+    for (discard, gone) in [(0, 7), (3, 3), (100, 14)] {
+        let found = run(&engine, Request { keep: 2, discard, ..greedy(&PROMPT, 100) });
+        assert_eq!((found.tokens.len(), reason(&found)), (100, FinishReason::Length));
+        assert!(found.end.unwrap().1.shifted);
+        let mut held = PROMPT.to_vec();
+        let mut tokens = Vec::new();
+        for _ in 0..100 {
+            if held.len() > 16 {
+                held.drain(2..2 + gone);
+            }
+            let token = following(&held);
+            tokens.push(token);
+            held.push(token);
         }
-        let token = following(&held);
-        tokens.push(token);
-        held.push(token);
+        assert_eq!(found.tokens, tokens, "{discard}");
     }
-    assert_eq!(found.tokens, tokens);
+    assert!(!run(&engine, greedy(&PROMPT, 5)).end.unwrap().1.shifted);
     // A new, short request works afterwards, and so does one that keeps more than there is room for.
     assert_eq!(run(&engine, greedy(&[7], 3)).tokens, expected(&[7], 3));
     let found = run(&engine, Request { keep: -1, ..greedy(&(0..16).collect::<Vec<_>>(), 50) });

@@ -38,6 +38,8 @@ pub struct Plan {
     pub include_usage: bool,
     /// Ids of tokens are shown.
     pub return_tokens: bool,
+    /// What an answer took so far is shown with each part of it.
+    pub timings_per_token: bool,
     /// How far the prompt is, is shown.
     pub return_progress: bool,
     /// Silence after which a comment is sent.
@@ -78,7 +80,7 @@ impl Plan {
         let names = ["n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens"];
         let predict = fields.integer(&names, -1..=INT)?.map_or(served.defaults.predict, |value| value as i32);
         let keep = fields.integer(&["n_keep"], -1..=INT)?.map_or(served.defaults.keep, |value| value as i32);
-        fields.integer(&["n_discard"], 0..=INT)?;
+        let discard = fields.integer(&["n_discard"], 0..=INT)?.unwrap_or(0);
         let move_parts = fields
             .integer(&["n_cache_reuse"], 0..=INT)?
             .map_or(served.defaults.move_parts, |value| usize::try_from(value).unwrap_or(0));
@@ -125,6 +127,7 @@ impl Plan {
             reuse,
             move_parts,
             keep,
+            discard: u32::try_from(discard).unwrap_or(0),
             sampling: parameters,
             grammar,
             priority: i32::try_from(priority).unwrap_or(0),
@@ -149,6 +152,7 @@ impl Plan {
             stream,
             include_usage: stream_options.boolean(&["include_usage"])?.unwrap_or(false),
             return_tokens: fields.boolean(&["return_tokens"])?.unwrap_or(false),
+            timings_per_token: fields.boolean(&["timings_per_token"])?.unwrap_or(false),
             return_progress: fields.boolean(&["return_progress"])?.unwrap_or(false),
             ping,
             settings: Value::Object(settings),

@@ -208,6 +208,42 @@ fn s05_s11_settings_take_effect() {
 }
 
 #[test]
+fn parts_tell_how_far_and_how_fast_when_asked() {
+    let client = start(scripted(300, 2).script("hello", bytes("Hi there")), options());
+    let messages = json!([{"role": "user", "content": "a longer prompt than one step @hello:"}]);
+    for (path, text) in [("/completion", true), ("/v1/completions", true), ("/v1/chat/completions", false)] {
+        let body = |told: bool| {
+            let mut body = json!({"stream": true, "return_progress": told, "timings_per_token": told});
+            match text {
+                true => body["prompt"] = json!("a longer prompt than one step @hello:"),
+                false => body["messages"] = messages.clone(),
+            }
+            body["cache_prompt"] = json!(false);
+            body
+        };
+        let events = client.post(path, body(true)).events();
+        let progress: Vec<&Value> = events.iter().filter_map(|event| event.get("prompt_progress")).collect();
+        // Steps have 16 tokens.
+        assert!(progress.len() >= 3, "{path}: {progress:?}");
+        let last = progress.last().unwrap();
+        assert!(
+            last["processed"] == last["total"] && last["cache"] == 0 && last["time_ms"].is_u64(),
+            "{path}: {last}"
+        );
+        let timings: Vec<&Value> = events.iter().filter_map(|event| event.get("timings")).collect();
+        assert!(timings.len() >= 8, "{path}: {} parts", timings.len());
+        assert!(
+            timings.windows(2).all(|pair| pair[0]["predicted_n"].as_u64() <= pair[1]["predicted_n"].as_u64())
+        );
+        let events = client.post(path, body(false)).events();
+        assert!(events.iter().all(|event| event.get("prompt_progress").is_none()), "{path}");
+        assert!(events.iter().filter(|event| event.get("timings").is_some()).count() <= 1, "{path}");
+    }
+    let events = client.post("/completion", json!({"prompt": "@hello:", "stream": true})).events();
+    assert!(events[0]["id_slot"].is_u64() && events[0]["tokens_evaluated"] == 8, "{}", events[0]);
+}
+
+#[test]
 fn chat_streams_are_as_openai_has_them() {
     let client = start(scripted(2000, 4).script("hello", bytes("Hi there")), options());
     let body = |usage: bool| {
