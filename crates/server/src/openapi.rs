@@ -106,6 +106,7 @@ const BODIES: &[Body] = &[
     body("/models/unload", &[("model", Text)], &[]),
     body("/slots/{id}", &[], &[&[("filename", Text)]]),
     body("/audio/transcriptions", &[], &[]),
+    body("/tools", &[], &[]),
     body("/completion", PROMPT, &[GENERATION, NATIVE]),
     body("/v1/completions", PROMPT, &[GENERATION, COMPLETION]),
     body("/chat/completions", MESSAGES, &[GENERATION, CHAT]),

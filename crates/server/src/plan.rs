@@ -106,16 +106,21 @@ impl Plan {
         let stream = fields.boolean(&["stream"])?.unwrap_or(false);
         let stream_options = Fields(fields.object(&["stream_options"])?.cloned().unwrap_or_default());
 
+        let timings_per_token = fields.boolean(&["timings_per_token"])?.unwrap_or(false);
         let mut settings = sampling::echo(&parameters);
-        settings.extend(shown);
         settings.extend(members(json!({
-            "n_predict": predict, "n_keep": keep, "ignore_eos": ignore_end, "stop": stops, "stream": stream,
+            "n_predict": predict, "max_tokens": predict, "n_keep": keep, "n_discard": discard,
+            "ignore_eos": ignore_end, "stop": stops, "stream": stream, "timings_per_token": timings_per_token,
             "n_probs": probabilities.unwrap_or(0), "post_sampling_probs": after_sampling, "cache_prompt": reuse,
+            "grammar": "", "grammar_lazy": false, "grammar_triggers": [],
         })));
+        settings.extend(shown);
         let adapters = match fields.get(&["lora"]) {
             None => app.strengths(),
             Some((name, value)) => strengths(app, name, value)?,
         };
+        let lora = adapters.iter().enumerate().map(|(id, scale)| json!({ "id": id, "scale": scale }));
+        settings.insert("lora".into(), lora.collect());
         let template = Request {
             adapters,
             predict,
@@ -152,7 +157,7 @@ impl Plan {
             stream,
             include_usage: stream_options.boolean(&["include_usage"])?.unwrap_or(false),
             return_tokens: fields.boolean(&["return_tokens"])?.unwrap_or(false),
-            timings_per_token: fields.boolean(&["timings_per_token"])?.unwrap_or(false),
+            timings_per_token,
             return_progress: fields.boolean(&["return_progress"])?.unwrap_or(false),
             ping,
             settings: Value::Object(settings),

@@ -130,6 +130,12 @@ pub static ROUTES: &[Route] = &[
     ollama(post(&["/api/embed", "/api/embeddings"], "embeddings of texts, Ollama's way", |app, call| {
         Box::pin(embeddings::ollama(app, call))
     })),
+    get(&["/tools", "/cors-proxy"], "nothing: the server runs no tools", |app, call| {
+        Box::pin(information::never(app, call))
+    }),
+    post(&["/tools", "/cors-proxy"], "nothing: the server runs no tools", |app, call| {
+        Box::pin(information::never(app, call))
+    }),
     post(&["/tokenize"], "tokens of a text", |app, call| Box::pin(text::tokenize(app, call))),
     post(&["/detokenize"], "text of tokens", |app, call| Box::pin(text::detokenize(app, call))),
     post(&["/apply-template"], "the prompt of a conversation", |app, call| {

@@ -23,10 +23,13 @@ fn serves_as_one_of_many() {
     let Ok(name) = std::env::var("PUNA_TEST_MODEL") else { return };
     let silent = name == "silent";
     let reports = Reports::to(move |report| {
-        // As if it had been killed when its last answer was on its way.
         if silent && matches!(report, Report::Over { .. }) {
-            std::thread::sleep(Duration::from_millis(300));
-            std::process::abort();
+            // As if it had been killed before it could tell, but after the answer had left.
+            std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_millis(300));
+                std::process::abort();
+            });
+            return true;
         }
         println!("\n{}", report.line());
         true

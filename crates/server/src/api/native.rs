@@ -113,12 +113,11 @@ impl Native {
     }
 }
 
-/// Only these members; `a/b` is member `b` of `a`.
+/// Only these members, by the names given; `a/b` is member `b` of `a`.
 fn chosen(value: &Value, names: &[String]) -> Value {
     let find = |name: &String| {
         let pointer = format!("/{name}");
-        let last = name.rsplit('/').next().unwrap_or(name);
-        Some((last.to_owned(), value.pointer(&pointer)?.clone()))
+        Some((name.clone(), value.pointer(&pointer)?.clone()))
     };
     Value::Object(names.iter().filter_map(find).collect())
 }
