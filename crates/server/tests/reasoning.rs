@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Client, TEMPLATE, options, scripted::Scripted, scripted::bytes, served, tokenizer};
+use common::{Client, TEMPLATE, options, scripted::bytes, scripted::scripted, served, tokenizer};
 use puna_server::{Reasoning, Served};
 use serde_json::{Value, json};
 
