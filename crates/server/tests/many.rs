@@ -241,15 +241,21 @@ fn a_bad_file_or_a_crash_is_nobody_elses() {
         let abort = json!({"model": "slowly", "prompt": "@abort:", "n_predict": 5});
         let message = client.post("/completion", abort).error(500, "server_error");
         assert!(message.contains("'slowly'"), "{message}");
+        // A request that comes while the process is ending may reach it.
+        let gone = || eventually("its end is known", 10 * SECOND, || !is(&client, "slowly", "loaded"));
+        gone();
         let messages = json!([{"role": "user", "content": "abc@late:"}]);
         let late = json!({"model": "slowly", "messages": messages, "stream": true, "max_tokens": 500});
         let events = client.post("/v1/chat/completions", late.clone()).events();
         let last = events.last().unwrap();
         assert!(events.len() > 1 && last["error"]["type"] == "server_error", "{last}");
+        gone();
         let named = client.post("/v1/messages", late.clone()).text;
         assert!(named.contains("event: error\ndata: {\"error\":"), "{named}");
+        gone();
         let lines = client.post("/api/chat", late).text;
         assert!(lines.lines().last().unwrap().starts_with("{\"error\":\""), "{lines}");
+        gone();
         assert_eq!(client.post("/completion", hello("slowly")).ok()["content"], "Hi from slowly");
         assert_eq!(long.join().unwrap()["tokens_predicted"], 2000);
     });
@@ -349,9 +355,16 @@ fn keys_limits_and_the_log_are_the_routers() {
     // 8 tokens of the prompt and 11 of the answer: the second answer overdraws the limit.
     ask("s1", "one").ok();
     ask("s1", "two").ok();
-    eventually("the router hears of the tokens", 5 * SECOND, || ask("s1", "one").status == 429);
+    // Until the router hears of the tokens there may be more answers.
+    let answered = std::cell::Cell::new(1);
+    eventually("the router hears of the tokens", 5 * SECOND, || {
+        let status = ask("s1", "one").status;
+        answered.set(answered.get() + usize::from(status == 200));
+        status == 429
+    });
     eventually("the models' processes tell their lines", 5 * SECOND, || {
-        std::fs::read_to_string(&log).unwrap().matches("\"status\":200").count() == 3
+        let text = std::fs::read_to_string(&log).unwrap();
+        text.matches("\"status\":200").count() == answered.get() + 2
     });
     drop(client);
     let text = std::fs::read_to_string(&log).unwrap();
@@ -364,7 +377,7 @@ fn keys_limits_and_the_log_are_the_routers() {
     let (ann, short, one, two) = (json!("ann é"), json!("short"), json!("one"), json!("two"));
     assert_eq!(count(&Value::Null, &Value::Null, 401), 1, "{text}");
     assert_eq!((count(&ann, &two, 403), count(&ann, &one, 200)), (1, 1), "{text}");
-    assert_eq!((count(&short, &one, 200), count(&short, &two, 200)), (1, 1), "{text}");
+    assert_eq!((count(&short, &one, 200), count(&short, &two, 200)), (answered.get(), 1), "{text}");
     assert_eq!(count(&short, &json!("bad"), 500), 1, "{text}");
     let good = lines.iter().find(|line| line["key"] == ann && line["status"] == 200).unwrap();
     assert!(good["prompt_sha256"].is_string() && good["generated_tokens"] == 11, "{good}");
