@@ -29,6 +29,9 @@ pub type Log = Arc<Mutex<Vec<Vec<(u32, usize)>>>>;
 /// What follows a text that ends with these tokens.
 pub type Script = (Vec<u32>, Vec<u32>);
 
+/// The logits after what a sequence holds.
+pub type Logits = fn(&[u32], &[Script]) -> Vec<f32>;
+
 pub struct Arithmetic {
     pub vocabulary: u32,
     pub context: u32,
@@ -55,7 +58,7 @@ pub struct Arithmetic {
     /// What comes after tokens.
     pub following: fn(&[u32]) -> u32,
     /// The same in another way.
-    pub logits: Option<fn(&[u32], &[Script]) -> Vec<f32>>,
+    pub logits: Option<Logits>,
     pub scripts: Vec<Script>,
     pub log: Log,
 }
