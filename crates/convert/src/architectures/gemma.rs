@@ -64,7 +64,6 @@ pub(super) const ROWS: &[Architecture] = &[
             Ok(())
         },
         rules: &[NORMS, SANDWICH, &[copy("2_Dense.linear", "dense_2"), copy("3_Dense.linear", "dense_3")]],
-        ..PLAIN
     },
     Architecture {
         name: "gemma3",
