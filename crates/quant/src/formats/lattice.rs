@@ -7,7 +7,7 @@ use super::k_search::half;
 /// Points looked at for each run: those nearest to the run with every element rounded to a level.
 const NEAR: usize = 16;
 /// As many while scales are still being looked for.
-const FEW: usize = 5;
+const FEW: usize = 4;
 /// Rounds of fitting d to the points and the points to it.
 const ROUNDS: usize = 1;
 /// Most runs and groups of a block.
