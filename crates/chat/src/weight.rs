@@ -16,6 +16,10 @@ use crate::rewrite::{JOINED, PLAIN, WEIGHED};
 const MARK: &str = "\0namespace";
 /// Bytes of text that one step pays for.
 const BYTES: usize = 64;
+/// Bytes of text that can be looked through in one step.
+const SCANNED: usize = 1 << 10;
+/// Items that can be looked at in one step.
+const ITEMS: usize = 16;
 
 /// Makes the functions known, and the filters that nest pay.
 pub(crate) fn register(environment: &mut Environment<'static>) {
@@ -34,11 +38,11 @@ pub(crate) fn register(environment: &mut Environment<'static>) {
     environment.add_test("upper", is_upper);
 }
 
-/// Pays for a method of this value.
+/// Pays for a method of this value, which may look through all of it. What it returns is paid for by the engine.
 pub(crate) fn method(state: &State, value: &Value, arguments: &[Value]) -> Result<(), Error> {
     let size = match value.as_str() {
-        Some(text) => text.len() / BYTES,
-        None => value.len().unwrap_or(0),
+        Some(text) => text.len() / SCANNED,
+        None => value.len().unwrap_or(0) / ITEMS,
     };
     state.consume_fuel(size as u64)?;
     arguments.iter().try_for_each(|argument| weighed(state, argument.clone()).map(drop))
@@ -86,13 +90,11 @@ fn replace(state: &State, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error
 }
 
 fn is_lower(state: &State, value: Value) -> Result<bool, Error> {
-    method(state, &value, &[])?;
-    Ok(tests::is_lower(&value))
+    weighed(state, value).map(|value| tests::is_lower(&value))
 }
 
 fn is_upper(state: &State, value: Value) -> Result<bool, Error> {
-    method(state, &value, &[])?;
-    Ok(tests::is_upper(&value))
+    weighed(state, value).map(|value| tests::is_upper(&value))
 }
 
 fn plain(value: Value) -> Result<Value, Error> {

@@ -86,7 +86,7 @@ fn values_that_hold_others_twice_are_paid_for() {
 /// A long text, and many steps or places that each seem to cost nothing.
 #[test]
 fn long_texts_are_paid_for_each_time() {
-    let long = "{% set s = 'a' * 1000000 %}{% set l = range(20000) | list %}";
+    let long = "{% set s = 'a' * 1000000 %}{% set b = ' ' * 1000000 %}{% set l = range(20000) | list %}";
     let many = |body: &str| format!("{{% for i in range(100000) %}}{body}{{% endfor %}}");
     let sources = [
         many("{% set x = s is lower %}"),
@@ -95,6 +95,7 @@ fn long_texts_are_paid_for_each_time() {
         many("{% set x = messages[s] %}"),
         many("{% set x = {'a': 1}.get(s) %}"),
         many("{% set x = s.count('b') %}"),
+        many("{% set x = b.strip() %}"),
         many("{% set x = l.count(1) %}"),
         many("{% set x = s ~ i %}"),
         many("{% set x = s | replace('a', 'b') %}"),
