@@ -69,6 +69,7 @@ fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Valu
             return Err(Error::new(ErrorKind::InvalidOperation, "format: a field is too wide"));
         }
     }
+    weight::method(state, value, arguments)?;
     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments)
 }
 

@@ -12,6 +12,7 @@ mod error;
 mod generator;
 mod json;
 mod markup;
+mod rewrite;
 mod stack;
 mod stops;
 mod template;

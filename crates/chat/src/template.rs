@@ -7,7 +7,7 @@ use minijinja::{Environment, ErrorKind, Value};
 use serde_json::Map;
 
 use crate::environment::{self, Refusal, TEMPLATE_NAME};
-use crate::{Error, LocalTime, markup, stack, weight};
+use crate::{Error, LocalTime, markup, rewrite, stack};
 
 /// What rendering may cost at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Template {
         let room = source.len().saturating_mul(stack::PER_SOURCE_BYTE);
         let environment = stack::with_room(room, || {
             let mut environment = environment::new().map_err(syntax)?;
-            let prepared = weight::rewrite(&markup::rewrite(&strip_generation_blocks(source)));
+            let prepared = rewrite::rewrite(&markup::rewrite(&strip_generation_blocks(source)))?;
             environment.add_template_owned(TEMPLATE_NAME, prepared).map_err(syntax)?;
             Ok(environment)
         })?;

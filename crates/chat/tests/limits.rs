@@ -83,6 +83,48 @@ fn values_that_hold_others_twice_are_paid_for() {
     }
 }
 
+/// A long text, and many steps or places that each seem to cost nothing.
+#[test]
+fn long_texts_are_paid_for_each_time() {
+    let long = "{% set s = 'a' * 1000000 %}{% set b = ' ' * 1000000 %}{% set l = range(20000) | list %}";
+    let many = |body: &str| format!("{{% for i in range(100000) %}}{body}{{% endfor %}}");
+    let sources = [
+        many("{% set x = s is lower %}"),
+        many("{% set x = s is upper %}"),
+        many("{% set x = {s: 1} %}"),
+        many("{% set x = messages[s] %}"),
+        many("{% set x = {'a': 1}.get(s) %}"),
+        many("{% set x = s.count('b') %}"),
+        many("{% set x = b.strip() %}"),
+        many("{% set x = l.count(1) %}"),
+        many("{% set x = s ~ i %}"),
+        many("{% set x = s | replace('a', 'b') %}"),
+        "{{ ([s] * 20000) | join | length }}".to_owned(),
+        "{{ ([s] * 20000) | string | length }}".to_owned(),
+        "{{ ([s] * 20000) | upper | length }}".to_owned(),
+        "{{ ([s] * 20000) | unique | list | length }}".to_owned(),
+        "{{ ([[s] * 20000]) | map('string') | list | length }}".to_owned(),
+        "{{ (([s] * 20000) ~ '') | length }}".to_owned(),
+        "{{ ('' ~ [s] * 20000) | length }}".to_owned(),
+        "{{ 'a'.join([s] * 20000) | length }}".to_owned(),
+        "{{ s | replace('a', s) | length }}".to_owned(),
+        format!("{{{{ {}1 }}}}", "-".repeat(100_000)),
+        format!("{{{{ s{} }}}}", " ~ s".repeat(40_000)),
+        format!("{{{{ {}1 }}}}", "+".repeat(200_000)),
+    ];
+    for source in sources {
+        let start = Instant::now();
+        let result = render(&format!("{long}{source}"), json!([]));
+        let elapsed = start.elapsed();
+        let shown: String = source.chars().take(100).collect();
+        assert!(result.is_err(), "{shown}: {:?}", result.map(|text| text.len()));
+        assert!(elapsed < Duration::from_secs(2), "{shown}: {elapsed:?}");
+    }
+    // What costs nothing still does.
+    let source = format!("{{{{ 1{} }}}}", "~1".repeat(100));
+    assert_eq!(render(&source, json!([])).map(|text| text.len()), Ok(101));
+}
+
 #[test]
 fn deep_nesting_is_harmless_on_a_small_stack() {
     let work = || {
