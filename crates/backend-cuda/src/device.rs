@@ -6,11 +6,11 @@ use std::ffi::{CString, c_void};
 use puna_backend::BackendError;
 use puna_gpu::{Address, Argument, BufferId, Device, Extents, Launch, MatrixUnits, Recording};
 
+use crate::Images;
 use crate::driver::{
     DeviceNumber, DevicePointer, Driver, Handle, LaunchAttribute, LaunchConfig,
     MAX_DYNAMIC_SHARED_SIZE_BYTES, OUT_OF_MEMORY, PROGRAMMATIC_STREAM_SERIALIZATION, Status,
 };
-use crate::images::IMAGES;
 
 /// What a device can do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,6 +29,9 @@ pub struct Facts {
 
 /// Bytes of host memory that the device copies from and to by itself.
 const STAGING: usize = 8 << 20;
+
+/// Arguments of a launch, at most.
+const MOST_ARGUMENTS: usize = 128;
 
 /// From so many floats on, they are read by several threads.
 const MANY_FLOATS: usize = 1 << 20;
@@ -59,7 +62,7 @@ unsafe impl Send for CudaDevice {}
 
 impl CudaDevice {
     /// Opens a device: its context, a queue and the kernels.
-    pub fn open(driver: &'static Driver, facts: Facts) -> Result<Self, BackendError> {
+    pub fn open(driver: &'static Driver, facts: Facts, images: &Images) -> Result<Self, BackendError> {
         let mut device = Self {
             driver,
             facts,
@@ -80,7 +83,7 @@ impl CudaDevice {
             // Without synchronisation with other queues.
             let status = (driver.create_stream)(&mut device.stream, 1);
             device.check(status, "making a queue")?;
-            for (name, image) in IMAGES {
+            for (name, image) in images {
                 let mut module = std::ptr::null_mut();
                 let status = (driver.load_module)(&mut module, image.as_ptr().cast());
                 device.check(status, &format!("loading the kernels of {name}"))?;
@@ -147,8 +150,8 @@ impl CudaDevice {
 
     fn launch(&mut self, launch: &Launch, extents: Extents) -> Result<(), BackendError> {
         let function = self.function(&launch.kernel, launch.shared)?;
-        let mut values = [0_u64; 48];
-        let mut pointers = [std::ptr::null_mut::<c_void>(); 48];
+        let mut values = [0_u64; MOST_ARGUMENTS];
+        let mut pointers = [std::ptr::null_mut::<c_void>(); MOST_ARGUMENTS];
         if launch.arguments.len() > values.len() {
             return Err(self.error(format!("{} has too many arguments", launch.kernel)));
         }
@@ -162,7 +165,10 @@ impl CudaDevice {
                 Argument::Float(float) => float.to_bits() as u64,
                 Argument::Rows(symbol, times) => extents.rows(symbol) as u64 * times as u64,
             };
-            pointers[index] = (&raw mut values[index]).cast();
+        }
+        // The first of those that are one parameter stands for them.
+        for (pointer, value) in pointers.iter_mut().zip(&mut values).take(launch.single + 1) {
+            *pointer = (&raw mut *value).cast();
         }
         let mut attribute =
             LaunchAttribute { id: PROGRAMMATIC_STREAM_SERIALIZATION, padding: 0, value: [0; 16] };
@@ -260,6 +266,10 @@ impl Device for CudaDevice {
 
     fn shared_bytes(&self) -> u32 {
         self.facts.shared_bytes
+    }
+
+    fn blocks_meet(&self) -> bool {
+        self.matrix_units() == MatrixUnits::Group
     }
 
     fn free_memory(&mut self) -> Result<Option<u64>, BackendError> {

@@ -14,6 +14,10 @@ pub trait Device: Send {
     fn matrix_units(&self) -> MatrixUnits;
     /// Bytes of shared memory that a block may have.
     fn shared_bytes(&self) -> u32;
+    /// Whether the blocks of a launch, one for each processor, may wait for each other.
+    fn blocks_meet(&self) -> bool {
+        false
+    }
     /// Bytes of memory that are free, if that is known.
     fn free_memory(&mut self) -> Result<Option<u64>, BackendError> {
         Ok(None)

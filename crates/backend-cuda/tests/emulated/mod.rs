@@ -217,6 +217,11 @@ impl Device for EmulatedDevice {
                 values.push(value);
                 kinds.push(kind);
             }
+            // Those that are one parameter lie together.
+            if launch.arguments.len() > launch.single {
+                kinds.truncate(launch.single);
+                kinds.push('s');
+            }
             let mut pointers: Vec<*mut c_void> =
                 values.iter_mut().map(|value| (&raw mut *value).cast()).collect();
             let grid = launch.grid.map(|extent| extents.blocks(extent));
