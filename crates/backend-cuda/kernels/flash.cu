@@ -360,10 +360,7 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
                          int split, float magnitude) {
     SHARED_BYTES(shared);
     typedef Flash<D, C> F;
-#ifndef FLASH_STAGES
-#define FLASH_STAGES 3
-#endif
-    constexpr int STAGES = D > 128 ? 2 : FLASH_STAGES;
+    constexpr int STAGES = D > 128 ? 2 : 3;
     uint16_t* halves = (uint16_t*)(shared + STAGES * F::STAGE_BYTES);
     int* tile_positions = (int*)(F::Cache::DIRECT ? halves : halves + 2 * F::TILE);
     let_next_start();

@@ -338,7 +338,7 @@ impl GpuPartition {
             .collect();
         let count: usize = shape.iter().product();
         if ty.element == Element::F32 {
-            return Ok(Array::f32(shape, shared.device.read_floats(place.address, count)?));
+            return Ok(Array::of_floats(shape, shared.device.read_floats(place.address, count)?));
         }
         let mut bytes = vec![0; 4 * count];
         shared.device.read(place.address, &mut bytes)?;

@@ -14,5 +14,5 @@ mod step;
 mod weights;
 
 pub use backend::Gpu;
-pub use device::{Api, Device, MatrixUnits, Recording};
+pub use device::{Api, Device, MatrixUnits, Recording, allocations, count_allocation};
 pub use launch::{Address, Argument, BufferId, Extent, Extents, Launch};

@@ -174,6 +174,7 @@ impl Device for EmulatedDevice {
     }
 
     fn allocate(&mut self, bytes: u64, _: &'static str) -> Result<BufferId, BackendError> {
+        puna_gpu::count_allocation();
         // What nobody wrote is not a number.
         self.buffers.push(vec![u128::MAX; bytes.div_ceil(16) as usize]);
         Ok(BufferId(self.buffers.len() - 1))
