@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use puna_backend::BackendError;
 use puna_gpu::{
-    Address, Argument, BufferId, Device, Extents, Launch, MatrixUnits, Recording, count_allocation,
+    Address, Argument, BufferId, Device, Extents, Floats, Launch, MatrixUnits, Recording, count_allocation,
 };
-use puna_graph::Floats;
 
 use crate::Images;
 use crate::driver::{

@@ -15,4 +15,7 @@ mod weights;
 
 pub use backend::Gpu;
 pub use device::{Api, Device, MatrixUnits, Recording, allocations, count_allocation};
+/// What [`Device::read_floats`] gives.
+pub use puna_graph::Floats;
+
 pub use launch::{Address, Argument, BufferId, Extent, Extents, Launch};
