@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::worker::{Worker, guarded};
-use crate::{Demand, EngineError, Request};
+use crate::{Demand, EngineError};
 
 impl Worker {
     /// Has the model count adapters as it did for what a slot holds.
@@ -24,16 +24,6 @@ impl Worker {
             self.worn = strengths;
         }
         Ok(())
-    }
-
-    /// Prepares an idle slot for a request: what it holds with other strengths is of no use for it.
-    pub(crate) fn change(&mut self, slot: usize, request: &Request) -> Result<(), EngineError> {
-        if !self.fits(slot, &request.adapters) {
-            self.keep(slot);
-            self.clear(slot);
-            self.slots[slot].adapters = request.adapters.clone();
-        }
-        self.wear(slot)
     }
 
     /// Whether what a slot holds was computed with these strengths; a request that names none takes what is there.

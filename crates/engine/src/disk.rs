@@ -3,15 +3,13 @@
 //! A file is written beside its place under another name, brought to the disk and then renamed, so that under a file's
 //! own name there is a whole one or none, whenever the program ends. What is read is checked as a whole before
 //! anything of it is used; a damaged file is deleted and was never there.
-//!
-//! Layout, all numbers little-endian: magic (8 bytes), version (u32), number of tokens (u32), the model's identity
-//! (u64), bytes of the saved sequence (u64), checksum of the 32 bytes before and of the tokens (u64), checksum of the
-//! saved sequence (u64); tokens (u32 each); the saved sequence.
+//! (`saved.rs` tells their layout.)
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
@@ -19,12 +17,10 @@ use std::time::{Duration, SystemTime};
 use puna_runtime::Checksum;
 
 use crate::EngineError;
+use crate::saved::{Head, Saved, damaged};
 use crate::store::SHORTEST;
 use crate::worker::common_prefix;
 
-const MAGIC: &[u8; 8] = b"PUNACACH";
-const VERSION: u32 = 1;
-const HEADER: usize = 48;
 /// End of the names of files, and of those that are being written.
 const SUFFIX: &str = ".sequence";
 const UNFINISHED: &str = ".unfinished";
@@ -44,27 +40,37 @@ struct Entry {
     /// Counts uses, to find the one not used for longest.
     used: u64,
     /// Its saved sequence, as long as it waits to be written.
-    waiting: Weak<Vec<u8>>,
+    waiting: Weak<Saved>,
 }
 
 /// Takes a line for the person who runs the program; called on a thread of the cache.
 pub type Warn = Box<dyn Fn(&str) + Send>;
 
+/// A saved sequence that was found.
+pub(crate) enum Found {
+    /// It is in memory.
+    Here(Arc<Saved>),
+    /// It is being read from this file.
+    Coming(PathBuf, Receiver<io::Result<Saved>>),
+}
+
 enum Task {
-    Write(PathBuf, Vec<u32>, u64, Arc<Vec<u8>>),
+    Write(PathBuf, u64, Arc<Saved>),
     Use(PathBuf),
     Remove(PathBuf),
 }
 
 /// A folder of saved sequences, of any models, that is never larger than its limit; those not used for longest go
-/// first. Files are written on a thread of their own.
+/// first. Files are written and read on threads of their own; nothing here waits for the disk.
 pub struct DiskCache {
     folder: PathBuf,
     limit: u64,
     model: u64,
     entries: Vec<Entry>,
     clock: u64,
-    tasks: Option<SyncSender<Task>>,
+    tasks: Option<Sender<Task>>,
+    /// Writes that wait.
+    writes: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -88,7 +94,7 @@ impl DiskCache {
                 }
             } else if name.ends_with(SUFFIX) && data.is_file() {
                 match read_header(&path) {
-                    Ok(header) => found.push((changed, header.entry(path))),
+                    Ok(head) => found.push((changed, known(head, path))),
                     // It may be unreadable to this user only; then it stays.
                     Err(_) => drop(fs::remove_file(&path)),
                 }
@@ -97,9 +103,10 @@ impl DiskCache {
         found.sort_by_key(|(changed, _)| *changed);
         let mut entries: Vec<Entry> = found.into_iter().map(|(_, entry)| entry).collect();
         (1..).zip(&mut entries).for_each(|(used, entry)| entry.used = used);
-        let (tasks, received) = sync_channel(WAITING);
-        let thread = std::thread::Builder::new().name("cache".into());
-        let thread = thread.spawn(move || serve(&received, &warn)).map_err(EngineError::Thread)?;
+        let (tasks, received) = channel();
+        let writes = Arc::new(AtomicUsize::new(0));
+        let (thread, left) = (std::thread::Builder::new().name("cache".into()), writes.clone());
+        let thread = thread.spawn(move || serve(&received, &left, &warn)).map_err(EngineError::Thread)?;
         let clock = entries.len() as u64;
         let mut cache = Self {
             folder: folder.to_owned(),
@@ -108,6 +115,7 @@ impl DiskCache {
             entries,
             clock,
             tasks: Some(tasks),
+            writes,
             thread: Some(thread),
         };
         cache.shrink(limit);
@@ -130,21 +138,18 @@ impl DiskCache {
 
     /// Writes a sequence, in place of those that it begins with. If the disk is too slow it is not kept, unless
     /// `patient`.
-    pub(crate) fn put(&mut self, tokens: &[u32], bytes: Arc<Vec<u8>>, patient: bool) {
-        let size = HEADER as u64 + 4 * tokens.len() as u64 + bytes.len() as u64;
+    pub(crate) fn put(&mut self, saved: Arc<Saved>, patient: bool) {
+        let (tokens, size) = (saved.tokens.clone(), saved.file_bytes());
         let Some(room) = self.limit.checked_sub(size) else { return };
         let mut name = Checksum::default();
         tokens.iter().for_each(|token| name.add(&token.to_le_bytes()));
         let path = self.folder.join(format!("{:016x}-{:016x}{SUFFIX}", self.model, name.value()));
-        let waiting = Arc::downgrade(&bytes);
-        let task = Task::Write(path.clone(), tokens.to_vec(), self.model, bytes);
-        let Some(tasks) = &self.tasks else { return };
-        let sent = if patient {
-            tasks.send(task).is_ok()
-        } else {
-            !matches!(tasks.try_send(task), Err(TrySendError::Full(_) | TrySendError::Disconnected(_)))
-        };
-        if !sent {
+        if !patient && self.writes.load(Ordering::Acquire) >= WAITING {
+            return;
+        }
+        self.writes.fetch_add(1, Ordering::AcqRel);
+        let waiting = Arc::downgrade(&saved);
+        if !self.send(Task::Write(path.clone(), self.model, saved)) {
             return;
         }
         self.entries.retain(|entry| entry.path != path);
@@ -157,7 +162,11 @@ impl DiskCache {
         self.shrink(room);
         self.clock += 1;
         let (model, used) = (self.model, self.clock);
-        self.entries.push(Entry { path, model, tokens: tokens.to_vec(), size, used, waiting });
+        self.entries.push(Entry { path, model, tokens, size, used, waiting });
+    }
+
+    fn send(&self, task: Task) -> bool {
+        self.tasks.as_ref().is_some_and(|tasks| tasks.send(task).is_ok())
     }
 
     /// Deletes files, those not used for longest first, until the others take no more than this.
@@ -169,42 +178,37 @@ impl DiskCache {
         }
     }
 
-    fn forget(&mut self, path: &Path) {
+    /// Deletes a file. One that was found and cannot be read is damaged.
+    pub(crate) fn forget(&mut self, path: &Path) {
         self.entries.retain(|entry| entry.path != path);
-        if let Some(tasks) = &self.tasks {
-            // After the writes that wait, so that a file is not deleted before it exists.
-            let _ = tasks.send(Task::Remove(path.to_owned()));
-        }
+        // After the writes that wait, so that a file is not deleted before it exists.
+        self.send(Task::Remove(path.to_owned()));
     }
 
-    /// The sequence that shares the longest beginning with the prompt, if that is longer than `least`: the number of its
-    /// tokens and its bytes.
-    pub(crate) fn find(&mut self, prompt: &[u32], least: usize) -> Option<(usize, Arc<Vec<u8>>)> {
-        loop {
-            let common = |entry: &&Entry| common_prefix(&entry.tokens, prompt);
-            let best = self.own().max_by_key(common)?;
-            if common(&best) <= least.max(SHORTEST - 1) {
-                return None;
-            }
-            let (path, tokens) = (best.path.clone(), best.tokens.len());
-            let bytes = match best.waiting.upgrade() {
-                Some(bytes) => Ok(bytes),
-                None => read(&path, best).map(Arc::new),
-            };
-            match bytes {
-                Ok(bytes) => {
-                    self.clock += 1;
-                    let clock = self.clock;
-                    let used = self.entries.iter_mut().find(|entry| entry.path == path);
-                    used.into_iter().for_each(|entry| entry.used = clock);
-                    if let Some(sender) = &self.tasks {
-                        let _ = sender.try_send(Task::Use(path));
-                    }
-                    return Some((tokens, bytes));
-                }
-                Err(_) => self.forget(&path),
-            }
+    /// The sequence that shares the longest beginning with the prompt, if that is longer than `least`.
+    pub(crate) fn find(&mut self, prompt: &[u32], least: usize) -> Option<Found> {
+        let best = self.own().max_by_key(|entry| common_prefix(&entry.tokens, prompt))?;
+        if common_prefix(&best.tokens, prompt) <= least.max(SHORTEST - 1) {
+            return None;
         }
+        let (path, waiting) = (best.path.clone(), best.waiting.upgrade());
+        let found = match waiting {
+            Some(saved) => Found::Here(saved),
+            None => {
+                let (sender, receiver) = channel();
+                let (from, model, tokens) = (path.clone(), best.model, best.tokens.clone());
+                // Whoever waited for it may be gone.
+                let read = move || drop(sender.send(read(&from, model, &tokens)));
+                std::thread::Builder::new().name("cache reader".into()).spawn(read).ok()?;
+                Found::Coming(path.clone(), receiver)
+            }
+        };
+        self.clock += 1;
+        let clock = self.clock;
+        let used = self.entries.iter_mut().find(|entry| entry.path == path);
+        used.into_iter().for_each(|entry| entry.used = clock);
+        self.send(Task::Use(path));
+        Some(found)
     }
 }
 
@@ -218,13 +222,14 @@ impl Drop for DiskCache {
     }
 }
 
-fn serve(tasks: &Receiver<Task>, warn: &Warn) {
+fn serve(tasks: &Receiver<Task>, writes: &AtomicUsize, warn: &Warn) {
     let mut failing = false;
     while let Ok(task) = tasks.recv() {
         // A cache may lose things: a full disk is no reason to stop.
         match task {
-            Task::Write(path, tokens, model, bytes) => {
-                let written = write(&path, &tokens, model, &bytes);
+            Task::Write(path, model, saved) => {
+                let written = write(&path, model, &saved);
+                writes.fetch_sub(1, Ordering::AcqRel);
                 if let Err(error) = &written
                     && !failing
                 {
@@ -251,95 +256,38 @@ fn try_to_write(folder: &Path) -> io::Result<()> {
     written.and(fs::remove_file(&path))
 }
 
-/// What the first bytes of a file say, checked.
-struct Header {
-    tokens: Vec<u32>,
-    model: u64,
-    size: u64,
-    /// Checksum of the saved sequence, and its bytes.
-    checksum: u64,
-    length: u64,
+fn known(head: Head, path: PathBuf) -> Entry {
+    let size = head.size();
+    Entry { path, model: head.model, tokens: head.tokens, size, used: 0, waiting: Weak::new() }
 }
 
-impl Header {
-    fn entry(self, path: PathBuf) -> Entry {
-        Entry { path, model: self.model, tokens: self.tokens, size: self.size, used: 0, waiting: Weak::new() }
-    }
-}
-
-fn damaged(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
-}
-
-/// Reads the beginning of a file, up to the saved sequence. Memory for tokens is made only if the file has as many.
-fn header(file: &mut File) -> io::Result<Header> {
+fn open(path: &Path) -> io::Result<(File, Head)> {
+    let mut file = File::open(path)?;
     let size = file.metadata()?.len();
-    let mut head = [0; HEADER];
-    file.read_exact(&mut head)?;
-    let u32_at =
-        |place: usize| u32::from_le_bytes([head[place], head[place + 1], head[place + 2], head[place + 3]]);
-    let u64_at = |place: usize| u64::from(u32_at(place)) | u64::from(u32_at(place + 4)) << 32;
-    if &head[..8] != MAGIC || u32_at(8) != VERSION {
-        return Err(damaged("it is no saved sequence of this version"));
-    }
-    let (count, model, length) = (u32_at(12), u64_at(16), u64_at(24));
-    let expected = (HEADER as u64 + 4 * u64::from(count)).checked_add(length);
-    if expected != Some(size) {
-        return Err(damaged("its length is not what it says"));
-    }
-    let mut bytes = vec![0; 4 * count as usize];
-    file.read_exact(&mut bytes)?;
-    let mut checksum = Checksum::default();
-    checksum.add(&head[..32]);
-    checksum.add(&bytes);
-    if checksum.value() != u64_at(32) {
-        return Err(damaged("its checksum is wrong"));
-    }
-    let (words, _) = bytes.as_chunks::<4>();
-    let tokens = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
-    Ok(Header { tokens, model, size, checksum: u64_at(40), length })
+    let head = Head::read(&mut file, size)?;
+    Ok((file, head))
 }
 
-fn read_header(path: &Path) -> io::Result<Header> {
-    header(&mut File::open(path)?)
+fn read_header(path: &Path) -> io::Result<Head> {
+    Ok(open(path)?.1)
 }
 
 /// The saved sequence of a file that is still the one that is known.
-fn read(path: &Path, known: &Entry) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let header = header(&mut file)?;
-    if header.model != known.model || header.tokens != known.tokens {
+fn read(path: &Path, model: u64, tokens: &[u32]) -> io::Result<Saved> {
+    let (file, head) = open(path)?;
+    if head.model != model || head.tokens != tokens {
         return Err(damaged("it is another one"));
     }
-    // As many as the file was found to have.
-    let mut bytes =
-        Vec::with_capacity(usize::try_from(header.length).map_err(|_| damaged("it is too long"))?);
-    file.take(header.length).read_to_end(&mut bytes)?;
-    if Checksum::of(&bytes) != header.checksum {
-        return Err(damaged("its checksum is wrong"));
-    }
-    Ok(bytes)
+    let parts = head.read_parts(&mut io::BufReader::new(file))?;
+    Ok(Saved { tokens: head.tokens, parts })
 }
 
 /// Writes beside the file, brings it to the disk and renames it.
-fn write(path: &Path, tokens: &[u32], model: u64, bytes: &[u8]) -> io::Result<()> {
-    let mut head = Vec::with_capacity(HEADER + 4 * tokens.len());
-    head.extend(MAGIC);
-    head.extend(VERSION.to_le_bytes());
-    head.extend(u32::try_from(tokens.len()).map_err(|_| damaged("too many tokens"))?.to_le_bytes());
-    head.extend(model.to_le_bytes());
-    head.extend((bytes.len() as u64).to_le_bytes());
-    let mut checksum = Checksum::default();
-    checksum.add(&head);
-    tokens.iter().for_each(|token| checksum.add(&token.to_le_bytes()));
-    head.extend(checksum.value().to_le_bytes());
-    head.extend(Checksum::of(bytes).to_le_bytes());
-    tokens.iter().for_each(|token| head.extend(token.to_le_bytes()));
+fn write(path: &Path, model: u64, saved: &Saved) -> io::Result<()> {
     // Programs that share the folder do not write the same file.
     let beside = path.with_extension(format!("{}{UNFINISHED}", std::process::id()));
     let written = File::create(&beside).and_then(|mut file| {
-        file.write_all(&head)?;
-        file.write_all(bytes)?;
+        saved.write(model, &mut file)?;
         file.sync_all()
     });
     let result = written.and_then(|()| fs::rename(&beside, path));
@@ -358,18 +306,31 @@ mod tests {
         (start..start + count).collect()
     }
 
-    fn open(folder: &Path, limit: u64) -> DiskCache {
+    fn opened(folder: &Path, limit: u64) -> DiskCache {
         let mut cache = DiskCache::open(folder, limit, Box::new(|_| ())).unwrap();
         cache.serve_model(7);
         cache
     }
 
     fn put(cache: &mut DiskCache, tokens: &[u32], bytes: Vec<u8>) {
-        cache.put(tokens, Arc::new(bytes), true);
+        cache.put(Arc::new(Saved { tokens: tokens.to_vec(), parts: vec![bytes] }), true);
     }
 
+    /// As an engine asks: a file that cannot be read is damaged.
     fn found(cache: &mut DiskCache, prompt: &[u32]) -> Option<(usize, Vec<u8>)> {
-        cache.find(prompt, 0).map(|(tokens, bytes)| (tokens, bytes.to_vec()))
+        loop {
+            let saved = match cache.find(prompt, 0)? {
+                Found::Here(saved) => saved,
+                Found::Coming(path, coming) => match coming.recv().unwrap() {
+                    Ok(saved) => Arc::new(saved),
+                    Err(_) => {
+                        cache.forget(&path);
+                        continue;
+                    }
+                },
+            };
+            return Some((saved.tokens.len(), saved.parts.concat()));
+        }
     }
 
     fn files(folder: &Path) -> Vec<PathBuf> {
@@ -379,12 +340,12 @@ mod tests {
     #[test]
     fn what_was_put_is_there_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
-        let mut cache = open(folder.path(), 10_000);
+        let mut cache = opened(folder.path(), 10_000);
         assert!(cache.wants(&tokens(0, 20)) && !cache.wants(&tokens(0, 15)));
         put(&mut cache, &tokens(0, 20), vec![1; 100]);
         put(&mut cache, &tokens(100, 20), vec![2; 100]);
         drop(cache);
-        let mut cache = open(folder.path(), 10_000);
+        let mut cache = opened(folder.path(), 10_000);
         assert!(!cache.wants(&tokens(0, 18)), "there already");
         assert_eq!(found(&mut cache, &tokens(0, 30)), Some((20, vec![1; 100])));
         assert_eq!(found(&mut cache, &tokens(100, 18)), Some((20, vec![2; 100])));
@@ -394,40 +355,40 @@ mod tests {
         put(&mut cache, &tokens(0, 25), vec![3; 100]);
         drop(cache);
         assert_eq!(files(folder.path()).len(), 2);
-        let mut other = open(folder.path(), 10_000);
+        let mut other = opened(folder.path(), 10_000);
         other.serve_model(8);
         assert_eq!(found(&mut other, &tokens(0, 30)), None);
         drop(other);
-        assert_eq!(found(&mut open(folder.path(), 10_000), &tokens(0, 30)), Some((25, vec![3; 100])));
+        assert_eq!(found(&mut opened(folder.path(), 10_000), &tokens(0, 30)), Some((25, vec![3; 100])));
     }
 
     #[test]
     fn the_folder_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
-        // Each takes 48 + 80 + 72 = 200 bytes.
-        let mut cache = open(folder.path(), 650);
+        // Each takes 48 + 80 + 12 + 60 = 200 bytes.
+        let mut cache = opened(folder.path(), 650);
         for start in 0..3 {
-            put(&mut cache, &tokens(start * 100, 20), vec![start as u8; 72]);
+            put(&mut cache, &tokens(start * 100, 20), vec![start as u8; 60]);
         }
         drop(cache);
-        let mut cache = open(folder.path(), 650);
+        let mut cache = opened(folder.path(), 650);
         assert!(found(&mut cache, &tokens(0, 20)).is_some());
-        put(&mut cache, &tokens(300, 20), vec![3; 72]);
+        put(&mut cache, &tokens(300, 20), vec![3; 60]);
         put(&mut cache, &tokens(400, 20), vec![4; 1000]);
         drop(cache);
         let size: u64 = files(folder.path()).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
         assert_eq!((files(folder.path()).len(), size), (3, 600));
-        let mut cache = open(folder.path(), 650);
+        let mut cache = opened(folder.path(), 650);
         assert!(found(&mut cache, &tokens(0, 20)).is_some() && found(&mut cache, &tokens(100, 20)).is_none());
         drop(cache);
-        drop(open(folder.path(), 450));
+        drop(opened(folder.path(), 450));
         assert_eq!(files(folder.path()).len(), 2, "a smaller limit holds at once");
     }
 
     #[test]
     fn damaged_files_are_not_there() {
         let folder = tempfile::tempdir().unwrap();
-        put(&mut open(folder.path(), 10_000), &tokens(0, 20), vec![5; 100]);
+        put(&mut opened(folder.path(), 10_000), &tokens(0, 20), vec![5; 100]);
         let path = files(folder.path()).remove(0);
         let good = fs::read(&path).unwrap();
         let mut changed: Vec<Vec<u8>> = (0..good.len()).map(|length| good[..length].to_vec()).collect();
@@ -441,17 +402,17 @@ mod tests {
         for (number, bytes) in changed.iter().enumerate() {
             // Damaged before the program starts, and while it runs.
             fs::write(&path, bytes).unwrap();
-            assert_eq!(found(&mut open(folder.path(), 10_000), &tokens(0, 20)), None, "{number}");
+            assert_eq!(found(&mut opened(folder.path(), 10_000), &tokens(0, 20)), None, "{number}");
             assert!(!path.exists(), "{number}");
             fs::write(&path, &good).unwrap();
-            let mut cache = open(folder.path(), 10_000);
+            let mut cache = opened(folder.path(), 10_000);
             fs::write(&path, bytes).unwrap();
             assert_eq!(found(&mut cache, &tokens(0, 20)), None, "{number}");
             drop(cache);
             assert!(!path.exists(), "{number}");
         }
         fs::write(&path, &good).unwrap();
-        assert_eq!(found(&mut open(folder.path(), 10_000), &tokens(0, 20)), Some((20, vec![5; 100])));
+        assert_eq!(found(&mut opened(folder.path(), 10_000), &tokens(0, 20)), Some((20, vec![5; 100])));
     }
 
     #[test]
@@ -464,7 +425,7 @@ mod tests {
         fs::create_dir(at("folder.sequence")).unwrap();
         let past = SystemTime::now() - 2 * ABANDONED;
         File::options().append(true).open(at("old.1.unfinished")).unwrap().set_modified(past).unwrap();
-        drop(open(folder.path(), 1000));
+        drop(opened(folder.path(), 1000));
         assert!(
             at("notes.txt").exists() && at("new.1.unfinished").exists() && at("folder.sequence").exists()
         );

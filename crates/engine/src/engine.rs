@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use crate::saved::Saved;
 use crate::worker::{Command, Worker};
 use crate::{DiskCache, EmbeddingSender, EngineError, Event, Proposer, Request, RequestId, Runner};
 
@@ -41,11 +42,23 @@ pub struct Aids {
     pub disk: Option<DiskCache>,
 }
 
+/// What an engine counts while it runs.
+#[derive(Default, Debug)]
+pub struct Meters {
+    /// Steps of the model.
+    pub steps: AtomicU64,
+    /// The same, each as often as it had sequences.
+    pub sequence_steps: AtomicU64,
+    /// Bytes that are kept in memory of what slots held before ([`EngineOptions::store_bytes`]).
+    pub stored_bytes: AtomicU64,
+}
+
 /// A running engine. Dropping it ends all requests and the thread.
 pub struct Engine {
     commands: Sender<Command>,
     thread: Option<JoinHandle<()>>,
     next: AtomicU64,
+    meters: Arc<Meters>,
     context: u32,
     vocabulary: u32,
     sequences: u32,
@@ -68,15 +81,18 @@ impl Engine {
         let (commands, received) = channel();
         let (context, vocabulary, sequences) = (model.context(), model.vocabulary(), model.sequences());
         let (embeds, speculates) = (model.embeds(), !aids.proposers.is_empty());
+        let meters = Arc::<Meters>::default();
+        let told = meters.clone();
         let thread = std::thread::Builder::new()
             .name("engine".into())
-            .spawn(move || Worker::new(Box::new(model), options, aids).serve(&received))
+            .spawn(move || Worker::new(Box::new(model), options, aids, told).serve(&received))
             .map_err(EngineError::Thread)?;
         let next = AtomicU64::new(0);
         Ok(Engine {
             commands,
             thread: Some(thread),
             next,
+            meters,
             context,
             vocabulary,
             sequences,
@@ -108,6 +124,11 @@ impl Engine {
     /// Whether it guesses how texts go on.
     pub fn speculates(&self) -> bool {
         self.speculates
+    }
+
+    /// What it counts.
+    pub fn meters(&self) -> Arc<Meters> {
+        self.meters.clone()
     }
 
     /// Queues texts to embed. For each there is a row, or a row per token one after another, not normalised. Texts of
@@ -146,7 +167,7 @@ impl Engine {
 
     /// The sequence as bytes. Fails with [`EngineError::Busy`] while a request uses it.
     pub fn save(&self, sequence: u32) -> Result<Vec<u8>, EngineError> {
-        self.ask(|reply| Command::Save(sequence, reply))
+        Ok(self.ask(|reply| Command::Save(sequence, reply))?.to_bytes())
     }
 
     /// Replaces the sequence by a saved one and returns its tokens.
@@ -161,7 +182,9 @@ impl Engine {
         bytes: Vec<u8>,
         adapters: Arc<[f32]>,
     ) -> Result<Vec<u32>, EngineError> {
-        self.ask(|reply| Command::Restore(sequence, bytes, adapters, reply))
+        let saved = Saved::from_bytes(&bytes).map_err(|source| EngineError::NotSaved { source })?;
+        drop(bytes);
+        self.ask(|reply| Command::Restore(sequence, saved, adapters, reply))
     }
 
     /// Empties the sequence.

@@ -98,6 +98,15 @@ pub enum EngineError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// The deadline of a request was over before its answer began.
+    #[error("the deadline was over before the answer began")]
+    Late,
+    /// Bytes are no saved sequence, or a damaged one.
+    #[error("no saved sequence: {source}")]
+    NotSaved {
+        /// What is wrong with them.
+        source: std::io::Error,
+    },
     /// The engine thread has ended.
     #[error("the engine has stopped")]
     Stopped,

@@ -51,7 +51,7 @@ pub enum FinishReason {
     },
     /// The grammar of the request allows nothing more, and the end of the text is not a token to choose.
     GrammarEnd,
-    /// As many tokens as asked for, or the context is full.
+    /// As many tokens as asked for, the context is full, or the deadline is over.
     Length,
     /// The owner cancelled it or stopped listening.
     Cancelled,
@@ -76,6 +76,8 @@ pub struct Timings {
     pub accepted_tokens: usize,
     /// Guesses made.
     pub guesses: usize,
+    /// Whether a full context was shifted, so that a part of the text was dropped.
+    pub shifted: bool,
 }
 
 impl Timings {

@@ -7,6 +7,8 @@ use puna_grammar::{Budget, Constraint, Countdown, allows};
 use puna_sampling::{Chain, log_probabilities};
 
 use crate::ahead::{Ahead, Pending};
+use crate::reuse::Arrival;
+use crate::transfer::Transfer;
 use crate::{
     EngineError, Event, EventSender, FinishReason, Request, RequestId, Timings, UNLIMITED, UNTIL_FULL,
 };
@@ -17,6 +19,10 @@ pub(crate) struct Slot {
     /// Tokens in the cache, in order of position.
     pub(crate) held: Vec<u32>,
     pub(crate) job: Option<Job>,
+    /// A request that will be its job when what was kept for it is here.
+    pub(crate) arrival: Option<Arrival>,
+    /// What is being copied from or to it.
+    pub(crate) transfer: Option<Transfer>,
     /// How strongly adapters counted for what it holds.
     pub(crate) adapters: Arc<[f32]>,
     /// What it holds has been offered to the disk.
@@ -28,6 +34,11 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// Whether it serves nobody.
+    pub(crate) fn is_free(&self) -> bool {
+        self.job.is_none() && self.arrival.is_none()
+    }
+
     /// Tokens that wait to be evaluated.
     pub(crate) fn pending(&self) -> &[u32] {
         self.job.as_ref().and_then(|job| job.tokens.get(self.held.len()..)).unwrap_or_default()
@@ -37,7 +48,7 @@ impl Slot {
 /// A request that has a slot.
 pub(crate) struct Job {
     pub(crate) id: RequestId,
-    /// Grows from job to job.
+    /// Lower for those that go first.
     pub(crate) arrival: u64,
     events: EventSender,
     request: Request,
@@ -59,6 +70,8 @@ pub(crate) struct Job {
     pub(crate) alone: bool,
     /// The owner no longer listens.
     pub(crate) deserted: bool,
+    /// A part of its text was dropped.
+    pub(crate) shifted: bool,
 }
 
 /// What a job does after its logits came.
@@ -93,7 +106,7 @@ impl Job {
         }
         Ok(Self {
             id,
-            arrival: id.0,
+            arrival: request.order(id),
             events,
             tokens: request.prompt.clone(),
             countdown: request.reasoning.as_ref().map(Budget::countdown),
@@ -109,6 +122,7 @@ impl Job {
             first_logits: None,
             alone: false,
             deserted: false,
+            shifted: false,
         })
     }
 
@@ -131,9 +145,22 @@ impl Job {
         self.request.predict != UNTIL_FULL
     }
 
+    /// Tokens that a shift drops of so many that are not kept.
+    pub(crate) fn discard(&self, of: usize) -> usize {
+        match self.request.discard as usize {
+            0 => of / 2,
+            wanted => wanted.min(of),
+        }
+    }
+
     /// Tokens at the beginning that a shift keeps.
     pub(crate) fn keep(&self) -> usize {
         usize::try_from(self.request.keep).unwrap_or(self.request.prompt.len())
+    }
+
+    /// Whether its deadline is over.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        self.request.is_late(now)
     }
 
     /// Tokens that may still be generated.
@@ -222,6 +249,7 @@ impl Job {
             guessed_tokens: self.guessed,
             accepted_tokens: self.accepted,
             guesses: self.guesses,
+            shifted: self.shifted,
         };
         self.send(Event::Finished { reason, timings });
     }

@@ -21,10 +21,12 @@ mod job;
 mod request;
 mod reuse;
 mod runner;
+mod saved;
 mod schedule;
 mod speculation;
 mod step;
 mod store;
+mod transfer;
 mod worker;
 
 pub use diffusion::{
@@ -33,7 +35,7 @@ pub use diffusion::{
 };
 pub use disk::{DiskCache, Warn};
 pub use embedding::{EmbeddingSender, normalize};
-pub use engine::{Aids, Engine, EngineOptions, EventSender};
+pub use engine::{Aids, Engine, EngineOptions, EventSender, Meters};
 pub use error::EngineError;
 pub use event::{Event, FinishReason, Timings};
 pub use request::{Request, RequestId, UNLIMITED, UNTIL_FULL};

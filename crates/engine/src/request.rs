@@ -1,6 +1,7 @@
 //! What a caller asks for.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use puna_grammar::{Budget, Grammar};
 use puna_sampling::Parameters;
@@ -47,9 +48,15 @@ pub struct Request {
     pub move_parts: usize,
     /// Tokens at the beginning that a context shift keeps; below 0 the whole prompt.
     pub keep: i32,
+    /// Tokens that a context shift drops; 0 for half of what is not kept.
+    pub discard: u32,
     /// How strongly each adapter counts, where that can be changed: one number for each, or none. Requests that differ
     /// in this share neither steps nor what was computed.
     pub adapters: Arc<[f32]>,
+    /// Requests with a lower number get a slot first, and more of a step for their prompts. Nobody loses a slot for them.
+    pub priority: i32,
+    /// When it is of no use any more: then what was generated is all, and without any it fails.
+    pub deadline: Option<Instant>,
 }
 
 impl Request {
@@ -69,8 +76,22 @@ impl Request {
             reuse: true,
             move_parts: 0,
             keep: 0,
+            discard: 0,
             adapters: Arc::from([]),
+            priority: 0,
+            deadline: None,
         }
+    }
+
+    /// Whether its deadline is over.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Lower for those that go first: by priority, then by their number.
+    pub(crate) fn order(&self, id: RequestId) -> u64 {
+        let priority = i64::from(self.priority) - i64::from(i32::MIN);
+        (priority as u64) << 32 | id.0 & u64::from(u32::MAX)
     }
 
     /// Checks the prompt against the limits of a model and its context, as the engine does when the request arrives.

@@ -2,15 +2,54 @@
 
 use std::sync::Arc;
 
-use crate::job::Job;
+use crate::disk::Found;
+use crate::job::{Job, Slot};
+use crate::saved::Saved;
+use crate::transfer::{Aim, Transfer};
 use crate::worker::{Queued, Worker, common_prefix, guarded};
 use crate::{EngineError, Event, Request};
+
+/// A request that has a slot, but not yet all that was kept for it.
+pub(crate) struct Arrival {
+    pub(crate) queued: Queued,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Nothing was looked for yet.
+    Look,
+    /// What the slot held is kept; this shall come in its place.
+    Fetch(Option<Found>),
+    /// All that can be there is there.
+    Start,
+}
+
+impl Arrival {
+    pub(crate) fn new(queued: Queued) -> Self {
+        Self { queued, stage: Stage::Look }
+    }
+
+    /// Lower for those that go first.
+    pub(crate) fn order(&self) -> u64 {
+        self.queued.request.order(self.queued.id)
+    }
+
+    /// What was being read is here.
+    pub(crate) fn found(&mut self, saved: Arc<Saved>) {
+        self.stage = Stage::Fetch(Some(Found::Here(saved)));
+    }
+
+    /// What there was is of no use any more.
+    pub(crate) fn look_again(&mut self) {
+        self.stage = Stage::Look;
+    }
+}
 
 impl Worker {
     /// The idle slot that shares the longest beginning with the request; of equal ones that idle for longest.
     pub(crate) fn choose(&self, request: &Request) -> Option<usize> {
         let idle = self.slots.iter().enumerate().filter(|(index, slot)| {
-            slot.job.is_none() && request.sequence.is_none_or(|wanted| wanted as usize == *index)
+            slot.is_free() && request.sequence.is_none_or(|wanted| wanted as usize == *index)
         });
         idle.max_by_key(|&(index, slot)| {
             let reused = request.reuse && self.fits(index, &request.adapters);
@@ -20,9 +59,80 @@ impl Worker {
         .map(|(index, _)| index)
     }
 
-    pub(crate) fn begin(&mut self, index: usize, queued: Queued) {
+    /// Gives a free slot to a request, which starts now or when all that was kept for it is there.
+    pub(crate) fn begin(&mut self, index: usize, mut arrival: Arrival) {
+        let moving = self.slots[index].transfer.is_some();
+        let waits = if moving { Ok(true) } else { self.prepare(index, &mut arrival) };
+        match waits {
+            Ok(true) => self.slots[index].arrival = Some(arrival),
+            Ok(false) => self.start(index, arrival.queued),
+            Err(error) => {
+                (arrival.queued.events)(Event::Failed(error));
+            }
+        }
+    }
+
+    /// Sets going what a request needs before it can start: that what its slot holds is kept, and that what was kept comes
+    /// back. Returns whether it has to wait for that.
+    fn prepare(&mut self, index: usize, arrival: &mut Arrival) -> Result<bool, EngineError> {
+        let request = &arrival.queued.request;
+        if !self.fits(index, &request.adapters) {
+            // What it holds with other strengths is of no use for this one.
+            if self.hand_over(index, true) {
+                return Ok(true);
+            }
+            self.clear(index);
+            self.slots[index].adapters = request.adapters.clone();
+        }
+        self.wear(index)?;
+        if self.model.decoder_start().is_some() {
+            return Ok(false);
+        }
+        if matches!(arrival.stage, Stage::Look) {
+            let cached = self.reusable(index, request);
+            // Looked for first, so that what is kept then does not push it out.
+            let found = if request.reuse { self.find(&request.prompt, cached) } else { None };
+            arrival.stage = Stage::Fetch(found);
+            let held = self.slots[index].held.len();
+            if (held - cached) * 2 > held && self.hand_over(index, false) {
+                return Ok(true);
+            }
+        }
+        match std::mem::replace(&mut arrival.stage, Stage::Start) {
+            Stage::Fetch(Some(Found::Coming(path, coming))) => {
+                self.slots[index].transfer = Some(Transfer::Read(coming, path));
+                Ok(true)
+            }
+            Stage::Fetch(Some(Found::Here(saved))) => {
+                let own = self.slots[index].held.len();
+                if self.make_cells(index, saved.tokens.len().saturating_sub(own)) {
+                    arrival.found(saved);
+                } else {
+                    let adapters = self.slots[index].adapters.clone();
+                    let transfer = Transfer::Restore { saved, part: 0, adapters, reply: None };
+                    self.slots[index].transfer = Some(transfer);
+                }
+                Ok(true)
+            }
+            Stage::Look | Stage::Fetch(None) | Stage::Start => Ok(false),
+        }
+    }
+
+    /// How many tokens of a request's prompt a slot can go back to.
+    fn reusable(&mut self, index: usize, request: &Request) -> usize {
+        if !request.reuse || !self.suits(index, request.prompt.len()) {
+            return 0;
+        }
+        // The last prompt token is always evaluated: its logits are needed.
+        let most = request.prompt.len().saturating_sub(1);
+        let common = common_prefix(&self.slots[index].held, &request.prompt).min(most);
+        // Windowed and recurrent layers can go back to some lengths only.
+        self.model.longest_truncation(index as u32, u32::try_from(common).unwrap_or(u32::MAX)) as usize
+    }
+
+    fn start(&mut self, index: usize, queued: Queued) {
         let Queued { id, mut request, mut events } = queued;
-        if let Err(error) = self.change(index, &request) {
+        if let Err(error) = self.wear(index) {
             events(Event::Failed(error));
             return;
         }
@@ -35,24 +145,7 @@ impl Worker {
             }
             (request.prompt, request.reuse) = (vec![start], false);
         }
-        // The last prompt token is always evaluated: its logits are needed.
-        let most = request.prompt.len().saturating_sub(1);
-        let mut cached = 0;
-        if request.reuse && self.suits(index, request.prompt.len()) {
-            let common = common_prefix(&self.slots[index].held, &request.prompt).min(most);
-            // Windowed and recurrent layers can go back to some lengths only.
-            let common = u32::try_from(common).unwrap_or(u32::MAX);
-            cached = self.model.longest_truncation(index as u32, common) as usize;
-        }
-        // Looked for first, so that what is saved below does not push it out.
-        let saved = if request.reuse { self.saved(&request.prompt, cached) } else { None };
-        let held = self.slots[index].held.len();
-        if (held - cached) * 2 > held {
-            self.keep(index);
-        }
-        if let Some((tokens, bytes)) = saved {
-            cached = self.fetch(index, &request.prompt, cached, tokens, &bytes);
-        }
+        let mut cached = self.reusable(index, &request);
         if request.reuse && request.move_parts > 0 {
             cached = self.move_parts(index, &request.prompt, cached, request.move_parts);
         }
@@ -124,100 +217,64 @@ impl Worker {
         place.min(self.slots[index].held.len())
     }
 
-    /// Saves what a slot holds in memory and on disk, because it is about to lose it. Without success it is lost.
-    pub(crate) fn keep(&mut self, index: usize) {
+    /// Begins to keep what a slot holds in memory and on disk, because it is about to lose it; then it is emptied, if it is
+    /// to be. False if nobody wants it.
+    fn hand_over(&mut self, index: usize, clear: bool) -> bool {
         if self.wear(index).is_err() {
-            return;
+            return false;
         }
         let held = &self.slots[index].held;
-        let disk = self.disk.as_mut().filter(|disk| disk.wants(held));
-        let stored = self.store.wants(held);
-        if !stored && disk.is_none() {
-            return;
+        let disk = self.disk.as_ref().is_some_and(|disk| disk.wants(held));
+        let store = self.store.wants(held);
+        if disk || store {
+            self.slots[index].transfer = Some(Transfer::save(Aim::Keep { store, disk, clear }));
         }
-        if let Ok(bytes) = guarded(|| self.model.save(index as u32, held)) {
-            let bytes = Arc::new(bytes);
-            if let Some(disk) = disk {
-                disk.put(held, bytes.clone(), false);
-            }
-            if stored {
-                self.store.put(held.clone(), bytes);
-            }
-        }
+        disk || store
     }
 
-    /// A slot without a request that holds what is not on the disk yet, if there is a disk.
+    /// A free slot that holds what is not on the disk yet, if there is a disk.
     pub(crate) fn unfiled(&self) -> Option<usize> {
         // What a decoder holds belongs to a prompt that its encoder has read.
         self.disk.as_ref().filter(|_| self.model.decoder_start().is_none())?;
-        self.slots.iter().position(|slot| slot.job.is_none() && !slot.filed && !slot.held.is_empty())
+        let unfiled = |slot: &Slot| slot.is_free() && slot.transfer.is_none() && !slot.filed;
+        self.slots.iter().position(|slot| unfiled(slot) && !slot.held.is_empty())
     }
 
-    /// Writes what a slot holds to the disk, so that it is there whenever the program ends.
-    pub(crate) fn file(&mut self, index: usize, patient: bool) {
+    /// Begins to write what a slot holds to the disk, so that it is there whenever the program ends.
+    pub(crate) fn file(&mut self, index: usize) {
         let worn = self.wear(index).is_ok();
         let slot = &mut self.slots[index];
         slot.filed = true;
-        if !worn {
-            return;
-        }
-        if let Some(disk) = self.disk.as_mut().filter(|disk| disk.wants(&slot.held))
-            && let Ok(bytes) = guarded(|| self.model.save(index as u32, &slot.held))
-        {
-            disk.put(&slot.held, Arc::new(bytes), patient);
+        if worn && self.disk.as_ref().is_some_and(|disk| disk.wants(&slot.held)) {
+            slot.transfer = Some(Transfer::save(Aim::Keep { store: false, disk: true, clear: false }));
         }
     }
 
-    /// What was saved in memory or on disk and shares more than `least` tokens with a prompt, with the number of its
-    /// tokens.
-    fn saved(&mut self, prompt: &[u32], least: usize) -> Option<(usize, Arc<Vec<u8>>)> {
+    /// What was saved in memory or on disk and shares more than `least` tokens with a prompt.
+    fn find(&mut self, prompt: &[u32], least: usize) -> Option<Found> {
         let stored = self.store.find(prompt, least);
-        let least = stored.as_ref().map_or(least, |(_, shared, _)| *shared);
+        let least = stored.as_ref().map_or(least, |(shared, _)| *shared);
         let filed = self.disk.as_mut().and_then(|disk| disk.find(prompt, least));
-        filed.or(stored.map(|(tokens, _, bytes)| (tokens, bytes)))
+        filed.or(stored.map(|(_, saved)| Found::Here(saved)))
     }
 
-    /// Gives an idle slot a saved sequence of so many tokens instead of what it holds, of which it could keep `cached`
-    /// tokens. Returns how many tokens of the prompt it can go back to.
-    fn fetch(&mut self, index: usize, prompt: &[u32], cached: usize, tokens: usize, bytes: &[u8]) -> usize {
-        let own = self.slots[index].held.len();
-        self.free_cells_beside(index, tokens.saturating_sub(own));
-        // Others may have been saved for that.
-        if self.wear(index).is_err() {
-            return cached.min(own);
-        }
-        let sequence = index as u32;
-        match guarded(|| self.model.restore(sequence, bytes)) {
-            Ok(tokens) => self.slots[index].held = tokens,
-            Err(EngineError::Panic { .. }) => {
-                self.store.clear();
-                self.clear(index);
-                return 0;
+    /// Has free slots other than `kept` give up what they hold, those idle for longest first, until `wanted` cells are
+    /// free. Returns whether some will be later, when what was in them is kept.
+    pub(crate) fn make_cells(&mut self, kept: usize, wanted: usize) -> bool {
+        loop {
+            let leaving = |slot: &&Slot| slot.transfer.as_ref().is_some_and(Transfer::clears);
+            let coming: usize = self.slots.iter().filter(leaving).map(|slot| slot.held.len()).sum();
+            if self.model.free_cells() as usize + coming >= wanted {
+                return self.model.free_cells() < u32::try_from(wanted).unwrap_or(u32::MAX);
             }
-            Err(_) => {
-                self.synchronise(index);
-                return cached.min(self.slots[index].held.len());
-            }
-        }
-        let common = common_prefix(&self.slots[index].held, prompt).min(prompt.len().saturating_sub(1));
-        self.model.longest_truncation(sequence, u32::try_from(common).unwrap_or(u32::MAX)) as usize
-    }
-
-    /// Empties idle slots, those idle for longest first, until `wanted` cells are free or none is left.
-    pub(crate) fn free_cells(&mut self, wanted: usize) {
-        self.free_cells_beside(usize::MAX, wanted);
-    }
-
-    /// The same, but one slot is left alone.
-    fn free_cells_beside(&mut self, kept: usize, wanted: usize) {
-        while (self.model.free_cells() as usize) < wanted {
             let idle = self.slots.iter().enumerate().filter(|(index, _)| *index != kept);
             let oldest = idle
-                .filter(|(_, slot)| slot.job.is_none() && !slot.held.is_empty())
+                .filter(|(_, slot)| slot.is_free() && slot.transfer.is_none() && !slot.held.is_empty())
                 .min_by_key(|(_, slot)| slot.used);
-            let Some((index, _)) = oldest else { return };
-            self.keep(index);
-            self.clear(index);
+            let Some((index, _)) = oldest else { return coming > 0 };
+            if !self.hand_over(index, true) {
+                self.clear(index);
+            }
         }
     }
 

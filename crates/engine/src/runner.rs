@@ -68,11 +68,20 @@ pub trait Runner: Send {
     fn identity(&mut self) -> u64 {
         0
     }
-    /// The sequence as bytes; `tokens` are those it holds, one for each position.
-    fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError>;
-    /// Replaces the sequence by a saved one and returns its tokens, one for each position. An error leaves the
-    /// sequence as it was, or empties it.
-    fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, RuntimeError>;
+    /// Number of parts in which the sequence is saved, at least 1, of about so many bytes each.
+    fn saved_parts(&self, sequence: u32, bytes: u32) -> usize;
+    /// A part of the sequence as bytes; `tokens` are those it holds, one for each position. Between parts other sequences
+    /// may be used. If that changed what was saved, the first part is not the same any more.
+    fn save_part(
+        &mut self,
+        sequence: u32,
+        tokens: &[u32],
+        bytes: u32,
+        part: usize,
+    ) -> Result<Vec<u8>, RuntimeError>;
+    /// Takes one of all parts of a saved sequence, which come in order. The first replaces what the sequence holds, or is
+    /// refused and leaves it as it was; an error of a later one empties the sequence.
+    fn restore_part(&mut self, sequence: u32, saved: &[Vec<u8>], part: usize) -> Result<(), RuntimeError>;
 }
 
 impl Runner for Model {
@@ -160,11 +169,21 @@ impl Runner for Model {
         Model::identity(self)
     }
 
-    fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError> {
-        Model::save(self, sequence, tokens)
+    fn saved_parts(&self, sequence: u32, bytes: u32) -> usize {
+        Model::saved_parts(self, sequence, bytes)
     }
 
-    fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, RuntimeError> {
-        Model::restore(self, sequence, bytes)
+    fn save_part(
+        &mut self,
+        sequence: u32,
+        tokens: &[u32],
+        bytes: u32,
+        part: usize,
+    ) -> Result<Vec<u8>, RuntimeError> {
+        Model::save_part(self, sequence, tokens, bytes, part)
+    }
+
+    fn restore_part(&mut self, sequence: u32, saved: &[Vec<u8>], part: usize) -> Result<(), RuntimeError> {
+        Model::restore_part(self, sequence, saved, part)
     }
 }

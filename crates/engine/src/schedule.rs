@@ -9,7 +9,7 @@ pub struct Demand {
     pub pending: usize,
     /// Guessed tokens that could be checked after them.
     pub guessed: usize,
-    /// Grows with the time at which the request came.
+    /// Lower for requests that go first: those that came earlier, or matter more.
     pub arrival: u64,
     /// The slot has generated before: its one pending token goes before any prompt.
     pub generating: bool,

@@ -1,5 +1,6 @@
 //! One step: room, guesses, batch, run, tokens.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use puna_runtime::{Batch, OutputRows, Outputs, Work};
@@ -13,10 +14,11 @@ use crate::{Demand, EngineError, FinishReason, GUESSED_ROWS, Limits, Share, sche
 const BEFORE_END: usize = 4;
 
 impl Worker {
-    /// One step.
-    pub(crate) fn step(&mut self) {
+    /// One step. Returns whether there was anything to do.
+    pub(crate) fn step(&mut self) -> bool {
         self.clock += 1;
-        if !self.embeddings.is_empty() {
+        let embeds = !self.embeddings.is_empty();
+        if embeds {
             let (model, tokens) = (&mut self.model, self.options.step_tokens as usize);
             self.embeddings.step(tokens, |texts| guarded(|| model.embed(texts)));
         }
@@ -37,22 +39,30 @@ impl Worker {
         let demands = self.alike(self.demands());
         let wanted: usize = demands.iter().map(|demand| demand.pending).sum();
         if wanted == 0 {
-            return;
+            return embeds;
         }
         let tokens = self.options.step_tokens.max(1) as usize;
-        self.free_cells(wanted.min(tokens));
+        self.make_cells(usize::MAX, wanted.min(tokens));
         let limits =
             Limits { tokens, cells: self.model.free_cells() as usize, guessed: GUESSED_ROWS as usize };
         let shares = schedule(&demands, limits);
         if shares.is_empty() {
-            return self.give_up_largest();
+            // What is on the move ends, and may leave cells then.
+            let moving = self.slots.iter().any(|slot| slot.transfer.is_some() || slot.arrival.is_some());
+            if !moving {
+                self.give_up_largest();
+            }
+            return !moving;
         }
         let start = Instant::now();
         let result = self.run(&shares);
         // Times of large steps say little about those in which a guess may pay.
+        self.last_step = start.elapsed();
+        self.meters.steps.fetch_add(1, Ordering::Relaxed);
+        self.meters.sequence_steps.fetch_add(shares.len() as u64, Ordering::Relaxed);
         let rows = shares.iter().map(|share| share.tokens + share.guessed).sum();
         if self.speculation.is_on() && rows <= 2 * GUESSED_ROWS as usize {
-            self.speculation.note(rows, start.elapsed());
+            self.speculation.note(rows, self.last_step);
         }
         match result {
             Ok(outputs) => {
@@ -61,6 +71,7 @@ impl Worker {
             }
             Err(error) => self.isolate(&shares, error),
         }
+        true
     }
 
     /// Guesses how texts go on of which one token is pending.
@@ -126,7 +137,7 @@ impl Worker {
         }
         // Some room must be left to move in, however much shall be kept.
         let keep = job.keep().min(context.saturating_sub(4));
-        let discard = (slot.held.len() - keep) / 2;
+        let discard = job.discard(slot.held.len() - keep);
         let possible = self.options.context_shift && job.shiftable() && discard > 0;
         let moved =
             possible && guarded(|| self.model.shift(index as u32, keep as u32, discard as u32)).is_ok();
@@ -138,6 +149,7 @@ impl Worker {
         let slot = &mut self.slots[index];
         if let Some(job) = &mut slot.job {
             job.tokens.drain(keep..keep + discard);
+            job.shifted = true;
         }
         if moved {
             slot.held.drain(keep..keep + discard);
@@ -303,7 +315,10 @@ impl Worker {
         }
         if panicked {
             // Nothing that the model holds can be trusted; requests start over from their tokens.
-            (0..self.slots.len()).for_each(|slot| self.clear(slot));
+            for slot in 0..self.slots.len() {
+                self.abandon(slot);
+                self.clear(slot);
+            }
             self.store.clear();
         }
     }

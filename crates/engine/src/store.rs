@@ -1,7 +1,10 @@
 //! Saved sequences in memory, so that a prompt whose slot went to another request need not be computed again.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use crate::Meters;
+use crate::saved::Saved;
 use crate::worker::common_prefix;
 
 /// Sequences with fewer tokens are computed again sooner than they are copied.
@@ -10,16 +13,9 @@ pub(crate) const SHORTEST: usize = 16;
 struct Entry {
     /// How strongly adapters counted.
     adapters: Arc<[f32]>,
-    tokens: Vec<u32>,
-    bytes: Arc<Vec<u8>>,
+    saved: Arc<Saved>,
     /// Counts uses, to find the one not used for longest.
     used: u64,
-}
-
-impl Entry {
-    fn size(&self) -> usize {
-        self.bytes.len() + self.tokens.len() * size_of::<u32>()
-    }
 }
 
 /// A bounded store of saved sequences; those not used for longest go first.
@@ -28,14 +24,16 @@ pub(crate) struct Store {
     size: usize,
     entries: Vec<Entry>,
     clock: u64,
+    /// Tells others the size.
+    told: Arc<Meters>,
     /// How strongly adapters count for what is saved and looked for now.
     adapters: Arc<[f32]>,
 }
 
 impl Store {
-    /// Of so many bytes at most; 0 keeps nothing.
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, size: 0, entries: Vec::new(), clock: 0, adapters: Arc::from([]) }
+    /// Of so many bytes at most; 0 keeps nothing. Its size can be seen in `told`.
+    pub(crate) fn new(limit: usize, told: Arc<Meters>) -> Self {
+        Self { limit, size: 0, entries: Vec::new(), clock: 0, told, adapters: Arc::from([]) }
     }
 
     /// From now on sequences are those for which adapters count like this.
@@ -48,7 +46,7 @@ impl Store {
     pub(crate) fn wants(&self, tokens: &[u32]) -> bool {
         self.limit > 0
             && tokens.len() >= SHORTEST
-            && !self.own().any(|entry| entry.tokens.starts_with(tokens))
+            && !self.own().any(|entry| entry.saved.tokens.starts_with(tokens))
     }
 
     fn own(&self) -> impl Iterator<Item = &Entry> {
@@ -57,29 +55,28 @@ impl Store {
 
     /// Keeps a sequence in place of those that it begins with. One that alone is more than the limit is not kept, and
     /// nothing makes room for it.
-    pub(crate) fn put(&mut self, tokens: Vec<u32>, bytes: Arc<Vec<u8>>) {
-        let adapters = self.adapters.clone();
-        let entry = Entry { adapters, tokens, bytes, used: self.clock + 1 };
-        if entry.size() > self.limit {
+    pub(crate) fn put(&mut self, saved: Arc<Saved>) {
+        if saved.bytes() > self.limit {
             return;
         }
         let covered =
-            |kept: &Entry| kept.adapters == entry.adapters && entry.tokens.starts_with(&kept.tokens);
+            |kept: &Entry| kept.adapters == self.adapters && saved.tokens.starts_with(&kept.saved.tokens);
         self.entries.retain(|kept| !covered(kept));
         self.clock += 1;
-        self.entries.push(entry);
-        self.size = self.entries.iter().map(Entry::size).sum();
+        self.entries.push(Entry { adapters: self.adapters.clone(), saved, used: self.clock });
+        self.size = self.entries.iter().map(|entry| entry.saved.bytes()).sum();
         while self.size > self.limit {
             let oldest = self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.used);
-            let Some((index, _)) = oldest else { return };
-            self.size -= self.entries.swap_remove(index).size();
+            let Some((index, _)) = oldest else { break };
+            self.size -= self.entries.swap_remove(index).saved.bytes();
         }
+        self.told.stored_bytes.store(self.size as u64, Ordering::Relaxed);
     }
 
-    /// The sequence that shares the longest beginning with the prompt, if that is longer than `least`: the number of its
-    /// tokens, that of the shared ones, and its bytes.
-    pub(crate) fn find(&mut self, prompt: &[u32], least: usize) -> Option<(usize, usize, Arc<Vec<u8>>)> {
-        let common = |entry: &Entry| common_prefix(&entry.tokens, prompt);
+    /// The sequence that shares the longest beginning with the prompt, if that is longer than `least`, and how many tokens
+    /// it shares.
+    pub(crate) fn find(&mut self, prompt: &[u32], least: usize) -> Option<(usize, Arc<Saved>)> {
+        let common = |entry: &Entry| common_prefix(&entry.saved.tokens, prompt);
         let own = self.entries.iter_mut().filter(|entry| entry.adapters == self.adapters);
         let best = own.max_by_key(|entry| common(entry))?;
         let shared = common(best);
@@ -88,13 +85,14 @@ impl Store {
         }
         self.clock += 1;
         best.used = self.clock;
-        Some((best.tokens.len(), shared, best.bytes.clone()))
+        Some((shared, best.saved.clone()))
     }
 
     /// Forgets everything: what was saved cannot be trusted.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.size = 0;
+        self.told.stored_bytes.store(0, Ordering::Relaxed);
     }
 }
 
@@ -106,18 +104,23 @@ mod tests {
         (start..start + count).collect()
     }
 
+    fn saved(start: u32, count: u32, bytes: usize) -> Arc<Saved> {
+        Arc::new(Saved { tokens: tokens(start, count), parts: vec![vec![start as u8; bytes]] })
+    }
+
     #[test]
     fn bounded_and_without_doubles() {
         // 20 tokens and 20 bytes are 100.
-        let mut store = Store::new(300);
-        let put = |store: &mut Store, start| store.put(tokens(start, 20), Arc::new(vec![start as u8; 20]));
+        let told = Arc::<Meters>::default();
+        let mut store = Store::new(300, told.clone());
+        let put = |store: &mut Store, start| store.put(saved(start, 20, 20));
         assert!(!store.wants(&tokens(0, 15)));
         assert!(store.wants(&tokens(0, 20)));
         (0..3).for_each(|start| put(&mut store, start * 100));
         assert_eq!((store.size, store.entries.len()), (300, 3));
         assert!(!store.wants(&tokens(100, 18)), "there already");
         assert!(store.wants(&tokens(100, 21)));
-        assert_eq!(store.find(&tokens(0, 30), 0), Some((20, 20, Arc::new(vec![0; 20]))));
+        assert_eq!(store.find(&tokens(0, 30), 0), Some((20, saved(0, 20, 20))));
         put(&mut store, 300);
         assert_eq!(store.find(&tokens(100, 30), 0), None, "not used for longest");
         assert_eq!(store.find(&tokens(0, 30), 20), None, "the slot holds as much");
@@ -125,20 +128,21 @@ mod tests {
         assert_eq!(store.find(&tokens(0, 15), 0), None, "too short to be worth it");
         // Longer versions replace their beginnings.
         // 140 instead of 100: another one has to go.
-        store.put(tokens(0, 30), Arc::new(vec![9; 20]));
+        store.put(saved(0, 30, 20));
         assert_eq!((store.size, store.entries.len()), (240, 2));
-        store.put(tokens(500, 20), Arc::new(vec![0; 1000]));
+        store.put(saved(500, 20, 1000));
         assert_eq!((store.size, store.entries.len()), (240, 2), "what cannot be kept throws nothing out");
+        assert_eq!(told.stored_bytes.load(Ordering::Relaxed), 240);
         // With other adapters nothing of that is there, and nothing is thrown out as covered.
         store.serve(Arc::from([0.5]));
         assert_eq!(store.find(&tokens(0, 30), 0), None);
         assert!(store.wants(&tokens(0, 20)));
-        store.put(tokens(0, 12), Arc::new(vec![0; 10]));
+        store.put(saved(0, 12, 10));
         assert_eq!(store.entries.len(), 3);
         store.serve(Arc::from([]));
         assert!(store.find(&tokens(0, 30), 0).is_some());
         store.clear();
-        assert_eq!((store.size, store.entries.len()), (0, 0));
-        assert!(!Store::new(0).wants(&tokens(0, 20)));
+        assert_eq!((store.size, store.entries.len(), told.stored_bytes.load(Ordering::Relaxed)), (0, 0, 0));
+        assert!(!Store::new(0, told).wants(&tokens(0, 20)));
     }
 }

@@ -3,29 +3,35 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use crate::ahead::Ahead;
 use crate::embedding::{EmbeddingSender, Embeddings};
 use crate::job::Slot;
+use crate::reuse::Arrival;
+use crate::saved::Saved;
 use crate::speculation::Speculation;
 use crate::store::Store;
+use crate::transfer::{Aim, Transfer};
 use crate::{
-    Aids, DiskCache, EngineError, EngineOptions, Event, EventSender, FinishReason, Request, RequestId, Runner,
+    Aids, DiskCache, EngineError, EngineOptions, Event, EventSender, FinishReason, Meters, Request,
+    RequestId, Runner,
 };
 
 /// For so long commands are obeyed between two steps, at least one. Cancellations take far less.
 const LISTENING: Duration = Duration::from_millis(5);
+/// So long nothing is done while all wait for the disk.
+const WAITING: Duration = Duration::from_millis(1);
 
-type Reply<T> = Sender<Result<T, EngineError>>;
+pub(crate) type Reply<T> = Sender<Result<T, EngineError>>;
 
 pub(crate) enum Command {
     Submit(RequestId, Box<Request>, EventSender),
     Cancel(RequestId),
     Embed(Vec<Vec<u32>>, EmbeddingSender),
-    Save(u32, Reply<Vec<u8>>),
-    Restore(u32, Vec<u8>, Arc<[f32]>, Reply<Vec<u32>>),
+    Save(u32, Reply<Saved>),
+    Restore(u32, Saved, Arc<[f32]>, Reply<Vec<u32>>),
     Clear(u32, Reply<()>),
     Held(u32, Reply<Vec<u32>>),
     Stop,
@@ -44,6 +50,13 @@ pub(crate) struct Worker {
     pub(crate) store: Store,
     pub(crate) disk: Option<DiskCache>,
     queue: VecDeque<Queued>,
+    /// Commands for slots from or to which something is being copied.
+    later: Vec<Command>,
+    /// What the last step took.
+    pub(crate) last_step: Duration,
+    pub(crate) meters: Arc<Meters>,
+    /// Nobody is served any more.
+    pub(crate) ending: bool,
     pub(crate) embeddings: Embeddings,
     /// Counts steps and assignments.
     pub(crate) clock: u64,
@@ -66,7 +79,13 @@ pub(crate) fn guarded<T, E: Into<EngineError>>(f: impl FnOnce() -> Result<T, E>)
 }
 
 impl Worker {
-    pub(crate) fn new(mut model: Box<dyn Runner>, options: EngineOptions, aids: Aids) -> Self {
+    /// `meters` tell others what it counts.
+    pub(crate) fn new(
+        mut model: Box<dyn Runner>,
+        options: EngineOptions,
+        aids: Aids,
+        meters: Arc<Meters>,
+    ) -> Self {
         let mut disk = aids.disk;
         if let Some(disk) = &mut disk {
             disk.serve_model(model.identity());
@@ -74,7 +93,7 @@ impl Worker {
         let worn: Arc<[f32]> = model.adapters().into();
         let slot = |_| Slot { adapters: worn.clone(), ..Slot::default() };
         let slots: Vec<Slot> = (0..model.sequences()).map(slot).collect();
-        let mut store = Store::new(options.store_bytes);
+        let mut store = Store::new(options.store_bytes, meters.clone());
         store.serve(worn.clone());
         Self {
             worn,
@@ -85,6 +104,10 @@ impl Worker {
             options,
             slots,
             queue: VecDeque::new(),
+            later: Vec::new(),
+            last_step: Duration::ZERO,
+            ending: false,
+            meters,
             embeddings: Embeddings::default(),
             clock: 0,
             ahead: Ahead::default(),
@@ -93,46 +116,94 @@ impl Worker {
 
     /// Serves until told to stop or until the handle is gone.
     pub(crate) fn serve(mut self, commands: &Receiver<Command>) {
-        while self.listen(commands) {
-            match self.unfiled().filter(|_| self.is_idle()) {
-                Some(slot) => self.file(slot, false),
-                None => self.step(),
+        let mut worked = true;
+        while self.listen(commands, worked) {
+            if self.is_idle()
+                && let Some(slot) = self.unfiled()
+            {
+                self.file(slot);
             }
+            self.expire();
+            let moved = self.transfer();
+            worked = self.step() || moved;
             self.assign();
         }
-        for slot in &mut self.slots {
-            if let Some(job) = slot.job.take() {
-                job.finish(FinishReason::Cancelled);
+        self.end();
+    }
+
+    /// Ends requests whose deadline is over.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            if let Some(job) = slot.job.take_if(|job| job.is_late(now)) {
+                match job.generated {
+                    0 => job.fail(EngineError::Late),
+                    _ => job.finish(FinishReason::Length),
+                }
             }
+            let late = slot.arrival.take_if(|arrival| arrival.queued.request.is_late(now));
+            late.into_iter().for_each(|arrival| fail(arrival.queued));
+        }
+        while let Some(index) = self.queue.iter().position(|queued| queued.request.is_late(now)) {
+            self.queue.remove(index).into_iter().for_each(fail);
+        }
+
+        fn fail(mut queued: Queued) {
+            (queued.events)(Event::Failed(EngineError::Late));
+        }
+    }
+
+    fn end(&mut self) {
+        self.ending = true;
+        self.queue
+            .extend(self.slots.iter_mut().filter_map(|slot| slot.arrival.take()).map(|waits| waits.queued));
+        for index in 0..self.slots.len() {
+            // What was being saved is there and is filed below; of what was being restored a part is missing.
+            if let Some(Transfer::Restore { .. }) = self.slots[index].transfer.take() {
+                self.clear(index);
+            }
+            self.finish(index, FinishReason::Cancelled);
         }
         while let Some(slot) = self.unfiled() {
-            self.file(slot, true);
+            self.file(slot);
+            while self.slots[slot].transfer.is_some() {
+                self.transfer();
+            }
         }
-        for mut queued in self.queue {
+        for mut queued in self.queue.drain(..) {
             (queued.events)(Event::Failed(EngineError::Stopped));
         }
         self.embeddings.stop();
     }
 
     fn is_idle(&self) -> bool {
-        self.slots.iter().all(|slot| slot.job.is_none()) && self.embeddings.is_empty()
+        let idle = |slot: &Slot| slot.is_free() && slot.transfer.is_none();
+        self.slots.iter().all(idle) && self.embeddings.is_empty() && self.later.is_empty()
     }
 
-    /// Does what it was told; waits for something if there is nothing else to do. Only for a while: however much comes,
-    /// steps go on. False if this is the end.
-    fn listen(&mut self, commands: &Receiver<Command>) -> bool {
+    /// Does what it was told; waits for something if there is nothing else to do, or a moment if nothing could be done.
+    /// Only for a while: however much comes, steps go on. False if this is the end.
+    fn listen(&mut self, commands: &Receiver<Command>, worked: bool) -> bool {
+        for command in std::mem::take(&mut self.later) {
+            self.obey(command);
+        }
         let mut begun = None;
         while begun.is_none_or(|begun: Instant| begun.elapsed() < LISTENING) {
             let wait = self.is_idle() && self.unfiled().is_none();
-            let command = match wait {
-                true => commands.recv().map_err(|_| TryRecvError::Disconnected),
-                false => commands.try_recv(),
+            let command = match (wait, worked || begun.is_some()) {
+                (true, _) => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                (false, true) => commands.try_recv().map_err(|error| match error {
+                    TryRecvError::Empty => RecvTimeoutError::Timeout,
+                    TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+                }),
+                (false, false) => commands.recv_timeout(WAITING),
             };
             begun.get_or_insert_with(Instant::now);
             match command {
-                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
                 Ok(command) => self.obey(command),
-                Err(TryRecvError::Empty) => break,
+                Err(RecvTimeoutError::Timeout) => break,
             }
             self.assign();
         }
@@ -148,7 +219,11 @@ impl Worker {
                     Ok(()) if self.model.embeds() => {
                         events(Event::Failed(EngineError::Purpose { made_for: "embeddings" }));
                     }
-                    Ok(()) => self.queue.push_back(Queued { id, request, events }),
+                    Ok(()) => {
+                        let before = |other: &Queued| other.request.priority <= request.priority;
+                        let place = self.queue.partition_point(before);
+                        self.queue.insert(place, Queued { id, request, events });
+                    }
                     Err(error) => {
                         events(Event::Failed(error));
                     }
@@ -156,12 +231,26 @@ impl Worker {
             }
             Command::Cancel(id) => self.cancel(id),
             Command::Embed(texts, sender) => self.embeddings.push(&*self.model, texts, sender),
-            Command::Save(sequence, reply) => {
-                let _ = reply.send(self.save(sequence));
+            Command::Save(sequence, _) | Command::Restore(sequence, ..) | Command::Clear(sequence, _)
+                if self
+                    .known(sequence)
+                    .is_ok_and(|slot| self.slots[slot].is_free() && self.slots[slot].transfer.is_some()) =>
+            {
+                self.later.push(command);
             }
-            Command::Restore(sequence, bytes, adapters, reply) => {
-                let _ = reply.send(self.restore(sequence, &bytes, adapters));
-            }
+            Command::Save(sequence, reply) => match self.idle(sequence) {
+                Ok(slot) => self.slots[slot].transfer = Some(Transfer::save(Aim::Reply(reply))),
+                Err(error) => drop(reply.send(Err(error))),
+            },
+            Command::Restore(sequence, saved, adapters, reply) => match self.may_restore(sequence, &saved) {
+                Ok(slot) => {
+                    let own = &self.slots[slot].adapters;
+                    let adapters = if adapters.is_empty() { own.clone() } else { adapters };
+                    let (saved, reply) = (Arc::new(saved), Some(reply));
+                    self.slots[slot].transfer = Some(Transfer::Restore { saved, part: 0, adapters, reply });
+                }
+                Err(error) => drop(reply.send(Err(error))),
+            },
             Command::Clear(sequence, reply) => {
                 let _ = reply.send(self.idle(sequence).map(|slot| self.clear(slot)));
             }
@@ -177,12 +266,14 @@ impl Worker {
             if let Some(job) = slot.job.take_if(|job| job.id == id) {
                 return job.finish(FinishReason::Cancelled);
             }
+            if let Some(arrival) = slot.arrival.take_if(|arrival| arrival.queued.id == id) {
+                return cancelled(arrival.queued);
+            }
         }
         if let Some(index) = self.queue.iter().position(|queued| queued.id == id)
-            && let Some(mut queued) = self.queue.remove(index)
+            && let Some(queued) = self.queue.remove(index)
         {
-            let timings = crate::Timings::default();
-            (queued.events)(Event::Finished { reason: FinishReason::Cancelled, timings });
+            cancelled(queued);
         }
     }
 
@@ -197,35 +288,15 @@ impl Worker {
 
     fn idle(&self, sequence: u32) -> Result<usize, EngineError> {
         let slot = self.known(sequence)?;
-        if self.slots[slot].job.is_some() { Err(EngineError::Busy { sequence }) } else { Ok(slot) }
+        if self.slots[slot].is_free() { Ok(slot) } else { Err(EngineError::Busy { sequence }) }
     }
 
-    fn save(&mut self, sequence: u32) -> Result<Vec<u8>, EngineError> {
-        let slot = self.idle(sequence)?;
-        self.wear(slot)?;
-        guarded(|| self.model.save(sequence, &self.slots[slot].held))
-    }
-
-    fn restore(
-        &mut self,
-        sequence: u32,
-        bytes: &[u8],
-        adapters: Arc<[f32]>,
-    ) -> Result<Vec<u32>, EngineError> {
-        let slot = self.idle(sequence)?;
-        let adapters = if adapters.is_empty() { self.slots[slot].adapters.clone() } else { adapters };
-        self.wear_these(adapters.clone())?;
-        let result = guarded(|| self.model.restore(sequence, bytes));
-        match &result {
-            Ok(tokens) => {
-                self.slots[slot].held.clone_from(tokens);
-                self.slots[slot].adapters = adapters;
-                self.slots[slot].filed = false;
-            }
-            Err(EngineError::Panic { .. }) => self.clear(slot),
-            Err(_) => self.synchronise(slot),
+    fn may_restore(&self, sequence: u32, saved: &Saved) -> Result<usize, EngineError> {
+        let vocabulary = self.model.vocabulary();
+        match saved.tokens.iter().find(|token| **token >= vocabulary) {
+            Some(token) => Err(EngineError::TokenOutOfRange { token: *token, vocabulary }),
+            None => self.idle(sequence),
         }
-        result
     }
 
     pub(crate) fn clear(&mut self, slot: usize) {
@@ -237,7 +308,7 @@ impl Worker {
         });
     }
 
-    /// Gives idle slots to queued requests, in the order they came.
+    /// Gives idle slots to queued requests, in their order.
     fn assign(&mut self) {
         let mut index = 0;
         while index < self.queue.len() {
@@ -247,7 +318,7 @@ impl Worker {
                 continue;
             };
             if let Some(queued) = self.queue.remove(index) {
-                self.begin(slot, queued);
+                self.begin(slot, Arrival::new(queued));
             }
         }
     }
@@ -263,6 +334,11 @@ impl Worker {
             job.fail(error);
         }
     }
+}
+
+fn cancelled(mut queued: Queued) {
+    let timings = crate::Timings::default();
+    (queued.events)(Event::Finished { reason: FinishReason::Cancelled, timings });
 }
 
 pub(crate) fn common_prefix(a: &[u32], b: &[u32]) -> usize {

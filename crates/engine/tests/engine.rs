@@ -130,20 +130,24 @@ fn a_full_context_ends_with_length() {
 #[test]
 fn the_context_shifts_when_allowed() {
     let engine = shifting(Arithmetic::new(16, 1));
-    let found = run(&engine, Request { keep: 2, ..greedy(&PROMPT, 100) });
-    assert_eq!((found.tokens.len(), reason(&found)), (100, FinishReason::Length));
-    // What must be held: at 16 tokens, 7 after the first two go.
-    let mut held = PROMPT.to_vec();
-    let mut tokens = Vec::new();
-    for _ in 0..100 {
-        if held.len() > 16 {
-            held.drain(2..9);
+    // At 16 tokens, half of those after the first two go, or as many as asked for, or all.
+    for (discard, gone) in [(0, 7), (3, 3), (100, 14)] {
+        let found = run(&engine, Request { keep: 2, discard, ..greedy(&PROMPT, 100) });
+        assert_eq!((found.tokens.len(), reason(&found)), (100, FinishReason::Length));
+        assert!(found.end.unwrap().1.shifted);
+        let mut held = PROMPT.to_vec();
+        let mut tokens = Vec::new();
+        for _ in 0..100 {
+            if held.len() > 16 {
+                held.drain(2..2 + gone);
+            }
+            let token = following(&held);
+            tokens.push(token);
+            held.push(token);
         }
-        let token = following(&held);
-        tokens.push(token);
-        held.push(token);
+        assert_eq!(found.tokens, tokens, "{discard}");
     }
-    assert_eq!(found.tokens, tokens);
+    assert!(!run(&engine, greedy(&PROMPT, 5)).end.unwrap().1.shifted);
     // A new, short request works afterwards, and so does one that keeps more than there is room for.
     assert_eq!(run(&engine, greedy(&[7], 3)).tokens, expected(&[7], 3));
     let found = run(&engine, Request { keep: -1, ..greedy(&(0..16).collect::<Vec<_>>(), 50) });
@@ -350,11 +354,66 @@ fn sequences_are_saved_restored_and_cleared() {
     assert!(engine.restore(0, vec![255]).is_err());
     assert_eq!(engine.held(0).unwrap(), held);
     // One that the model could not undo is known to have emptied the sequence.
-    assert!(engine.restore(0, BROKEN.to_vec()).is_err());
+    let breaks = Request { sequence: Some(1), ..greedy(&[1, BREAKS, 2], 1) };
+    run(&engine, breaks);
+    let broken = engine.save(1).unwrap();
+    assert!(engine.restore(0, broken).is_err());
     assert!(engine.held(0).unwrap().is_empty());
     let again = run(&engine, in_first(greedy(&more, 4)));
     assert_eq!((again.tokens, again.end.unwrap().1.cached_tokens), (found.tokens, 0));
     assert!(matches!(engine.save(2), Err(EngineError::NoSequence { sequence: 2, sequences: 2 })));
+}
+
+#[test]
+fn lower_priorities_go_first_and_nobody_loses_a_slot() {
+    let engine = engine(Arithmetic { delay: Duration::from_millis(2), ..Arithmetic::new(1000, 1) });
+    let (id, running) = engine.submit(Request { priority: 100, ..greedy(&PROMPT, 500) });
+    let ended = Arc::new(Mutex::new(Vec::new()));
+    let (sender, done) = std::sync::mpsc::channel();
+    for (name, priority) in [("first", 0), ("urgent", -1), ("late", 5), ("second", 0), ("most urgent", -7)] {
+        let (ended, sender) = (ended.clone(), sender.clone());
+        let hear = move |event| {
+            if let Event::Finished { .. } = event {
+                ended.lock().unwrap().push(name);
+                sender.send(()).unwrap();
+            }
+            true
+        };
+        engine.submit_to(Request { priority, ..greedy(&PROMPT, 3) }, Box::new(hear));
+    }
+    // The one that runs goes on although all others matter more.
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(ended.lock().unwrap().is_empty());
+    engine.cancel(id);
+    collect(running);
+    (0..5).for_each(|_| done.recv().unwrap());
+    assert_eq!(*ended.lock().unwrap(), ["most urgent", "urgent", "first", "second", "late"]);
+}
+
+#[test]
+fn deadlines_end_answers_prompts_and_waiting() {
+    let model = Arithmetic { delay: Duration::from_millis(5), ..Arithmetic::new(100_000, 1) };
+    let engine = Engine::start(model, EngineOptions { step_tokens: 10, ..EngineOptions::default() }).unwrap();
+    let start = Instant::now();
+    let within = |milliseconds| Some(start + Duration::from_millis(milliseconds));
+    let running = engine.submit(Request { deadline: within(100), ..greedy(&PROMPT, 100_000) }).1;
+    let waiting = engine.submit(Request { deadline: within(50), ..greedy(&PROMPT, 5) }).1;
+    let late = |events| {
+        let found = collect(events);
+        assert_eq!((found.tokens.len(), found.error), (0, Some(EngineError::Late.to_string())));
+    };
+    late(waiting);
+    assert!(start.elapsed() < Duration::from_millis(90), "{:?}", start.elapsed());
+    let found = collect(running);
+    assert_eq!(reason(&found), FinishReason::Length);
+    assert!(found.tokens.len() > 3 && found.tokens == expected(&PROMPT, found.tokens.len()));
+    assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
+    // 1,000 tokens take 500 milliseconds.
+    let start = Instant::now();
+    let deadline = Some(start + Duration::from_millis(100));
+    late(engine.submit(Request { deadline, ..greedy(&[1; 1000], 5) }).1);
+    assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
+    assert_eq!(run(&engine, greedy(&PROMPT, 3)).tokens, expected(&PROMPT, 3));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-use puna_engine::{Aids, DiskCache, Engine, EngineOptions, Request};
+use puna_engine::{Aids, DiskCache, Engine, EngineError, EngineOptions, Event, FinishReason, Request};
 
 fn prompt(start: u32, count: u32) -> Vec<u32> {
     (0..count).map(|index| (start + index * 7) % 40).collect()
@@ -52,8 +52,8 @@ fn prompts_come_back_after_others_had_the_slot() {
 
 #[test]
 fn the_store_is_bounded() {
-    // One of 33 tokens takes 165 bytes.
-    let engine = engine(Arithmetic::new(64, 1), 400);
+    // One of 33 tokens takes 206 bytes.
+    let engine = engine(Arithmetic::new(64, 1), 500);
     let prompts: Vec<Vec<u32>> = (0..4).map(|start| prompt(start, 30)).collect();
     for prompt in &prompts {
         assert_eq!(ask(&engine, greedy(prompt, 4)), 0);
@@ -86,6 +86,91 @@ fn a_panic_empties_the_store() {
     assert!(failed.error.is_some_and(|error| error.contains("internal error")));
     assert_eq!(ask(&engine, greedy(&one, 4)), 0);
     assert_eq!(ask(&engine, greedy(&one, 4)), 29);
+}
+
+/// Moments at which a request heard of tokens.
+fn token_times(engine: &Engine, request: Request) -> std::sync::mpsc::Receiver<Instant> {
+    let (sender, times) = std::sync::mpsc::channel();
+    let hear = move |event| match event {
+        Event::Token { .. } => sender.send(Instant::now()).is_ok(),
+        _ => true,
+    };
+    engine.submit_to(request, Box::new(hear));
+    times
+}
+
+#[test]
+fn nobody_waits_until_a_large_sequence_is_kept_or_fetched() {
+    // Keeping or fetching 400 tokens takes 40 parts of 4 milliseconds.
+    let folder = tempfile::tempdir().unwrap();
+    let part_delay = Duration::from_millis(4);
+    let model =
+        Arithmetic { part: 10, part_delay, delay: Duration::from_millis(2), ..Arithmetic::new(2000, 2) };
+    let options = EngineOptions { step_tokens: 512, store_bytes: 100_000, ..EngineOptions::default() };
+    let disk = DiskCache::open(folder.path(), 1_000_000, Box::new(|_| ())).expect("a folder");
+    let engine = Engine::start_with(model, options, Aids { disk: Some(disk), ..Aids::default() }).unwrap();
+    let other = |request: Request| Request { sequence: Some(1), ..request };
+    ask(&engine, other(greedy(&prompt(0, 400), 2)));
+    let times = token_times(&engine, Request { sequence: Some(0), ..greedy(&[1, 2, 3], 1500) });
+    times.recv().unwrap();
+    let start = Instant::now();
+    // The slot's 400 tokens are kept; then the next ones, and the first come back; then the sequence is asked for.
+    assert_eq!(ask(&engine, other(greedy(&prompt(5, 400), 2))), 0);
+    assert_eq!(ask(&engine, other(greedy(&prompt(0, 400), 2))), 399);
+    let saved = engine.save(1).unwrap();
+    assert_eq!(engine.restore(1, saved).unwrap().len(), 401);
+    let moved = start.elapsed();
+    assert!(moved > 5 * 40 * part_delay, "five times that much was moved: {moved:?}");
+    let mut times: Vec<Instant> = times.try_iter().collect();
+    times.insert(0, start);
+    let longest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+    // Two parts and a step, and what a busy machine adds; at once it would be 160 milliseconds.
+    assert!(longest < Duration::from_millis(120), "{longest:?} of {} tokens", times.len());
+    assert!(times.len() > 60, "{} tokens in {moved:?}", times.len());
+}
+
+#[test]
+fn what_steps_of_others_change_is_saved_again() {
+    let model = Arithmetic {
+        part: 10,
+        restless: true,
+        part_delay: Duration::from_millis(1),
+        ..Arithmetic::new(2000, 2)
+    };
+    let engine = engine(model, 100_000);
+    let times = token_times(&engine, Request { sequence: Some(0), ..greedy(&[1, 2, 3], 1500) });
+    times.recv().unwrap();
+    let other = |request: Request| Request { sequence: Some(1), ..request };
+    assert_eq!(ask(&engine, other(greedy(&prompt(0, 400), 2))), 0);
+    assert_eq!(ask(&engine, other(greedy(&prompt(5, 400), 2))), 0);
+    assert_eq!(ask(&engine, other(greedy(&prompt(0, 400), 2))), 399);
+}
+
+#[test]
+fn requests_that_wait_for_a_copy_can_leave_and_fail() {
+    let model = Arithmetic { part: 1, part_delay: Duration::from_millis(3), ..Arithmetic::new(500, 2) };
+    let engine = engine(model, 100_000);
+    let in_first = |request: Request| Request { sequence: Some(0), ..request };
+    ask(&engine, in_first(greedy(&prompt(0, 100), 2)));
+    // It takes 300 milliseconds until what the slot holds is kept.
+    let start = Instant::now();
+    let (id, events) = engine.submit(in_first(greedy(&prompt(5, 100), 2)));
+    assert!(matches!(engine.save(0), Err(EngineError::Busy { .. })));
+    engine.cancel(id);
+    let left = collect(events);
+    assert!(matches!(left.end, Some((FinishReason::Cancelled, _))), "{left:?}");
+    assert!(start.elapsed() < Duration::from_millis(250), "{:?}", start.elapsed());
+    // What was kept is there, and the slot's content.
+    assert_eq!(ask(&engine, in_first(greedy(&prompt(0, 100), 2))), 99);
+    // Whoever asks for the sequence while it is copied waits for that.
+    let saving = engine.submit(in_first(greedy(&prompt(9, 100), 2))).1;
+    assert_eq!(collect(saving).tokens, expected(&prompt(9, 100), 2));
+    // A step of another sequence panics meanwhile: nothing is trusted any more, and the request starts over.
+    let waits = engine.submit(in_first(greedy(&prompt(0, 100), 2))).1;
+    let failed = collect(engine.submit(Request { sequence: Some(1), ..greedy(&[PANICS], 4) }).1);
+    assert!(failed.error.is_some_and(|error| error.contains("internal error")));
+    let found = collect(waits);
+    assert_eq!((found.tokens, found.end.unwrap().1.cached_tokens), (expected(&prompt(0, 100), 2), 0));
 }
 
 /// With a folder and nothing in memory.
@@ -157,7 +242,7 @@ const DIFFERENT: u32 = 6;
 #[test]
 fn is_killed_by_another_test() {
     let Some(folder) = std::env::var_os("PUNA_TEST_FOLDER") else { return };
-    let engine = with_folder(Arithmetic::new(2000, 1), Path::new(&folder), 60_000);
+    let engine = with_folder(Arithmetic::new(2000, 1), Path::new(&folder), 70_000);
     for start in (0..DIFFERENT).cycle() {
         ask(&engine, greedy(&prompt(start, 1900), 4));
     }
@@ -194,8 +279,8 @@ fn killing_the_program_leaves_nothing_wrong() {
             .map(|entry| entry.unwrap().metadata().unwrap().len())
             .sum();
         // What was being written when it was killed comes on top.
-        assert!(size < 60_000 + 8 * 12_000, "{size}");
-        let engine = with_folder(Arithmetic::new(2000, 1), folder.path(), 60_000);
+        assert!(size < 70_000 + 8 * 14_000, "{size}");
+        let engine = with_folder(Arithmetic::new(2000, 1), folder.path(), 70_000);
         // Answers are checked, so whatever is served is right.
         served +=
             (0..DIFFERENT).filter(|start| ask(&engine, greedy(&prompt(*start, 1900), 4)) > 1000).count();

@@ -20,6 +20,7 @@ mod ledger;
 mod load;
 mod model;
 mod options;
+mod parts;
 mod placement;
 mod saved;
 mod sequences;

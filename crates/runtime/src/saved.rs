@@ -29,17 +29,28 @@ fn fingerprint(graph: &Graph, weights: &dyn WeightSource) -> u64 {
     hash.value()
 }
 
-/// What a saved sequence holds, checked for form but not against a model.
+/// What a saved sequence holds beside the contents of its caches, checked for form but not against a model.
 #[derive(Debug)]
-struct Saved<'a> {
+pub(crate) struct Head {
     fingerprint: u64,
     architecture: String,
     formats: [u32; 2],
     next: u32,
     long: bool,
-    tokens: Vec<u32>,
+    pub(crate) tokens: Vec<u32>,
     groups: Vec<SavedGroup>,
-    states: Vec<&'a [u8]>,
+}
+
+impl Head {
+    /// Cells saved of each cache group.
+    pub(crate) fn cells(&self) -> Vec<usize> {
+        self.groups.iter().map(|group| group.positions.len()).collect()
+    }
+
+    /// Positions saved of a cache group, ascending.
+    pub(crate) fn positions(&self, group: usize) -> &[u32] {
+        self.groups.get(group).map_or(&[], |group| &group.positions)
+    }
 }
 
 #[derive(Debug)]
@@ -83,10 +94,25 @@ impl<'a> Reader<'a> {
         let numbers = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         Ok(numbers.collect())
     }
+
+    fn head(&mut self) -> Result<Head, SavedError> {
+        let fingerprint = self.u64()?;
+        let length = self.u32()?;
+        let architecture = String::from_utf8_lossy(self.take(length as u64)?).chars().take(64).collect();
+        let formats = [self.u32()?, self.u32()?];
+        let next = self.u32()?;
+        let long = self.u32()? != 0;
+        let tokens = self.list()?;
+        let mut groups = Vec::new();
+        for _ in 0..self.u32()? {
+            groups.push(SavedGroup { lost: self.u32()?, positions: self.list()? });
+        }
+        Ok(Head { fingerprint, architecture, formats, next, long, tokens, groups })
+    }
 }
 
-/// Reads the form, checksum first.
-fn parse(bytes: &[u8]) -> Result<Saved<'_>, SavedError> {
+/// Reads the form, checksum first: the head and the contents of each state.
+fn parse(bytes: &[u8]) -> Result<(Head, Vec<&[u8]>), SavedError> {
     let mut reader = Reader { rest: bytes };
     if reader.take(8).map_err(|_| SavedError::Magic)? != MAGIC {
         return Err(SavedError::Magic);
@@ -103,17 +129,7 @@ fn parse(bytes: &[u8]) -> Result<Saved<'_>, SavedError> {
     if Checksum::of(reader.rest) != checksum {
         return Err(SavedError::Checksum);
     }
-    let fingerprint = reader.u64()?;
-    let length = reader.u32()?;
-    let architecture = String::from_utf8_lossy(reader.take(length as u64)?).chars().take(64).collect();
-    let formats = [reader.u32()?, reader.u32()?];
-    let next = reader.u32()?;
-    let long = reader.u32()? != 0;
-    let tokens = reader.list()?;
-    let mut groups = Vec::new();
-    for _ in 0..reader.u32()? {
-        groups.push(SavedGroup { lost: reader.u32()?, positions: reader.list()? });
-    }
+    let head = reader.head()?;
     let mut states = Vec::new();
     for _ in 0..reader.u32()? {
         let length = reader.u64()?;
@@ -122,7 +138,17 @@ fn parse(bytes: &[u8]) -> Result<Saved<'_>, SavedError> {
     if !reader.rest.is_empty() {
         return Err(SavedError::Inconsistent { part: "lengths" });
     }
-    Ok(Saved { fingerprint, architecture, formats, next, long, tokens, groups, states })
+    Ok((head, states))
+}
+
+/// Reads a head that stands alone.
+pub(crate) fn parse_head(bytes: &[u8]) -> Result<Head, SavedError> {
+    let mut reader = Reader { rest: bytes };
+    let head = reader.head()?;
+    if !reader.rest.is_empty() {
+        return Err(SavedError::Inconsistent { part: "lengths" });
+    }
+    Ok(head)
 }
 
 fn put_list(bytes: &mut Vec<u8>, numbers: impl ExactSizeIterator<Item = u32>) {
@@ -142,42 +168,22 @@ impl Model {
     /// fit the same model with the same cache formats, whatever its other options. There must be one token for each
     /// position.
     pub fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError> {
-        self.check_sequence(sequence)?;
-        let length = self.length(sequence);
-        if tokens.len() != length as usize {
-            return Err(RuntimeError::TokenCount { sequence, tokens: tokens.len(), length });
-        }
-        let held: Vec<Vec<(i32, u32)>> = self.ledgers.iter().map(|ledger| ledger.held(sequence)).collect();
+        let head = self.save_head(sequence, tokens)?;
+        let held = self.held_cells(sequence);
         let groups = self.state_groups();
         let cells = |state: usize| held.get(groups[state]).map_or(0, Vec::len);
         let contents: usize = (0..groups.len()).map(|state| cells(state) * self.cell_bytes[state]).sum();
         // At once in its whole size, with length and checksum still to come: it may fill much of the memory.
-        let mut bytes = Vec::with_capacity(contents + 8 * (tokens.len() + groups.len()) + 1024);
+        let mut bytes = Vec::with_capacity(PREFIX + head.len() + contents + 8 * groups.len() + 4);
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
         bytes.resize(PREFIX, 0);
-        bytes.extend(self.fingerprint().to_le_bytes());
-        let architecture = self.information.architecture.as_bytes();
-        bytes.extend((architecture.len() as u32).to_le_bytes());
-        bytes.extend(architecture);
-        for format in self.formats() {
-            bytes.extend(format.to_le_bytes());
-        }
-        bytes.extend(self.length(sequence).to_le_bytes());
-        bytes.extend(u32::from(self.texts.is_long(sequence)).to_le_bytes());
-        put_list(&mut bytes, tokens.iter().copied());
-        bytes.extend((self.ledgers.len() as u32).to_le_bytes());
-        let mut cells: Vec<Vec<u32>> = Vec::with_capacity(held.len());
-        for (ledger, held) in self.ledgers.iter().zip(held) {
-            bytes.extend(ledger.lost(sequence).to_le_bytes());
-            put_list(&mut bytes, held.iter().map(|(position, _)| position.unsigned_abs()));
-            cells.push(held.into_iter().map(|(_, cell)| cell).collect());
-        }
+        bytes.extend(head);
         bytes.extend((self.graph.states.len() as u32).to_le_bytes());
         for (state, group) in groups.into_iter().enumerate() {
             let state = StateId(state as u32);
             // Nothing is kept of what serves a step alone.
-            let contents = match (cells.get(group), self.states_of(state)) {
+            let contents = match (held.get(group), self.states_of(state)) {
                 (Some(cells), Some(states)) => states.save(state, cells)?,
                 _ => Vec::new(),
             };
@@ -191,18 +197,62 @@ impl Model {
         Ok(bytes)
     }
 
+    /// What is saved of a sequence beside the contents of its caches.
+    pub(crate) fn save_head(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError> {
+        self.check_sequence(sequence)?;
+        let length = self.length(sequence);
+        if tokens.len() != length as usize {
+            return Err(RuntimeError::TokenCount { sequence, tokens: tokens.len(), length });
+        }
+        let mut bytes = Vec::with_capacity(8 * tokens.len() + 1024);
+        bytes.extend(self.fingerprint().to_le_bytes());
+        let architecture = self.information.architecture.as_bytes();
+        bytes.extend((architecture.len() as u32).to_le_bytes());
+        bytes.extend(architecture);
+        for format in self.formats() {
+            bytes.extend(format.to_le_bytes());
+        }
+        bytes.extend(length.to_le_bytes());
+        bytes.extend(u32::from(self.texts.is_long(sequence)).to_le_bytes());
+        put_list(&mut bytes, tokens.iter().copied());
+        bytes.extend((self.ledgers.len() as u32).to_le_bytes());
+        for ledger in &self.ledgers {
+            bytes.extend(ledger.lost(sequence).to_le_bytes());
+            let held = ledger.held(sequence);
+            put_list(&mut bytes, held.iter().map(|(position, _)| position.unsigned_abs()));
+        }
+        Ok(bytes)
+    }
+
+    /// The cells of each cache group that a sequence holds, in the order of positions.
+    pub(crate) fn held_cells(&self, sequence: u32) -> Vec<Vec<u32>> {
+        let cells = |held: Vec<(i32, u32)>| held.into_iter().map(|(_, cell)| cell).collect();
+        self.ledgers.iter().map(|ledger| cells(ledger.held(sequence))).collect()
+    }
+
     /// Replaces the sequence by a saved one and returns the tokens saved with it. Bytes that do not fit in any
     /// way are refused and leave the sequence as it was; only if a device fails while taking them, it is emptied.
     pub fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, RuntimeError> {
         self.check_sequence(sequence)?;
-        let saved = parse(bytes)?;
-        self.check_model(&saved)?;
-        self.check_contents(&saved)?;
+        let (head, contents) = parse(bytes)?;
+        self.check_head(&head)?;
+        self.check_contents(&head, &contents)?;
+        let cells = self.adopt(sequence, &head)?;
+        if let Err(error) = self.restore_states(&cells, &contents) {
+            self.clear(sequence);
+            return Err(error);
+        }
+        Ok(head.tokens)
+    }
+
+    /// Replaces the sequence by one with a head that was checked and returns the cells given to each cache group: those of
+    /// its newest positions, whose contents are still to come.
+    pub(crate) fn adopt(&mut self, sequence: u32, head: &Head) -> Result<Vec<Vec<u32>>, RuntimeError> {
         // All numbers were found to be positions below the context.
-        let next = saved.next as i32;
+        let next = head.next as i32;
         let mut ledgers = self.ledgers.clone();
         let mut cells = Vec::with_capacity(ledgers.len());
-        for (ledger, group) in ledgers.iter_mut().zip(&saved.groups) {
+        for (ledger, group) in ledgers.iter_mut().zip(&head.groups) {
             let positions: Vec<i32> = group.positions.iter().map(|position| *position as i32).collect();
             // The encoder's rows have positions of their own.
             let next = if ledger.group() == CacheGroup::Encoder { positions.len() as i32 } else { next };
@@ -210,18 +260,14 @@ impl Model {
             cells.push(adopted.map_err(|refusal| self.refused(sequence, next, refusal))?);
         }
         self.ledgers = ledgers;
-        if let Err(error) = self.restore_states(&cells, &saved) {
-            self.clear(sequence);
-            return Err(error);
-        }
-        self.texts.set(sequence, saved.long);
-        Ok(saved.tokens)
+        self.texts.set(sequence, head.long);
+        Ok(cells)
     }
 
-    /// Writes contents into the cells given to each cache group: those of its newest positions.
-    fn restore_states(&mut self, cells: &[Vec<u32>], saved: &Saved<'_>) -> Result<(), RuntimeError> {
+    /// Writes contents into the cells given to each cache group.
+    fn restore_states(&mut self, cells: &[Vec<u32>], contents: &[&[u8]]) -> Result<(), RuntimeError> {
         let groups = self.state_groups();
-        for (index, (group, contents)) in groups.into_iter().zip(&saved.states).enumerate() {
+        for (index, (group, contents)) in groups.into_iter().zip(contents).enumerate() {
             let state = StateId(index as u32);
             let Some(cells) = cells.get(group) else { continue };
             let kept = cells.len() * self.cell_bytes[index];
@@ -233,7 +279,43 @@ impl Model {
         Ok(())
     }
 
-    fn check_model(&mut self, saved: &Saved<'_>) -> Result<(), SavedError> {
+    /// Refuses a head of another model, one that contradicts itself, or one that is too long.
+    pub(crate) fn check_head(&mut self, head: &Head) -> Result<(), RuntimeError> {
+        self.check_model(head)?;
+        let vocabulary = self.information.vocabulary;
+        if let Some(token) = head.tokens.iter().find(|token| **token >= vocabulary) {
+            return Err(RuntimeError::TokenOutOfRange { token: *token, vocabulary });
+        }
+        let context = self.options.context;
+        if head.next > context {
+            return Err(RuntimeError::ContextFull { needed: head.next, free: context, context });
+        }
+        let inconsistent = |part| Err(SavedError::Inconsistent { part }.into());
+        if head.tokens.len() != head.next as usize {
+            return inconsistent("numbers of tokens and positions");
+        }
+        if head.groups.len() != self.ledgers.len() {
+            return inconsistent("caches");
+        }
+        for (ledger, group) in self.ledgers.iter().zip(&head.groups) {
+            let ascending = group.positions.is_sorted_by(|a, b| a < b);
+            let next = match ledger.group() {
+                CacheGroup::Encoder => group.positions.len() as u32,
+                _ => head.next,
+            };
+            let inside = group.positions.iter().all(|position| (group.lost..next).contains(position));
+            if !ascending
+                || !inside
+                || !ledger.may_lose(group.lost, next)
+                || !ledger.is_enough(&group.positions, next)
+            {
+                return inconsistent("positions");
+            }
+        }
+        Ok(())
+    }
+
+    fn check_model(&mut self, saved: &Head) -> Result<(), SavedError> {
         if saved.fingerprint != self.fingerprint() {
             let expected = self.information.architecture.clone();
             return Err(SavedError::OtherModel { found: saved.architecture.clone(), expected });
@@ -245,43 +327,15 @@ impl Model {
         Ok(())
     }
 
-    /// Refuses what contradicts itself or is too long.
-    fn check_contents(&self, saved: &Saved<'_>) -> Result<(), RuntimeError> {
-        let vocabulary = self.information.vocabulary;
-        if let Some(token) = saved.tokens.iter().find(|token| **token >= vocabulary) {
-            return Err(RuntimeError::TokenOutOfRange { token: *token, vocabulary });
-        }
-        let context = self.options.context;
-        if saved.next > context {
-            return Err(RuntimeError::ContextFull { needed: saved.next, free: context, context });
-        }
-        let inconsistent = |part| Err(SavedError::Inconsistent { part }.into());
-        if saved.tokens.len() != saved.next as usize {
-            return inconsistent("numbers of tokens and positions");
-        }
-        if saved.groups.len() != self.ledgers.len() || saved.states.len() != self.graph.states.len() {
-            return inconsistent("caches");
-        }
-        for (ledger, group) in self.ledgers.iter().zip(&saved.groups) {
-            let ascending = group.positions.is_sorted_by(|a, b| a < b);
-            let next = match ledger.group() {
-                CacheGroup::Encoder => group.positions.len() as u32,
-                _ => saved.next,
-            };
-            let inside = group.positions.iter().all(|position| (group.lost..next).contains(position));
-            if !ascending
-                || !inside
-                || !ledger.may_lose(group.lost, next)
-                || !ledger.is_enough(&group.positions, next)
-            {
-                return inconsistent("positions");
-            }
+    /// Refuses contents that are not those of the head's cells.
+    fn check_contents(&self, head: &Head, contents: &[&[u8]]) -> Result<(), SavedError> {
+        if contents.len() != self.graph.states.len() {
+            return Err(SavedError::Inconsistent { part: "caches" });
         }
         for (index, group) in self.state_groups().into_iter().enumerate() {
-            let cells = saved.groups.get(group).map_or(0, |group| group.positions.len());
-            let expected = cells.checked_mul(self.cell_bytes[index]);
-            if Some(saved.states[index].len()) != expected {
-                return inconsistent("cache contents");
+            let cells = head.groups.get(group).map_or(0, |group| group.positions.len());
+            if Some(contents[index].len()) != cells.checked_mul(self.cell_bytes[index]) {
+                return Err(SavedError::Inconsistent { part: "cache contents" });
             }
         }
         Ok(())
@@ -313,14 +367,14 @@ impl Model {
     }
 
     /// Index of each state's cache group.
-    fn state_groups(&self) -> Vec<usize> {
+    pub(crate) fn state_groups(&self) -> Vec<usize> {
         let groups = self.graph.groups();
         let index = |group| groups.iter().position(|other| *other == group).unwrap_or(0);
         self.graph.states.iter().map(|state| index(state.group())).collect()
     }
 
     /// The partition's caches that hold a state.
-    fn states_of(&mut self, state: StateId) -> Option<&mut dyn puna_backend::States> {
+    pub(crate) fn states_of(&mut self, state: StateId) -> Option<&mut dyn puna_backend::States> {
         let partitions = self.segments.iter_mut().map(|segment| segment.partition.states());
         partitions.into_iter().find(|states| states.states().contains(&state))
     }

@@ -44,6 +44,86 @@ fn empty_sequences_can_be_saved() {
     assert_eq!((model.length(1), model.free_cells()), (0, 64));
 }
 
+/// A sequence in parts of about so many bytes; between them another sequence goes on, unless its steps took something
+/// from this one (what a window does not need any more): then the first part tells, and all is saved again at once.
+fn parts(model: &mut Model, tokens: &[u32], bytes: u32, other: &[u32]) -> Vec<Vec<u8>> {
+    let mut parts = Vec::new();
+    while parts.len() < model.saved_parts(1, bytes) {
+        parts.push(model.save_part(1, tokens, bytes, parts.len()).expect("saves"));
+        all_rows(model, 0, &other[parts.len() % other.len()..][..1]);
+    }
+    let first = model.save_part(1, tokens, bytes, 0).expect("saves");
+    if first != parts[0] {
+        parts = (0..model.saved_parts(1, bytes))
+            .map(|part| model.save_part(1, tokens, bytes, part).expect("saves"))
+            .collect();
+    }
+    assert!(model.save_part(1, tokens, bytes, parts.len()).is_err(), "there is no other part");
+    parts
+}
+
+#[test]
+fn parts_can_be_restored_between_steps_of_others() {
+    for layers in [vec![Full, Full], MIXED.to_vec(), vec![Window(8)]] {
+        let handmade = Handmade::new(&layers, 1);
+        let (tokens, other) = (text(60, 2), text(20, 3));
+        let mut model = handmade.load(&options(400, 2, 7));
+        all_rows(&mut model, 1, &tokens[..45]);
+        let saved: Vec<_> =
+            [1, 300, 1 << 20].iter().map(|bytes| parts(&mut model, &tokens[..45], *bytes, &other)).collect();
+        assert!(saved[0].len() > saved[1].len() && saved[1].len() > layers.len() + 1);
+        assert_eq!(saved[2].len(), layers.len() + 1);
+        let expected = all_rows(&mut model, 1, &tokens[45..]);
+        for (context, sequences, micro_batch) in [(400, 2, 7), (70, 1, 1), (300, 3, 50)] {
+            for saved in &saved {
+                let mut model = handmade.load(&options(context, sequences, micro_batch));
+                all_rows(&mut model, 0, &text(9, 3));
+                let last = sequences - 1;
+                for part in 0..saved.len() {
+                    model.restore_part(last, saved, part).expect("restores");
+                    if last > 0 {
+                        all_rows(&mut model, 0, &other[part % other.len()..][..1]);
+                    }
+                }
+                assert_eq!(model.length(last), 45);
+                assert_same(&all_rows(&mut model, last, &tokens[45..]), &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_that_do_not_fit_change_nothing() {
+    let handmade = Handmade::new(&MIXED, 1);
+    let tokens = text(30, 2);
+    let mut model = handmade.load(&options(100, 2, 7));
+    all_rows(&mut model, 1, &tokens);
+    let saved = parts(&mut model, &tokens, 300, &[1, 2, 3]);
+    let refused = |model: &mut Model, saved: &[Vec<u8>]| {
+        model.restore_part(0, saved, 0).expect_err("is refused").to_string()
+    };
+    let held = model.length(0);
+    for length in 0..saved.len() {
+        assert!(refused(&mut model, &saved[..length]).contains("parts"), "{length}");
+    }
+    for part in 0..saved.len() {
+        let mut short = saved.clone();
+        short[part].pop();
+        refused(&mut model, &short);
+        let mut long = saved.clone();
+        long[part].push(0);
+        refused(&mut model, &long);
+    }
+    let other = Handmade::new(&MIXED, 2);
+    let error = refused(&mut other.load(&options(100, 2, 7)), &saved);
+    assert!(error.contains("model"), "{error}");
+    assert_eq!(model.length(0), held, "what is refused changes nothing");
+    // Later parts are checked by the first; one that does not exist empties the sequence.
+    model.restore_part(0, &saved, 0).expect("restores");
+    assert!(model.restore_part(0, &saved, saved.len()).is_err());
+    assert_eq!(model.length(0), 0);
+}
+
 /// A model with a sequence, a saved one to put in its place, and what the sequence says next.
 struct Scene {
     model: Model,

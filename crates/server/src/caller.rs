@@ -43,6 +43,8 @@ pub struct Caller {
     model: OnceLock<String>,
     /// Somebody else writes the line of the log.
     delegated: AtomicBool,
+    /// What the router calls it, if it came from there.
+    number: OnceLock<u64>,
     time: SystemTime,
     started: Instant,
     status: AtomicU16,
@@ -62,6 +64,7 @@ impl Caller {
             endpoint,
             model: OnceLock::new(),
             delegated: AtomicBool::new(false),
+            number: OnceLock::new(),
             time: SystemTime::now(),
             started: Instant::now(),
             status: AtomicU16::new(LEFT),
@@ -82,9 +85,14 @@ impl Caller {
         let _ = self.key.set(key);
     }
 
-    /// Name of the key that it has shown.
-    pub fn key_name(&self) -> Option<&str> {
-        self.key.get().map(|key| key.name.as_str())
+    /// The key that it has shown.
+    pub fn key(&self) -> Option<&Key> {
+        self.key.get().map(|key| &**key)
+    }
+
+    /// The priority of its answers: the key's, or what it asks for.
+    pub fn priority(&self, asked: i32) -> i32 {
+        self.key().and_then(|key| key.priority).unwrap_or(asked)
     }
 
     /// It is for this model; an error if its key does not open it.
@@ -97,6 +105,12 @@ impl Caller {
     /// Whether somebody else writes the line of the log.
     pub fn delegate(&self, delegated: bool) {
         self.delegated.store(delegated, Ordering::Relaxed);
+    }
+
+    /// The router that handed it on knows it by this number, and writes its line.
+    pub fn number(&self, number: u64) {
+        // It came once.
+        let _ = self.number.set(number);
     }
 
     /// Counts tokens for the key.
@@ -214,7 +228,17 @@ impl Drop for Caller {
             self.spend(self.generated_tokens.load(Ordering::Relaxed) % REPORTED);
         }
         if let Some(audit) = self.audit.as_ref().filter(|_| !self.delegated.load(Ordering::Relaxed)) {
-            audit.write(self.line().to_string());
+            let line = self.line().to_string();
+            let told = match (&self.reports, self.number.get()) {
+                (Some(reports), Some(request)) => {
+                    reports.say(&Report::Over { request: *request, line: line.clone() })
+                }
+                _ => false,
+            };
+            // Without a router that hears it, it is written here.
+            if !told {
+                audit.write(line);
+            }
         }
     }
 }

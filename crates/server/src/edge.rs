@@ -23,18 +23,24 @@ use crate::routes::Route;
 /// Header with which a router says whose request it hands on: the key's name, a hexadecimal number for each byte.
 pub const KEY_NAME: HeaderName = HeaderName::from_static("x-router-key");
 
+/// Priority of the key of a router's client, if it has one.
+pub const KEY_PRIORITY: HeaderName = HeaderName::from_static("x-router-priority");
+/// Number that a router gives to a request.
+pub const NUMBER: HeaderName = HeaderName::from_static("x-router-request");
+
 /// The value of [`KEY_NAME`].
 pub fn key_name(name: &str) -> String {
     name.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A key without limits with the name that a router says; the router knows its limits.
-fn named(value: &HeaderValue) -> Arc<Key> {
+/// A key without limits with the name and the priority that a router says; the router knows its limits.
+fn named(value: &HeaderValue, priority: Option<&HeaderValue>) -> Arc<Key> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16).unwrap_or(0) as u8;
     let bytes =
         value.as_bytes().chunks(2).map(|pair| pair.iter().fold(0, |all, byte| all << 4 | digit(byte)));
     let name = String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned();
-    Arc::new(Key::plain(name, String::new()))
+    let priority = priority.and_then(|priority| priority.to_str().ok()?.parse().ok());
+    Arc::new(Key::said(name, priority))
 }
 
 /// How long a body that nobody wants may take, and how long nothing of it may come.
@@ -141,8 +147,16 @@ pub async fn serve<H, F: Future<Output = ApiResult<Response>>>(
             // What is posted runs the model or asks what it holds.
             let model = model.filter(|_| route.method == "POST");
             let key = front.keys.check(&parts.headers, model)?;
+            if front.options.routed.is_some()
+                && let Some(number) =
+                    parts.headers.get(NUMBER).and_then(|value| value.to_str().ok()?.parse().ok())
+            {
+                caller.number(number);
+            }
             // The router's own key is nobody's.
-            let said = front.options.routed.as_ref().map(|_| parts.headers.get(KEY_NAME).map(named));
+            let priority = parts.headers.get(KEY_PRIORITY);
+            let name = parts.headers.get(KEY_NAME);
+            let said = front.options.routed.as_ref().map(|_| name.map(|name| named(name, priority)));
             if let Some(key) = said.unwrap_or(key) {
                 caller.identify(key);
             }
@@ -292,7 +306,9 @@ mod tests {
             assert_eq!(decoded(wrong), None, "{wrong}");
         }
         let name = "ann é\n";
-        assert_eq!(named(&HeaderValue::from_str(&key_name(name)).unwrap()).name, name);
+        let priority = HeaderValue::from(-7);
+        let key = named(&HeaderValue::from_str(&key_name(name)).unwrap(), Some(&priority));
+        assert_eq!((key.name.as_str(), key.priority), (name, Some(-7)));
     }
 
     #[test]

@@ -118,7 +118,12 @@ pub const ERRORS: &[ErrorRow] = &[
     row(Kind::Permission, "permission_error", 403, "the key does not open this model"),
     row(Kind::Disabled, "feature_disabled", 403, "a flag switches the endpoint on"),
     row(Kind::NotFound, "not_found_error", 404, "no such path, method or slot file"),
-    row(Kind::Timeout, "timeout_error", 408, "the body did not come in time"),
+    row(
+        Kind::Timeout,
+        "timeout_error",
+        408,
+        "the body did not come in time, or the answer did not begin before its deadline",
+    ),
     row(Kind::TooLarge, "request_too_large", 413, "the body is larger than the limit"),
     row(
         Kind::RateLimit,
@@ -230,6 +235,7 @@ impl From<EngineError> for ApiError {
             }
             EngineError::Purpose { .. } => Kind::NotSupported,
             EngineError::EmptyPrompt
+            | EngineError::NotSaved { .. }
             | EngineError::TokenOutOfRange { .. }
             | EngineError::NoSequence { .. }
             | EngineError::Sampling(puna_sampling::SamplingError::Parameter { .. })
@@ -237,6 +243,7 @@ impl From<EngineError> for ApiError {
             // Too ambiguous, or its trigger came where it cannot begin: both lie in the request.
             | EngineError::Grammar(_)
             | EngineError::Busy { .. } => Kind::Invalid,
+            EngineError::Late => Kind::Timeout,
             EngineError::NoRoom { .. } | EngineError::Stopped => Kind::Unavailable,
             EngineError::Sampling(_)
             | EngineError::Runtime(_)

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use puna_chat::Stops;
-use puna_engine::{Event, FinishReason, RequestId, Timings};
+use puna_engine::{Event, FinishReason, Request, RequestId, Timings};
 use puna_sampling::LogProbabilities;
 use puna_tokenizer::Decoder;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -43,6 +43,12 @@ pub struct Piece {
     pub scored: Vec<Scored>,
     /// Tokens generated so far.
     pub generated: usize,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// The slot that it runs in.
+    pub slot: u32,
+    /// What the answer took so far.
+    pub timings: Timings,
 }
 
 /// Why an answer ended.
@@ -86,6 +92,8 @@ pub enum Output {
         cached: usize,
         /// All.
         total: usize,
+        /// Since it got its slot.
+        time: Duration,
     },
     /// There is new text.
     Piece(Piece),
@@ -106,6 +114,7 @@ struct Choice {
     prompt_tokens: usize,
     slot: u32,
     cached: usize,
+    started: Instant,
     first: Option<Instant>,
     late: bool,
     done: bool,
@@ -140,8 +149,9 @@ impl Generation {
             let view = View { settings: plan.settings.clone(), prompt: prompt_tokens, ..View::default() };
             let mut watch = Watch::new(app, caller, view, place);
             let sender: Sender<(usize, Event)> = sender.clone();
+            let priority = caller.priority(request.priority);
             let id = all.engine.submit_to(
-                request.clone(),
+                Request { priority, ..request.clone() },
                 Box::new(move |event| {
                     watch.see(&event);
                     sender.try_send((index, event)).is_ok()
@@ -159,6 +169,7 @@ impl Generation {
                 prompt_tokens,
                 slot: 0,
                 cached: 0,
+                started: Instant::now(),
                 first: None,
                 late: false,
                 done: false,
@@ -196,9 +207,12 @@ impl Generation {
     fn take(&mut self, index: usize, event: Event) -> ApiResult<()> {
         let Some(choice) = self.choices.get_mut(index) else { return Ok(()) };
         match event {
-            Event::Started { sequence, cached } => (choice.slot, choice.cached) = (sequence, cached),
+            Event::Started { sequence, cached } => {
+                (choice.slot, choice.cached, choice.started) = (sequence, cached, Instant::now());
+            }
             Event::Progress { processed, total } => {
-                let output = Output::Progress { processed, cached: choice.cached, total };
+                let (cached, time) = (choice.cached, choice.started.elapsed());
+                let output = Output::Progress { processed, cached, total, time };
                 self.ready.push_back((index, output));
             }
             Event::Token { id, log_probabilities } => {
@@ -279,6 +293,19 @@ impl Choice {
         text.contains('\n')
     }
 
+    /// What it took so far.
+    fn so_far(&self) -> Timings {
+        let first = self.first.unwrap_or_else(Instant::now);
+        Timings {
+            cached_tokens: self.cached,
+            prompt_tokens: self.prompt_tokens.saturating_sub(self.cached),
+            prompt: first - self.started,
+            generated_tokens: self.tokens.len(),
+            generation: first.elapsed(),
+            ..Timings::default()
+        }
+    }
+
     /// Hands over the piece. While no text is complete its tokens wait, unless the answer ends.
     fn hand_over(&mut self, index: usize, ready: &mut VecDeque<(usize, Output)>, last: bool) {
         if self.piece.text.is_empty() && (!last || self.piece.tokens.is_empty()) {
@@ -286,6 +313,7 @@ impl Choice {
         }
         let mut piece = std::mem::take(&mut self.piece);
         piece.generated = self.tokens.len();
+        (piece.prompt_tokens, piece.slot, piece.timings) = (self.prompt_tokens, self.slot, self.so_far());
         self.text.push_str(&piece.text);
         if self.stops.stopped() {
             // Tokens of the stop text belong to nothing that is shown.

@@ -32,6 +32,7 @@ struct Row {
     expires: Option<String>,
     requests_per_minute: Option<u32>,
     tokens_per_minute: Option<u32>,
+    priority: Option<i32>,
 }
 
 /// The file.
@@ -52,6 +53,8 @@ pub struct Key {
     expires: Option<u64>,
     requests: Option<u32>,
     tokens: Option<u32>,
+    /// That of its requests, whatever they say.
+    pub priority: Option<i32>,
     usage: Arc<Usage>,
 }
 
@@ -104,7 +107,21 @@ impl Key {
     /// A key without limits.
     pub fn plain(name: String, secret: String) -> Self {
         let usage = Arc::default();
-        Self { name, secret, models: None, expires: None, requests: None, tokens: None, usage }
+        Self {
+            name,
+            secret,
+            models: None,
+            expires: None,
+            requests: None,
+            tokens: None,
+            priority: None,
+            usage,
+        }
+    }
+
+    /// A key of which a router says name and priority.
+    pub fn said(name: String, priority: Option<i32>) -> Self {
+        Self { priority, ..Self::plain(name, String::new()) }
     }
 
     fn from_row(row: Row) -> Result<Self, String> {
@@ -126,6 +143,7 @@ impl Key {
             models: row.models,
             requests: row.requests_per_minute,
             tokens: row.tokens_per_minute,
+            priority: row.priority,
             ..Self::plain(name, row.key)
         })
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use puna_engine::Timings;
+use puna_engine::{Meters, Timings};
 
 /// Counters since the start, and since the last look.
 #[derive(Default)]
@@ -19,6 +19,9 @@ pub struct Metrics {
     accepted_tokens: AtomicU64,
     processing: AtomicU64,
     waiting: AtomicU64,
+    steps: AtomicU64,
+    shared_steps: AtomicU64,
+    stored: AtomicU64,
     last_prompt: [AtomicU64; 2],
     last_generated: [AtomicU64; 2],
 }
@@ -68,6 +71,12 @@ pub const METRICS: &[MetricRow] = &[
         read: |metrics| count(&metrics.generation_time) / 1e6,
     },
     MetricRow {
+        name: "n_decode_total",
+        kind: "counter",
+        help: "Steps of the model",
+        read: |metrics| count(&metrics.steps),
+    },
+    MetricRow {
         name: "n_tokens_max",
         kind: "counter",
         help: "Most tokens of one request, prompt included",
@@ -115,6 +124,18 @@ pub const METRICS: &[MetricRow] = &[
         help: "Requests that wait for a slot",
         read: |metrics| count(&metrics.waiting),
     },
+    MetricRow {
+        name: "n_busy_slots_per_decode",
+        kind: "gauge",
+        help: "Requests that shared a step, on average",
+        read: |metrics| count(&metrics.shared_steps) / count(&metrics.steps).max(1.0),
+    },
+    MetricRow {
+        name: "prompt_cache_bytes",
+        kind: "gauge",
+        help: "Memory that holds what slots held before",
+        read: |metrics| count(&metrics.stored),
+    },
 ];
 
 fn count(counter: &AtomicU64) -> f64 {
@@ -141,6 +162,15 @@ impl Metrics {
             text.push_str(&format!("# HELP {name} {help}.\n# TYPE {name} {kind}\n{name} {value}\n"));
         }
         text
+    }
+
+    /// Takes the counters of an engine over.
+    pub fn meter(&self, meters: &Meters) {
+        let take =
+            |to: &AtomicU64, from: &AtomicU64| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        take(&self.steps, &meters.steps);
+        take(&self.shared_steps, &meters.sequence_steps);
+        take(&self.stored, &meters.stored_bytes);
     }
 
     /// A request came and waits.

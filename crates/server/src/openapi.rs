@@ -64,6 +64,8 @@ const GENERATION: &[Member] = &[
     ("repeat_penalty", Number),
     ("cache_prompt", Flag),
     ("ignore_eos", Flag),
+    ("priority", Whole(-1_000_000)),
+    ("deadline_ms", Whole(1)),
 ];
 const NATIVE: &[Member] = &[
     ("n_predict", Whole(-1)),
@@ -105,6 +107,8 @@ const BODIES: &[Body] = &[
     body("/models/load", &[("model", Text)], &[]),
     body("/models/unload", &[("model", Text)], &[]),
     body("/slots/{id}", &[], &[&[("filename", Text)]]),
+    body("/audio/transcriptions", &[], &[]),
+    body("/tools", &[], &[]),
     body("/completion", PROMPT, &[GENERATION, NATIVE]),
     body("/v1/completions", PROMPT, &[GENERATION, COMPLETION]),
     body("/chat/completions", MESSAGES, &[GENERATION, CHAT]),

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use puna_engine::Request;
 use serde_json::{Map, Value, json};
@@ -16,6 +16,8 @@ use crate::{grammar, sampling};
 /// Most stop texts of one request.
 const MOST_STOPS: usize = 256;
 const INT: i64 = i32::MAX as i64;
+/// Largest priority, and the smallest without its sign.
+const MOST_PRIORITY: i64 = 1_000_000;
 
 /// A checked request. Everything in it is within its limits.
 #[derive(Clone, Debug)]
@@ -36,6 +38,8 @@ pub struct Plan {
     pub include_usage: bool,
     /// Ids of tokens are shown.
     pub return_tokens: bool,
+    /// What an answer took so far is shown with each part of it.
+    pub timings_per_token: bool,
     /// How far the prompt is, is shown.
     pub return_progress: bool,
     /// Silence after which a comment is sent.
@@ -76,7 +80,7 @@ impl Plan {
         let names = ["n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens"];
         let predict = fields.integer(&names, -1..=INT)?.map_or(served.defaults.predict, |value| value as i32);
         let keep = fields.integer(&["n_keep"], -1..=INT)?.map_or(served.defaults.keep, |value| value as i32);
-        fields.integer(&["n_discard"], 0..=INT)?;
+        let discard = fields.integer(&["n_discard"], 0..=INT)?.unwrap_or(0);
         let move_parts = fields
             .integer(&["n_cache_reuse"], 0..=INT)?
             .map_or(served.defaults.move_parts, |value| usize::try_from(value).unwrap_or(0));
@@ -85,6 +89,8 @@ impl Plan {
         let reuse = fields.boolean(&["cache_prompt"])?.unwrap_or(served.defaults.reuse);
         let deadline =
             fields.integer(&["t_max_predict_ms"], -1..=INT)?.and_then(|time| u64::try_from(time).ok());
+        let priority = fields.integer(&["priority"], -MOST_PRIORITY..=MOST_PRIORITY)?.unwrap_or(0);
+        let time = fields.integer(&["deadline_ms"], 1..=INT)?.and_then(|time| u64::try_from(time).ok());
         let ping = match fields.integer(&["sse_ping_interval"], -1..=86_400)? {
             None => app.front.options.ping,
             Some(seconds) if seconds > 0 => Some(Duration::from_secs(seconds as u64)),
@@ -100,16 +106,21 @@ impl Plan {
         let stream = fields.boolean(&["stream"])?.unwrap_or(false);
         let stream_options = Fields(fields.object(&["stream_options"])?.cloned().unwrap_or_default());
 
+        let timings_per_token = fields.boolean(&["timings_per_token"])?.unwrap_or(false);
         let mut settings = sampling::echo(&parameters);
-        settings.extend(shown);
         settings.extend(members(json!({
-            "n_predict": predict, "n_keep": keep, "ignore_eos": ignore_end, "stop": stops, "stream": stream,
+            "n_predict": predict, "max_tokens": predict, "n_keep": keep, "n_discard": discard,
+            "ignore_eos": ignore_end, "stop": stops, "stream": stream, "timings_per_token": timings_per_token,
             "n_probs": probabilities.unwrap_or(0), "post_sampling_probs": after_sampling, "cache_prompt": reuse,
+            "grammar": "", "grammar_lazy": false, "grammar_triggers": [],
         })));
+        settings.extend(shown);
         let adapters = match fields.get(&["lora"]) {
             None => app.strengths(),
             Some((name, value)) => strengths(app, name, value)?,
         };
+        let lora = adapters.iter().enumerate().map(|(id, scale)| json!({ "id": id, "scale": scale }));
+        settings.insert("lora".into(), lora.collect());
         let template = Request {
             adapters,
             predict,
@@ -121,8 +132,11 @@ impl Plan {
             reuse,
             move_parts,
             keep,
+            discard: u32::try_from(discard).unwrap_or(0),
             sampling: parameters,
             grammar,
+            priority: i32::try_from(priority).unwrap_or(0),
+            deadline: time.and_then(|time| Instant::now().checked_add(Duration::from_millis(time))),
             ..Request::new(Vec::new())
         };
         let mut requests = Vec::with_capacity(prompts.len().saturating_mul(choices));
@@ -143,6 +157,7 @@ impl Plan {
             stream,
             include_usage: stream_options.boolean(&["include_usage"])?.unwrap_or(false),
             return_tokens: fields.boolean(&["return_tokens"])?.unwrap_or(false),
+            timings_per_token,
             return_progress: fields.boolean(&["return_progress"])?.unwrap_or(false),
             ping,
             settings: Value::Object(settings),

@@ -28,6 +28,13 @@ pub enum Report {
         /// Tokens of prompts and answers.
         tokens: u64,
     },
+    /// A request is over.
+    Over {
+        /// The router's number of it.
+        request: u64,
+        /// Its line for the audit log.
+        line: String,
+    },
 }
 
 impl Report {
@@ -47,17 +54,17 @@ impl Report {
 
 /// Where reports go. A server that has this was started by a router and believes what it says about keys.
 #[derive(Clone)]
-pub struct Reports(Arc<dyn Fn(&Report) + Send + Sync>);
+pub struct Reports(Arc<dyn Fn(&Report) -> bool + Send + Sync>);
 
 impl Reports {
-    /// To this function, from any thread.
-    pub fn to(hear: impl Fn(&Report) + Send + Sync + 'static) -> Self {
+    /// To this function, from any thread; false if nobody hears it any more.
+    pub fn to(hear: impl Fn(&Report) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(hear))
     }
 
-    /// Says something.
-    pub fn say(&self, report: &Report) {
-        (self.0)(report);
+    /// Says something. Whoever heard may be gone: then it is of use to nobody, or has to be told elsewhere.
+    pub fn say(&self, report: &Report) -> bool {
+        (self.0)(report)
     }
 }
 
@@ -79,6 +86,7 @@ mod tests {
             Report::Sleeping,
             Report::Awake,
             Report::Used { key: "ann".into(), tokens: u64::MAX },
+            Report::Over { request: 7, line: "{\"key\":\"é\"}".into() },
         ] {
             let line = report.line();
             assert!(!line.contains('\n'), "{line}");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use puna_engine::Engine;
+use puna_engine::{Engine, Meters};
 
 use crate::error::{ApiError, ApiResult, Kind};
 use crate::report::{Report, Reports};
@@ -63,6 +63,8 @@ pub struct Residence {
     engine: Arc<tokio::sync::Mutex<Option<Arc<Engine>>>>,
     uses: Mutex<Uses>,
     asleep: AtomicBool,
+    /// Counters of the engine that is or was awake last.
+    meters: Mutex<Arc<Meters>>,
     reports: OnceLock<Reports>,
 }
 
@@ -82,6 +84,7 @@ impl Residence {
         Arc::new(Self {
             sizes: Sizes::of(&engine),
             sleep,
+            meters: Mutex::new(engine.meters()),
             engine: Arc::new(tokio::sync::Mutex::new(Some(Arc::new(engine)))),
             uses: Mutex::new(Uses { count: 0, last: Instant::now() }),
             asleep: AtomicBool::new(false),
@@ -125,6 +128,11 @@ impl Residence {
         self.asleep.load(Ordering::Acquire)
     }
 
+    /// Counters of the engine that is or was awake last. They begin anew whenever it was loaded.
+    pub fn meters(&self) -> Arc<Meters> {
+        self.meters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn uses(&self) -> MutexGuard<'_, Uses> {
         // Numbers are valid after any panic.
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
@@ -141,6 +149,7 @@ impl Residence {
                 None => {
                     let engine = Arc::new(home.clone().load().await?);
                     *place = Some(engine.clone());
+                    *home.meters.lock().unwrap_or_else(PoisonError::into_inner) = engine.meters();
                     home.asleep.store(false, Ordering::Release);
                     home.report(Report::Awake);
                     engine

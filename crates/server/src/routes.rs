@@ -11,7 +11,8 @@ use axum::routing::{MethodFilter, on};
 use serde_json::Value;
 
 use crate::api::{
-    adapters, anthropic, embeddings, infill, information, native, ollama, openai, responses, slots, text,
+    adapters, anthropic, audio, embeddings, infill, information, native, ollama, openai, responses, slots,
+    text,
 };
 use crate::app::{App, Front};
 use crate::edge::{self, Call};
@@ -129,6 +130,12 @@ pub static ROUTES: &[Route] = &[
     ollama(post(&["/api/embed", "/api/embeddings"], "embeddings of texts, Ollama's way", |app, call| {
         Box::pin(embeddings::ollama(app, call))
     })),
+    get(&["/tools", "/cors-proxy"], "nothing: the server runs no tools", |app, call| {
+        Box::pin(information::never(app, call))
+    }),
+    post(&["/tools", "/cors-proxy"], "nothing: the server runs no tools", |app, call| {
+        Box::pin(information::never(app, call))
+    }),
     post(&["/tokenize"], "tokens of a text", |app, call| Box::pin(text::tokenize(app, call))),
     post(&["/detokenize"], "text of tokens", |app, call| Box::pin(text::detokenize(app, call))),
     post(&["/apply-template"], "the prompt of a conversation", |app, call| {
@@ -144,6 +151,11 @@ pub static ROUTES: &[Route] = &[
         &["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"],
         "documents by how well they answer a query",
         |app, call| Box::pin(embeddings::rerank(app, call)),
+    ),
+    post(
+        &["/audio/transcriptions", "/v1/audio/transcriptions"],
+        "the text of sound, where a model hears",
+        |app, call| Box::pin(audio::transcriptions(app, call)),
     ),
     post(&["/infill"], "fills a gap in a text", |app, call| Box::pin(infill::infill(app, call))),
 ];

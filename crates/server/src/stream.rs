@@ -8,6 +8,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use puna_engine::Timings;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -145,9 +146,14 @@ pub fn json_response(value: &Value) -> Response {
     ([(header::CONTENT_TYPE, json)], value.to_string()).into_response()
 }
 
+/// How far a prompt is.
+pub fn progress(processed: usize, cached: usize, total: usize, time: Duration) -> Value {
+    let time = time.as_millis() as u64;
+    json!({ "total": total, "cache": cached, "processed": processed, "time_ms": time })
+}
+
 /// Counts and speeds of an answer.
-pub fn timings(ending: &Ending) -> Value {
-    let timings = &ending.timings;
+pub fn timings(timings: &Timings) -> Value {
     let milliseconds = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     let each = |time: f64, count: usize| if count == 0 { 0.0 } else { time / count as f64 };
     let (prompt, generation) = (milliseconds(timings.prompt), milliseconds(timings.generation));

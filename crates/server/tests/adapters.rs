@@ -44,7 +44,7 @@ fn client(switchable: bool) -> (Client, Vec<u32>) {
         engine: Residence::new(engine),
         adapters: facts,
         switchable,
-        ..served(Scripted::new(8, 1), 8, tokenizer(), TEMPLATE)
+        ..served(scripted(8, 1), 8, tokenizer(), TEMPLATE)
     };
     (Client::new(Server::start(served, options()).unwrap()), zoo.tokens.clone())
 }
@@ -124,7 +124,7 @@ fn adapters_that_cannot_be_switched() {
     fixed.post("/lora-adapters", json!([{"id": 0, "scale": 1}])).error(501, "not_supported_error");
     let (switched, _) = client(true);
     assert_eq!(ask(&fixed, &prompt, None).0, ask(&switched, &prompt, None).0);
-    let none = start(Scripted::new(64, 1), options());
+    let none = start(scripted(64, 1), options());
     assert_eq!(none.get("/lora-adapters").ok(), json!([]));
     let one = json!([{"id": 0, "scale": 1}]);
     let message = none.post("/lora-adapters", one).error(400, "invalid_request_error");

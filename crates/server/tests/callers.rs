@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn hello() -> Scripted {
-    Scripted::new(300, 2).script("hello", bytes("Hi there"))
+    scripted(300, 2).script("hello", bytes("Hi there"))
 }
 
 fn write_keys(path: &Path, keys: Value) {
@@ -101,6 +101,51 @@ fn limits_of_a_key() {
     ask(&client, "r1", body()).ok();
     // Health needs no key and has no limit.
     client.get("/health").ok();
+}
+
+#[test]
+fn priorities_are_the_keys_and_deadlines_the_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.json");
+    write_keys(&path, json!([{"name": "batch", "key": "b1", "priority": 10}, {"name": "ann", "key": "a1"}]));
+    let model = scripted(4000, 1).script("hello", bytes("Hi")).delay(Duration::from_millis(10));
+    let client = start(model, Options { key_file: Some(path), ..options() });
+    let body = |more: Value| {
+        let mut body = json!({"prompt": "@hello:"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let open = client.leave_open_with(
+        "/completion",
+        "x-api-key: a1\r\n",
+        json!({"prompt": "abc", "n_predict": 3000}),
+    );
+    eventually("it runs", 5 * SECOND, || client.busy_with("a1") == 1);
+    let ended = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let ask_for = |name, key, more: Value| {
+            let (client, ended, body) = (&client, &ended, body(more));
+            scope.spawn(move || {
+                ask(client, key, body).ok();
+                ended.lock().unwrap().push(name);
+            });
+            // They come one after another.
+            std::thread::sleep(Duration::from_millis(100));
+        };
+        ask_for("batch", "b1", json!({"priority": -1000}));
+        ask_for("ann", "a1", json!({}));
+        ask_for("urgent", "a1", json!({"priority": -1}));
+        let message = ask(&client, "a1", body(json!({"deadline_ms": 50}))).error(408, "timeout_error");
+        assert!(message.contains("deadline"), "{message}");
+        drop(open);
+    });
+    assert_eq!(*ended.lock().unwrap(), ["urgent", "ann", "batch"]);
+    let long = json!({"prompt": "abc", "n_predict": 3000, "deadline_ms": 200});
+    let answer = ask(&client, "a1", long).ok();
+    assert_eq!(answer["stop_type"], "limit", "{answer}");
+    for wrong in [json!({"priority": "high"}), json!({"deadline_ms": 0}), json!({"priority": 5_000_000})] {
+        ask(&client, "a1", body(wrong)).error(400, "invalid_request_error");
+    }
 }
 
 #[test]

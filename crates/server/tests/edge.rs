@@ -12,7 +12,7 @@ use puna_server::{ERRORS, METRICS, OWN_ROUTES, Options, ROUTES, Server, ServerEr
 use serde_json::{Value, json};
 
 fn hello() -> Scripted {
-    Scripted::new(300, 2).script("hello", bytes("Hi there"))
+    scripted(300, 2).script("hello", bytes("Hi there"))
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn every_row_is_documented() {
 
 #[test]
 fn heads_have_limits_in_size_and_time() {
-    let client = start(Scripted::new(64, 1), Options { head_time: Duration::from_millis(500), ..options() });
+    let client = start(scripted(64, 1), Options { head_time: Duration::from_millis(500), ..options() });
     let header = |count: usize, length: usize| {
         format!(
             "GET /health HTTP/1.1\r\n{}Connection: close\r\n\r\n",
@@ -395,7 +395,7 @@ fn heads_have_limits_in_size_and_time() {
 
 #[test]
 fn running_answers_are_finished_at_the_end() {
-    let model = Scripted::new(300, 2).delay(Duration::from_millis(5));
+    let model = scripted(300, 2).delay(Duration::from_millis(5));
     let client = start(model, Options { grace: Duration::from_secs(10), ..options() });
     let body = json!({"prompt": "abc", "n_predict": 100, "stream": true});
     let mut open = client.leave_open_with("/completion", "Connection: close\r\n", body);

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Client, Scripted, options, start};
+use common::{Client, options, scripted, start};
 use puna_backend::Backend;
 use puna_backend::reference::Reference;
 use puna_chat::Template;
@@ -229,7 +229,7 @@ fn embeddings_that_are_refused() {
     }
     // And it goes on.
     client.post("/v1/embeddings", json!({"input": zoo.tokens})).ok();
-    let text = start(Scripted::new(64, 1), options());
+    let text = start(scripted(64, 1), options());
     assert!(
         text.post("/v1/embeddings", json!({"input": "a"}))
             .error(501, "not_supported_error")

@@ -8,7 +8,7 @@ use puna_server::Options;
 use serde_json::{Value, json};
 
 fn hello() -> Scripted {
-    Scripted::new(300, 2).script("hello", bytes("Hi there"))
+    scripted(300, 2).script("hello", bytes("Hi there"))
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a16_counts_are_complete() {
 
 #[test]
 fn k02_k04_a_full_context_ends_an_answer_and_nothing_else() {
-    let client = start(Scripted::new(200, 1).script("hello", bytes("Hi there")), options());
+    let client = start(scripted(200, 1).script("hello", bytes("Hi there")), options());
     for _ in 0..2 {
         let messages = json!([{"role": "user", "content": "tell me everything"}]);
         let full =
@@ -103,7 +103,7 @@ fn k02_k04_a_full_context_ends_an_answer_and_nothing_else() {
 fn k08_what_was_restored_is_used_by_another_server() {
     let folder = tempfile::tempdir().unwrap();
     // Without a blank, which the model writes as a byte and the tokenizer as a token of its own.
-    let model = || Scripted::new(300, 2).script("answer", bytes("Hi,you"));
+    let model = || scripted(300, 2).script("answer", bytes("Hi,you"));
     let options = || Options { slot_folder: Some(folder.path().into()), ..options() };
     let first = start(model(), options());
     first.post("/completion", json!({"prompt": "some words @answer:", "id_slot": 1})).ok();

@@ -15,7 +15,7 @@ fn ask(client: &Client, prompt: &str, extra: Value) -> Reply {
 
 #[test]
 fn answers_follow_the_grammar() {
-    let client = start(Scripted::new(4000, 4).script("no", bytes("no no no")), options());
+    let client = start(scripted(4000, 4).script("no", bytes("no no no")), options());
     let yes = "root ::= \"yes\" | \"yab\"";
     for prompt in ["anything", "@no:", "@random:"] {
         let found = ask(&client, prompt, json!({"grammar": yes})).ok();
@@ -47,7 +47,7 @@ fn answers_follow_the_grammar() {
 
 #[test]
 fn answers_follow_the_schema() {
-    let client = start(Scripted::new(4000, 4).script("x", bytes("xyz")), options());
+    let client = start(scripted(4000, 4).script("x", bytes("xyz")), options());
     let messages = json!([{"role": "user", "content": "@x:"}]);
     let schema = json!({"type": "object", "properties": {"a": {"const": [1, "b"]}}, "required": ["a"]});
     let exact = json!({"a": [1, "b"]});
@@ -78,7 +78,7 @@ fn answers_follow_the_schema() {
 
 #[test]
 fn j01_j03_j05_j06_what_is_wrong_is_refused_and_nothing_else_suffers() {
-    let client = start(Scripted::new(4000, 4), options());
+    let client = start(scripted(4000, 4), options());
     let deep = format!("root ::= {}\"a\"{}", "(".repeat(60_000), ")".repeat(60_000));
     let pattern = |pattern: &str| json!({"type": "object", "properties": {"p": {"type": "string", "pattern": pattern}}});
     let many = "(".repeat(50_000);
@@ -127,7 +127,7 @@ fn j01_j03_j05_j06_what_is_wrong_is_refused_and_nothing_else_suffers() {
 
 #[test]
 fn j17_lazy_grammars() {
-    let client = start(Scripted::new(4000, 4).script("call", bytes("so: <call>12x</call> then")), options());
+    let client = start(scripted(4000, 4).script("call", bytes("so: <call>12x</call> then")), options());
     let lazy = |trigger: Value| json!({"grammar": "root ::= \"<call>\" [0-9]* \"</call>\"", "grammar_lazy": true, "grammar_triggers": [trigger]});
     let found = ask(&client, "@call:", lazy(json!({"type": 1, "value": "<call>"}))).ok();
     // Free before the trigger, then digits only: where the script says x, another byte that fits.

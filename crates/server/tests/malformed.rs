@@ -246,7 +246,7 @@ fn exchange(client: &Client, bytes: &[u8]) -> Option<u16> {
 fn ten_thousand_malformed_requests() {
     let folder = tempfile::tempdir().unwrap();
     let start = Instant::now();
-    let model = Scripted::new(200, 2).script("hello", bytes("Hi there"));
+    let model = scripted(200, 2).script("hello", bytes("Hi there"));
     let defaults = Defaults { predict: 3, ..Defaults::default() };
     let served = Served { defaults, ..served(model, 64, tokenizer(), TEMPLATE) };
     let options =

@@ -21,20 +21,32 @@ const SECOND: Duration = Duration::from_secs(1);
 #[test]
 fn serves_as_one_of_many() {
     let Ok(name) = std::env::var("PUNA_TEST_MODEL") else { return };
-    let reports = Reports::to(|report| println!("\n{}", report.line()));
+    let silent = name == "silent";
+    let reports = Reports::to(move |report| {
+        if silent && matches!(report, Report::Over { .. }) {
+            // As if it had been killed before it could tell, but after the answer had left.
+            std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_millis(300));
+                std::process::abort();
+            });
+            return true;
+        }
+        println!("\n{}", report.line());
+        true
+    });
     if name == "bad" {
         reports.say(&Report::Failed("tensor x has a wrong shape".into()));
         std::process::exit(1);
     }
     let model = || {
         let delay = Duration::from_millis(if name.starts_with("slow") { 10 } else { 0 });
-        Scripted::new(4000, 2).delay(delay).script("hello", bytes(format!("Hi from {name}")))
+        scripted(4000, 2).delay(delay).script("hello", bytes(format!("Hi from {name}")))
     };
     let mut served = served(model(), 16, tokenizer(), TEMPLATE);
     served.facts.name = std::env::var("PUNA_TEST_MODEL").unwrap();
     if name.starts_with("sleepy") {
         let engine = || {
-            let model = Scripted::new(4000, 2).script("hello", bytes("Hi again"));
+            let model = scripted(4000, 2).script("hello", bytes("Hi again"));
             puna_engine::Engine::start(model, puna_engine::EngineOptions::default())
                 .map_err(|error| error.to_string())
         };
@@ -229,15 +241,21 @@ fn a_bad_file_or_a_crash_is_nobody_elses() {
         let abort = json!({"model": "slowly", "prompt": "@abort:", "n_predict": 5});
         let message = client.post("/completion", abort).error(500, "server_error");
         assert!(message.contains("'slowly'"), "{message}");
+        // A request that comes while the process is ending may reach it.
+        let gone = || eventually("its end is known", 10 * SECOND, || !is(&client, "slowly", "loaded"));
+        gone();
         let messages = json!([{"role": "user", "content": "abc@late:"}]);
         let late = json!({"model": "slowly", "messages": messages, "stream": true, "max_tokens": 500});
         let events = client.post("/v1/chat/completions", late.clone()).events();
         let last = events.last().unwrap();
         assert!(events.len() > 1 && last["error"]["type"] == "server_error", "{last}");
+        gone();
         let named = client.post("/v1/messages", late.clone()).text;
         assert!(named.contains("event: error\ndata: {\"error\":"), "{named}");
+        gone();
         let lines = client.post("/api/chat", late).text;
         assert!(lines.lines().last().unwrap().starts_with("{\"error\":\""), "{lines}");
+        gone();
         assert_eq!(client.post("/completion", hello("slowly")).ok()["content"], "Hi from slowly");
         assert_eq!(long.join().unwrap()["tokens_predicted"], 2000);
     });
@@ -337,9 +355,16 @@ fn keys_limits_and_the_log_are_the_routers() {
     // 8 tokens of the prompt and 11 of the answer: the second answer overdraws the limit.
     ask("s1", "one").ok();
     ask("s1", "two").ok();
-    eventually("the router hears of the tokens", 5 * SECOND, || ask("s1", "one").status == 429);
-    eventually("the models' processes write their lines", 5 * SECOND, || {
-        std::fs::read_to_string(&log).unwrap().matches("\"status\":200").count() == 3
+    // Until the router hears of the tokens there may be more answers.
+    let answered = std::cell::Cell::new(1);
+    eventually("the router hears of the tokens", 5 * SECOND, || {
+        let status = ask("s1", "one").status;
+        answered.set(answered.get() + usize::from(status == 200));
+        status == 429
+    });
+    eventually("the models' processes tell their lines", 5 * SECOND, || {
+        let text = std::fs::read_to_string(&log).unwrap();
+        text.matches("\"status\":200").count() == answered.get() + 2
     });
     drop(client);
     let text = std::fs::read_to_string(&log).unwrap();
@@ -352,10 +377,57 @@ fn keys_limits_and_the_log_are_the_routers() {
     let (ann, short, one, two) = (json!("ann é"), json!("short"), json!("one"), json!("two"));
     assert_eq!(count(&Value::Null, &Value::Null, 401), 1, "{text}");
     assert_eq!((count(&ann, &two, 403), count(&ann, &one, 200)), (1, 1), "{text}");
-    assert_eq!((count(&short, &one, 200), count(&short, &two, 200)), (1, 1), "{text}");
+    assert_eq!((count(&short, &one, 200), count(&short, &two, 200)), (answered.get(), 1), "{text}");
     assert_eq!(count(&short, &json!("bad"), 500), 1, "{text}");
     let good = lines.iter().find(|line| line["key"] == ann && line["status"] == 200).unwrap();
     assert!(good["prompt_sha256"].is_string() && good["generated_tokens"] == 11, "{good}");
+}
+
+#[test]
+fn every_request_has_its_line_whatever_its_process_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let mut offer = offer(&["ann", "silent", "slow1"], 3);
+    let (start, file) = (offer.start, log.clone());
+    offer.start = Box::new(move |entry, key| {
+        let mut command = start(entry, key);
+        command.env("PUNA_TEST_AUDIT", &file);
+        command
+    });
+    let audit = AuditOptions { file: log.clone(), rules: None, prompts: false };
+    let client = Client::new(Server::start_many(offer, Options { audit: Some(audit), ..options() }).unwrap());
+    let lines = |what: &str| std::fs::read_to_string(&log).unwrap().matches(what).count();
+    // The answer came as a whole, but the process ended before it could tell its line.
+    for _ in 0..2 {
+        assert_eq!(client.post("/completion", hello("silent")).ok()["content"], "Hi from silent");
+        eventually("the process ends", 10 * SECOND, || is(&client, "silent", "unloaded"));
+    }
+    // It ends in the middle of an answer, and a client leaves.
+    let abort = json!({"model": "ann", "prompt": "@abort:", "n_predict": 5});
+    client.post("/completion", abort).error(500, "server_error");
+    let long = json!({"model": "slow1", "prompt": "abc", "n_predict": 3000});
+    let open = client.leave_open("/completion", long.clone());
+    let busy = || {
+        let slots = client.get("/slots?model=slow1").ok();
+        slots.as_array().unwrap().iter().filter(|slot| slot["is_processing"] == true).count()
+    };
+    eventually("it runs", 10 * SECOND, || busy() == 1);
+    drop(open);
+    eventually("the line of who left", 5 * SECOND, || lines("client_left") == 1);
+    assert_eq!(client.post("/completion", hello("slow1")).ok()["content"], "Hi from slow1");
+    // The router ends while an answer is running, which gets no time to finish.
+    let open = client.leave_open("/completion", long);
+    eventually("it runs", 10 * SECOND, || busy() == 1);
+    client.server.stop().unwrap();
+    drop(open);
+    let text = std::fs::read_to_string(&log).unwrap();
+    let all: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let completions = |model: &str| {
+        let of = all.iter().filter(|line| line["endpoint"] == "POST /completion" && line["model"] == model);
+        of.map(|line| line["status"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!((completions("silent"), completions("ann")), (vec![200, 200], vec![500]), "{text}");
+    assert_eq!(completions("slow1").len(), 3, "{text}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use serde_json::json;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn hello() -> Scripted {
-    Scripted::new(300, 2).script("hello", bytes("Hi there"))
+    scripted(300, 2).script("hello", bytes("Hi there"))
 }
 
 fn restore(client: &Client, name: &str) -> Reply {
@@ -128,7 +128,7 @@ const GAPS: [(&str, u32); 5] = [
 ];
 
 fn gaps(roles: &[(&str, u32)], change: impl FnOnce(&mut puna_server::Defaults)) -> Client {
-    let model = Scripted::new(400, 1).script("hello", bytes("Hi there"));
+    let model = scripted(400, 1).script("hello", bytes("Hi there"));
     let mut served = served(model, 16, tokenizer_with(roles), TEMPLATE);
     change(&mut served.defaults);
     Client::new(Server::start(served, options()).unwrap())

@@ -3,7 +3,7 @@
 mod common;
 
 use common::scripted::bytes;
-use common::{Client, Scripted, TEMPLATE, options, served, start, tokenizer};
+use common::{Client, TEMPLATE, options, scripted, served, start, tokenizer};
 use serde_json::{Value, json};
 
 const ANSWER: &str =
@@ -11,7 +11,7 @@ const ANSWER: &str =
 
 fn with_tools() -> Client {
     let template = format!("{TEMPLATE}{{# <think></think><tool_call> #}}");
-    let model = Scripted::new(3000, 2).script("call", bytes(ANSWER)).script("hello", bytes("Hi there"));
+    let model = scripted(3000, 2).script("call", bytes(ANSWER)).script("hello", bytes("Hi there"));
     Client::new(puna_server::Server::start(served(model, 16, tokenizer(), &template), options()).unwrap())
 }
 
@@ -127,7 +127,7 @@ fn responses_with_tools() {
 /// A template that knows no tools: the prompt tells of them.
 #[test]
 fn tools_without_a_template_for_them() {
-    let client = start(Scripted::new(3000, 1), options());
+    let client = start(scripted(3000, 1), options());
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
     let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}});
     let messages = json!([

@@ -2,14 +2,14 @@
 
 mod common;
 
-use common::{Client, TEMPLATE, options, scripted::Scripted, scripted::bytes, served, tokenizer};
+use common::{Client, TEMPLATE, options, scripted::bytes, scripted::scripted, served, tokenizer};
 use puna_server::{Reasoning, Served};
 use serde_json::{Value, json};
 
 /// A server of a model that reasons and follows this script.
 fn client(script: &str, change: impl FnOnce(&mut Served)) -> Client {
     let template = format!("{TEMPLATE}{{# <think></think><tool_call> #}}");
-    let model = Scripted::new(2000, 2).script("call", bytes(script));
+    let model = scripted(2000, 2).script("call", bytes(script));
     let mut served = served(model, 16, tokenizer(), &template);
     change(&mut served);
     Client::new(puna_server::Server::start(served, options()).unwrap())
@@ -121,7 +121,7 @@ fn a_call_that_a_limit_cuts_off_keeps_the_arguments_so_far() {
 fn json_comes_after_reasoning_that_the_prompt_has_begun() {
     let template = format!("{TEMPLATE}<think>{{# </think><tool_call> #}}");
     // The first seven tokens stand in the prompt.
-    let model = Scripted::new(2000, 2).script("call", bytes("<think>hm {</think>\n{\"a\": 1}"));
+    let model = scripted(2000, 2).script("call", bytes("<think>hm {</think>\n{\"a\": 1}"));
     let served = served(model, 16, tokenizer(), &template);
     let model = Client::new(puna_server::Server::start(served, options()).unwrap());
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});

@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn model(name: &str, context: u32) -> Scripted {
     let delay = Duration::from_millis(2);
-    Scripted::new(context, 2).delay(delay).script("hello", bytes(name))
+    scripted(context, 2).delay(delay).script("hello", bytes(name))
 }
 
 /// A server whose model sleeps after 300 ms; each time it is loaded it has another text, and how often that was is counted.

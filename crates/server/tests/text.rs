@@ -30,7 +30,7 @@ fn both(client: &Client, body: &Value) -> Value {
 #[test]
 fn a01_a02_stops_cut_exactly() {
     let alphabet = "A B C D E F G H I J K L M N O P Q R S T";
-    let model = Scripted::new(2000, 2)
+    let model = scripted(2000, 2)
         .script("abc", bytes(alphabet))
         .script("tail", [bytes("x"), vec![YAB], bytes("more")].concat())
         .script("ask", [bytes("why"), vec![QUESTION], bytes("no")].concat());
@@ -61,8 +61,7 @@ fn a01_a02_stops_cut_exactly() {
 fn a04_a05_characters_are_whole() {
     let good = "é漢🦙👩‍👩‍👧";
     let bad: &[u8] = b"\xed\xa0\x80|\xf0\x80\x80A|\xe2\x80A|\x80|\xf0\x9f";
-    let client =
-        start(Scripted::new(2000, 2).script("good", bytes(good)).script("bad", bytes(bad)), options());
+    let client = start(scripted(2000, 2).script("good", bytes(good)).script("bad", bytes(bad)), options());
     let found = both(&client, &json!({"prompt": "@good:"}));
     assert_eq!(found["content"], good);
     let found = both(&client, &json!({"prompt": "@bad:"}));
@@ -79,7 +78,7 @@ fn a04_a05_characters_are_whole() {
 
 #[test]
 fn s01_seeds() {
-    let client = start(Scripted::new(2000, 4), options());
+    let client = start(scripted(2000, 4), options());
     let run = |seed: Value| {
         client.post("/completion", json!({"prompt": "@random:", "n_predict": 40, "seed": seed})).ok()
     };
@@ -101,7 +100,7 @@ fn s01_seeds() {
 
 #[test]
 fn s13_s14_probabilities_everywhere() {
-    let client = start(Scripted::new(2000, 4).script("abc", bytes("abc")), options());
+    let client = start(scripted(2000, 4).script("abc", bytes("abc")), options());
     let chat = |stream: bool| {
         let messages = json!([{"role": "user", "content": "@abc:"}]);
         json!({"messages": messages, "logprobs": true, "top_logprobs": 2, "stream": stream})
@@ -158,7 +157,7 @@ fn s13_s14_probabilities_everywhere() {
 
 #[test]
 fn s05_s11_settings_take_effect() {
-    let client = start(Scripted::new(2000, 4).script("many", bytes("aaaaaaaa")), options());
+    let client = start(scripted(2000, 4).script("many", bytes("aaaaaaaa")), options());
     let run = |extra: Value| {
         let mut body = json!({"prompt": "@many:", "n_predict": 6, "temperature": 0});
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
@@ -209,8 +208,44 @@ fn s05_s11_settings_take_effect() {
 }
 
 #[test]
+fn parts_tell_how_far_and_how_fast_when_asked() {
+    let client = start(scripted(300, 2).script("hello", bytes("Hi there")), options());
+    let messages = json!([{"role": "user", "content": "a longer prompt than one step @hello:"}]);
+    for (path, text) in [("/completion", true), ("/v1/completions", true), ("/v1/chat/completions", false)] {
+        let body = |told: bool| {
+            let mut body = json!({"stream": true, "return_progress": told, "timings_per_token": told});
+            match text {
+                true => body["prompt"] = json!("a longer prompt than one step @hello:"),
+                false => body["messages"] = messages.clone(),
+            }
+            body["cache_prompt"] = json!(false);
+            body
+        };
+        let events = client.post(path, body(true)).events();
+        let progress: Vec<&Value> = events.iter().filter_map(|event| event.get("prompt_progress")).collect();
+        // Steps have 16 tokens.
+        assert!(progress.len() >= 3, "{path}: {progress:?}");
+        let last = progress.last().unwrap();
+        assert!(
+            last["processed"] == last["total"] && last["cache"] == 0 && last["time_ms"].is_u64(),
+            "{path}: {last}"
+        );
+        let timings: Vec<&Value> = events.iter().filter_map(|event| event.get("timings")).collect();
+        assert!(timings.len() >= 8, "{path}: {} parts", timings.len());
+        assert!(
+            timings.windows(2).all(|pair| pair[0]["predicted_n"].as_u64() <= pair[1]["predicted_n"].as_u64())
+        );
+        let events = client.post(path, body(false)).events();
+        assert!(events.iter().all(|event| event.get("prompt_progress").is_none()), "{path}");
+        assert!(events.iter().filter(|event| event.get("timings").is_some()).count() <= 1, "{path}");
+    }
+    let events = client.post("/completion", json!({"prompt": "@hello:", "stream": true})).events();
+    assert!(events[0]["id_slot"].is_u64() && events[0]["tokens_evaluated"] == 8, "{}", events[0]);
+}
+
+#[test]
 fn chat_streams_are_as_openai_has_them() {
-    let client = start(Scripted::new(2000, 4).script("hello", bytes("Hi there")), options());
+    let client = start(scripted(2000, 4).script("hello", bytes("Hi there")), options());
     let body = |usage: bool| {
         json!({
             "messages": [{"role": "user", "content": [{"type": "text", "text": "@hello:"}]}],
@@ -246,7 +281,7 @@ fn chat_streams_are_as_openai_has_them() {
 
 #[test]
 fn other_protocols() {
-    let client = start(Scripted::new(2000, 4).script("hello", bytes("Hi there")), options());
+    let client = start(scripted(2000, 4).script("hello", bytes("Hi there")), options());
     let messages = json!([{"role": "user", "content": [{"type": "text", "text": "@hello:"}]}]);
     let body = json!({"messages": messages, "max_tokens": 50, "system": "be brief"});
     let found = client.post("/v1/messages", body.clone()).ok();
@@ -297,7 +332,7 @@ fn other_protocols() {
 
 #[test]
 fn tokens_and_templates() {
-    let client = start(Scripted::new(200, 1), options());
+    let client = start(scripted(200, 1), options());
     let tokens = client.post("/tokenize", json!({"content": "hé", "add_special": true})).ok();
     assert_eq!(tokens["tokens"], json!([1, 3 + 0x68, 3 + 0xc3, 3 + 0xa9]));
     let pieces = client.post("/tokenize", json!({"content": "é", "with_pieces": true})).ok();
@@ -322,7 +357,7 @@ fn tokens_and_templates() {
 #[test]
 fn reasoning_goes_where_the_flag_or_the_request_says() {
     let template = format!("{TEMPLATE}{{# <think></think> #}}");
-    let model = Scripted::new(2000, 2).script("call", bytes("<think>hm</think>\nI look."));
+    let model = scripted(2000, 2).script("call", bytes("<think>hm</think>\nI look."));
     let mut served = served(model, 16, tokenizer(), &template);
     served.defaults.reasoning = puna_server::Reasoning::Content;
     let client = Client::new(puna_server::Server::start(served, options()).unwrap());
@@ -343,7 +378,7 @@ fn c16_reasoning_and_calls_in_chats() {
     let answer =
         "<think>hm</think>\nI look.\n<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":1}}</tool_call>";
     let template = format!("{TEMPLATE}{{# <think></think><tool_call> #}}");
-    let model = Scripted::new(2000, 2).script("call", bytes(answer));
+    let model = scripted(2000, 2).script("call", bytes(answer));
     let client = Client::new(
         puna_server::Server::start(served(model, 16, tokenizer(), &template), options()).unwrap(),
     );

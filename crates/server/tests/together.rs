@@ -17,7 +17,7 @@ fn greedy(prompt: &str, count: usize) -> Value {
 
 #[test]
 fn s03_s04_parallel_answers_equal_those_alone() {
-    let client = start(Scripted::new(4000, 4), options());
+    let client = start(scripted(4000, 4), options());
     let prompts: Vec<String> = (0..8).map(|number| format!("prompt {}", number % 3)).collect();
     let alone: Vec<Value> =
         prompts.iter().map(|prompt| client.post("/completion", greedy(prompt, 50)).ok()).collect();
@@ -39,7 +39,7 @@ fn s03_s04_parallel_answers_equal_those_alone() {
 
 #[test]
 fn a18_a_queue_in_order_with_a_limit() {
-    let model = Scripted::new(4000, 1).script("hello", bytes("Hi")).delay(Duration::from_millis(20));
+    let model = scripted(4000, 1).script("hello", bytes("Hi")).delay(Duration::from_millis(20));
     let client = start(model, Options { queue: 9, ..options() });
     let replies: Vec<Reply> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..16)
@@ -64,7 +64,7 @@ fn a18_a_queue_in_order_with_a_limit() {
 
 #[test]
 fn a06_clients_that_leave_free_their_slots() {
-    let client = start(Scripted::new(100_000, 2).delay(Duration::from_millis(10)), options());
+    let client = start(scripted(100_000, 2).delay(Duration::from_millis(10)), options());
     for stream in [false, true] {
         // In the middle of generation, and of a prompt (16 tokens a step).
         for prompt in ["short".to_owned(), "long ".repeat(8000)] {
@@ -92,7 +92,7 @@ fn a06_clients_that_leave_free_their_slots() {
 
 #[test]
 fn s10_a_failure_is_its_requests_own() {
-    let client = start(Scripted::new(4000, 4), options());
+    let client = start(scripted(4000, 4), options());
     let alone = client.post("/completion", greedy("good", 40)).ok();
     std::thread::scope(|scope| {
         let good: Vec<_> =
@@ -108,7 +108,7 @@ fn s10_a_failure_is_its_requests_own() {
 
 #[test]
 fn a_client_that_does_not_read_delays_nobody() {
-    let client = start(Scripted::new(100_000, 2), options());
+    let client = start(scripted(100_000, 2), options());
     let _open = client.leave_open("/completion", json!({"prompt": "x", "n_predict": -1, "stream": true}));
     let start = Instant::now();
     client.post("/completion", greedy("y", 20)).ok();
@@ -117,7 +117,7 @@ fn a_client_that_does_not_read_delays_nobody() {
 
 #[test]
 fn pings_come_in_silence() {
-    let client = start(Scripted::new(4000, 1).delay(Duration::from_millis(1300)), options());
+    let client = start(scripted(4000, 1).delay(Duration::from_millis(1300)), options());
     let body = json!({"prompt": "x", "n_predict": 2, "stream": true, "sse_ping_interval": 1});
     let reply = client.post("/completion", body);
     assert!(reply.text.contains("\n:\n\n") || reply.text.starts_with(":\n\n"), "{}", reply.text);
@@ -126,7 +126,7 @@ fn pings_come_in_silence() {
 #[test]
 fn the_end_is_orderly() {
     // Answers that take less than the grace are finished.
-    let client = start(Scripted::new(4000, 2).delay(Duration::from_millis(5)), options());
+    let client = start(scripted(4000, 2).delay(Duration::from_millis(5)), options());
     let address = client.address();
     let asking = std::thread::spawn(move || {
         let url = format!("http://{address}/completion");
@@ -142,7 +142,7 @@ fn the_end_is_orderly() {
     assert_eq!(body["content"].as_str().unwrap().len(), 30);
     assert!(std::net::TcpStream::connect(address).is_err());
     // Endless ones are cut off.
-    let client = start(Scripted::new(100_000, 2).delay(Duration::from_millis(5)), options());
+    let client = start(scripted(100_000, 2).delay(Duration::from_millis(5)), options());
     let _open = client.leave_open("/completion", json!({"prompt": "x", "n_predict": 90_000, "stream": true}));
     eventually("it runs", 5 * SECOND, || client.busy() == 1);
     let start_of_end = Instant::now();

@@ -51,7 +51,7 @@ fn check_paint(arguments: &Value) {
 #[test]
 fn a_call_that_is_required_comes() {
     // The model writes random letters and would never call.
-    let client = start(Scripted::new(8000, 2), options());
+    let client = start(scripted(8000, 2), options());
     for seed in 0..6 {
         let found =
             calls(&client, json!("required"), json!({"seed": seed, "parallel_tool_calls": false})).ok();
@@ -112,7 +112,7 @@ fn where_the_model_decides_a_call_follows_its_schema_once_it_begins() {
     let wrong = "I call. <tool_call>\n{\"name\": \"paint\", \"arguments\": {\"colour\": \"green\", \"times\": 9}}\n</tool_call>";
     let aloud = "<tool_call> is how I would begin";
     let two = "<tool_call>{\"name\": \"rest\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"rest\", \"arguments\": {}}</tool_call>";
-    let model = Scripted::new(8000, 2)
+    let model = scripted(8000, 2)
         .script("wrong", bytes(wrong))
         .script("plain", bytes("no call at all"))
         .script("aloud", bytes(format!("<think>{aloud}</think>done")))
@@ -145,7 +145,7 @@ fn where_the_model_decides_a_call_follows_its_schema_once_it_begins() {
 
 #[test]
 fn choices_that_make_no_sense_are_refused() {
-    let client = start(Scripted::new(2000, 1).script("hi", bytes("hi")), options());
+    let client = start(scripted(2000, 1).script("hi", bytes("hi")), options());
     let message =
         |choice: Value, extra: Value| calls(&client, choice, extra).error(400, "invalid_request_error");
     assert!(message(json!("required"), json!({"tools": []})).contains("there are no tools"));
@@ -160,7 +160,7 @@ fn choices_that_make_no_sense_are_refused() {
 
 #[test]
 fn c10_arguments_in_a_history_that_are_no_object() {
-    let client = start(Scripted::new(2000, 1).script("hi", bytes("hi")), options());
+    let client = start(scripted(2000, 1).script("hi", bytes("hi")), options());
     for arguments in
         [json!("{"), json!(""), json!("null"), json!("[]"), json!({"a": 1}), json!(7), json!(null)]
     {
@@ -184,7 +184,7 @@ fn c10_arguments_in_a_history_that_are_no_object() {
 
 #[test]
 fn c11_c14_turns_with_text_and_calls_and_ids_that_are_null() {
-    let client = start(Scripted::new(2000, 1).script("hi", bytes("hi")), options());
+    let client = start(scripted(2000, 1).script("hi", bytes("hi")), options());
     let call = json!([{"id": null, "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
     for result in [
         json!({"role": "tool", "content": "y"}),
@@ -199,7 +199,7 @@ fn c11_c14_turns_with_text_and_calls_and_ids_that_are_null() {
         assert_eq!(found["choices"][0]["message"]["content"], "hi");
     }
     // C14: ids of calls are there and differ.
-    let found = calls(&start(Scripted::new(8000, 1), options()), json!("required"), json!({"seed": 1})).ok();
+    let found = calls(&start(scripted(8000, 1), options()), json!("required"), json!({"seed": 1})).ok();
     let ids: Vec<&str> = found["choices"][0]["message"]["tool_calls"]
         .as_array()
         .unwrap()
@@ -215,7 +215,7 @@ fn c11_c14_turns_with_text_and_calls_and_ids_that_are_null() {
 
 #[test]
 fn t10_a_tool_result_of_one_letter() {
-    let client = start(Scripted::new(1000, 1), options());
+    let client = start(scripted(1000, 1), options());
     let call = json!([{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
     let messages = json!([
         {"role": "user", "content": "x"}, {"role": "assistant", "content": null, "tool_calls": call},
@@ -232,7 +232,7 @@ fn t19_one_beginning_token() {
     let list = heard.clone();
     let warnings = puna_server::Warnings::to(move |message| list.lock().unwrap().push(message.to_owned()));
     let template = "{{ bos_token }}{{ messages[0].content }}";
-    let model = Scripted::new(500, 1).script("hi", bytes("hi"));
+    let model = scripted(500, 1).script("hi", bytes("hi"));
     let options = puna_server::Options { warnings, ..options() };
     let client = Client::new(Server::start(served(model, 16, tokenizer(), template), options).unwrap());
     let body = json!({"messages": [{"role": "user", "content": "@hi:"}]});
@@ -248,7 +248,7 @@ fn t19_one_beginning_token() {
 #[test]
 fn c03_c06_c07_what_a_template_refuses_is_a_400_in_its_words() {
     let strict = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('System message must be at the beginning.') }}{% endif %}{% if loop.first and m.role == 'assistant' %}{{ raise_exception('no user') }}{% endif %}{{ m.content }}{% if m.content == 'odd' %}{{ m | nosuchfilter }}{% endif %}{% endfor %}";
-    let model = Scripted::new(500, 1).script("hi", bytes("hi"));
+    let model = scripted(500, 1).script("hi", bytes("hi"));
     let client = Client::new(Server::start(served(model, 16, tokenizer(), strict), options()).unwrap());
     let ask = |messages: Value| client.post("/v1/chat/completions", json!({"messages": messages}));
     let plain = json!([{"role": "system", "content": "s"}, {"role": "user", "content": "@hi:"}]);

@@ -41,7 +41,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         return serve(invocation, &config, console, None);
     }
     // Whoever reads these lines has gone if they cannot be printed; the standard input tells that, too.
-    let reports = Reports::to(|report| drop(pages::print(format!("{}\n", report.line()).as_bytes())));
+    let reports = Reports::to(|report| pages::print(format!("{}\n", report.line()).as_bytes()).is_ok());
     std::thread::spawn(|| {
         // An error is an end, too.
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());

@@ -1,5 +1,6 @@
 //! A model by arithmetic: its logits depend on every token that a sequence holds and on their order, so any
-//! mistake in what the cache holds changes what is generated. Some tokens make steps fail.
+//! mistake in what the cache holds changes what is generated. Some tokens make steps fail. Tests of the server use it, too,
+//! with scripts.
 #![allow(dead_code)] // each test file uses a part
 
 use std::sync::{Arc, Mutex};
@@ -17,13 +18,22 @@ pub const PANICS: u32 = 41;
 pub const NOT_A_NUMBER: u32 = 42;
 /// Logits after this token are all minus infinity.
 pub const NOTHING: u32 = 43;
+/// A saved sequence with this token cannot be taken back to the end.
+pub const BREAKS: u32 = 44;
 /// Tokens below this are generated.
 const GENERATED: u64 = 40;
 
 /// What the model was asked to do: sequence and number of tokens of every work of every batch.
 pub type Log = Arc<Mutex<Vec<Vec<(u32, usize)>>>>;
 
+/// What follows a text that ends with these tokens.
+pub type Script = (Vec<u32>, Vec<u32>);
+
+/// The logits after what a sequence holds.
+pub type Logits = fn(&[u32], &[Script]) -> Vec<f32>;
+
 pub struct Arithmetic {
+    pub vocabulary: u32,
     pub context: u32,
     pub cells: u32,
     pub held: Vec<Vec<u32>>,
@@ -35,14 +45,28 @@ pub struct Arithmetic {
     pub row_delay: Duration,
     /// Sequences can be truncated to multiples of this.
     pub checkpoints: u32,
+    /// Tokens in a part of a saved sequence.
+    pub part: usize,
+    /// Time for each of these parts.
+    pub part_delay: Duration,
+    /// Bytes that a saved sequence has beside.
+    pub ballast: usize,
+    /// Steps change what sequences are saved as.
+    pub restless: bool,
+    /// Some tokens make steps fail.
+    pub faults: bool,
     /// What comes after tokens.
     pub following: fn(&[u32]) -> u32,
+    /// The same in another way.
+    pub logits: Option<Logits>,
+    pub scripts: Vec<Script>,
     pub log: Log,
 }
 
 impl Arithmetic {
     pub fn new(context: u32, sequences: usize) -> Self {
         Self {
+            vocabulary: VOCABULARY,
             context,
             cells: context * sequences as u32,
             held: vec![Vec::new(); sequences],
@@ -51,9 +75,50 @@ impl Arithmetic {
             delay: Duration::ZERO,
             row_delay: Duration::ZERO,
             checkpoints: 1,
+            part: usize::MAX,
+            part_delay: Duration::ZERO,
+            ballast: 0,
+            restless: false,
+            faults: true,
             following,
+            logits: None,
+            scripts: Vec::new(),
             log: Log::default(),
         }
+    }
+
+    /// The first part of a saved sequence.
+    fn head(&self, tokens: usize) -> Vec<u8> {
+        let steps = if self.restless { self.log.lock().unwrap().len() } else { 0 };
+        [(tokens as u32).to_le_bytes(), (steps as u32).to_le_bytes()].concat()
+    }
+
+    fn row(&self, held: &[u32]) -> Vec<f32> {
+        if let Some(logits) = self.logits {
+            return logits(held, &self.scripts);
+        }
+        let mut row = vec![0.0; VOCABULARY as usize];
+        row[(self.following)(held) as usize] = 8.0;
+        match held.last() {
+            Some(&NOT_A_NUMBER) => row[3] = f32::NAN,
+            Some(&NOTHING) => row.fill(f32::NEG_INFINITY),
+            _ => {}
+        }
+        row
+    }
+
+    /// Refuses batches with certain tokens.
+    fn fail(&mut self, batch: &Batch) -> Result<(), RuntimeError> {
+        let tokens = || batch.work.iter().flat_map(|work| &work.tokens);
+        if tokens().any(|token| *token == REFUSED) {
+            return Err(RuntimeError::TokenOutOfRange { token: REFUSED, vocabulary: REFUSED });
+        }
+        if tokens().any(|token| *token == PANICS) {
+            // As a real fault would: after half of the work is done.
+            self.held[batch.work[0].sequence as usize].push(0);
+            panic!("the evaluation of token {PANICS} went wrong");
+        }
+        Ok(())
     }
 }
 
@@ -80,12 +145,9 @@ pub fn expected(prompt: &[u32], count: usize) -> Vec<u32> {
     held.split_off(prompt.len())
 }
 
-/// Restoring this fails as a device does: the sequence is empty afterwards.
-pub const BROKEN: &[u8] = b"broken";
-
 impl Runner for Arithmetic {
     fn vocabulary(&self) -> u32 {
-        VOCABULARY
+        self.vocabulary
     }
     fn context(&self) -> u32 {
         self.context
@@ -108,39 +170,28 @@ impl Runner for Arithmetic {
         if needed > self.free_cells() {
             return Err(RuntimeError::ContextFull { needed, free: self.free_cells(), context: self.cells });
         }
-        let tokens = || batch.work.iter().flat_map(|work| &work.tokens);
-        if tokens().any(|token| *token == REFUSED) {
-            return Err(RuntimeError::TokenOutOfRange { token: REFUSED, vocabulary: REFUSED });
+        if self.faults {
+            self.fail(batch)?;
         }
-        if tokens().any(|token| *token == PANICS) {
-            // As a real fault would: after half of the work is done.
-            self.held[batch.work[0].sequence as usize].push(0);
-            panic!("the evaluation of token {PANICS} went wrong");
-        }
-        let mut outputs = Outputs { width: VOCABULARY as usize, ..Outputs::default() };
+        let mut outputs = Outputs { width: self.vocabulary as usize, ..Outputs::default() };
         for work in &batch.work {
-            let held = &mut self.held[work.sequence as usize];
+            let sequence = work.sequence as usize;
             for (index, token) in work.tokens.iter().enumerate() {
-                held.push(*token);
+                self.held[sequence].push(*token);
+                let held = &self.held[sequence];
                 let wanted = match work.outputs {
                     OutputRows::All => true,
                     OutputRows::Last => index + 1 == work.tokens.len(),
                     OutputRows::None | OutputRows::First => false,
                 };
-                if !wanted {
-                    continue;
+                if wanted {
+                    let position = held.len() as u32 - 1;
+                    outputs.rows.push(OutputRow { sequence: work.sequence, position });
+                    outputs.logits.extend(self.row(held));
                 }
-                let mut row = vec![0.0; VOCABULARY as usize];
-                row[(self.following)(held) as usize] = 8.0;
-                match held.last() {
-                    Some(&NOT_A_NUMBER) => row[3] = f32::NAN,
-                    Some(&NOTHING) => row.fill(f32::NEG_INFINITY),
-                    _ => {}
-                }
-                outputs.rows.push(OutputRow { sequence: work.sequence, position: held.len() as u32 - 1 });
-                outputs.logits.extend(row);
             }
-            assert!(held.len() <= self.context as usize, "sequence {} is too long", work.sequence);
+            let length = self.held[sequence].len();
+            assert!(length <= self.context as usize, "sequence {sequence} is too long");
         }
         Ok(outputs)
     }
@@ -165,19 +216,44 @@ impl Runner for Arithmetic {
         self.held[sequence as usize].drain(keep as usize..(keep + discard) as usize);
         Ok(())
     }
-    fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError> {
-        assert_eq!(self.held[sequence as usize], tokens);
-        Ok(tokens.iter().map(|token| *token as u8).collect())
+    fn saved_parts(&self, sequence: u32, _: u32) -> usize {
+        1 + self.held[sequence as usize].len().div_ceil(self.part)
     }
-    fn restore(&mut self, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, RuntimeError> {
-        if bytes == BROKEN {
-            self.held[sequence as usize].clear();
+    fn save_part(
+        &mut self,
+        sequence: u32,
+        tokens: &[u32],
+        _: u32,
+        part: usize,
+    ) -> Result<Vec<u8>, RuntimeError> {
+        let held = &self.held[sequence as usize];
+        assert_eq!(held, tokens);
+        std::thread::sleep(self.part_delay);
+        let Some(index) = part.checked_sub(1) else { return Ok(self.head(tokens.len())) };
+        let part = held.chunks(self.part).nth(index).expect("there is such a part");
+        let mut bytes: Vec<u8> = part.iter().flat_map(|token| (*token as u16).to_le_bytes()).collect();
+        bytes.resize(bytes.len() + self.ballast, 7);
+        Ok(bytes)
+    }
+    fn restore_part(&mut self, sequence: u32, saved: &[Vec<u8>], part: usize) -> Result<(), RuntimeError> {
+        std::thread::sleep(self.part_delay);
+        let held = &mut self.held[sequence as usize];
+        let count = u32::from_le_bytes(saved[0][..4].try_into().unwrap()) as usize;
+        if part == 0 {
+            // Until their contents come, cells hold anything.
+            *held = vec![1; count];
+            return Ok(());
+        }
+        let place = (part - 1) * self.part.min(count);
+        let bytes = &saved[part][..2 * self.part.min(count - place)];
+        for (held, token) in held[place..].iter_mut().zip(bytes.chunks_exact(2)) {
+            *held = u32::from(u16::from_le_bytes([token[0], token[1]]));
+        }
+        if self.faults && held.contains(&BREAKS) {
+            // As a device fails: the sequence is empty afterwards.
+            held.clear();
             return Err(RuntimeError::NotALanguageModel { what: "device" });
         }
-        if bytes.iter().any(|byte| u32::from(*byte) >= VOCABULARY) {
-            return Err(RuntimeError::TokenOutOfRange { token: 255, vocabulary: VOCABULARY });
-        }
-        self.held[sequence as usize] = bytes.iter().map(|byte| u32::from(*byte)).collect();
-        Ok(self.held[sequence as usize].clone())
+        Ok(())
     }
 }

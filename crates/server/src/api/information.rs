@@ -58,13 +58,13 @@ pub async fn models(app: Arc<App>, _: Call) -> ApiResult<Response> {
             "name": facts.name, "model": facts.name, "modified_at": "", "size": "", "digest": "",
             "type": "model", "description": "", "tags": [], "capabilities": capabilities, "parameters": "",
             "details": {
-                "parent_model": "", "format": "gguf", "family": facts.architecture, "families": [],
+                "parent_model": "", "format": "gguf", "family": facts.architecture, "families": [facts.architecture],
                 "parameter_size": "", "quantization_level": facts.file_type,
             },
         }],
         "object": "list",
         "data": [{
-            "id": facts.name, "aliases": [], "tags": [], "object": "model", "created": app.front.started,
+            "id": facts.name, "aliases": [facts.name], "tags": [], "object": "model", "created": app.front.started,
             "owned_by": "llamacpp",
             "meta": {
                 "n_vocab": engine.vocabulary(), "n_ctx": engine.context(), "n_ctx_train": facts.context_train,
@@ -81,6 +81,13 @@ pub async fn properties(app: Arc<App>, _: Call) -> ApiResult<Response> {
     let mut settings = sampling::echo(&served.defaults.sampling);
     settings.insert("seed".into(), json!(served.defaults.seed.unwrap_or(u32::MAX)));
     settings.insert("n_predict".into(), json!(served.defaults.predict));
+    settings.insert("max_tokens".into(), json!(served.defaults.predict));
+    settings.insert("ignore_eos".into(), json!(served.defaults.ignore_end));
+    settings.insert("n_discard".into(), json!(0));
+    settings.insert("n_probs".into(), json!(0));
+    for off in ["stream", "timings_per_token", "post_sampling_probs"] {
+        settings.insert(off.into(), json!(false));
+    }
     settings.insert("n_keep".into(), json!(served.defaults.keep));
     Ok(json_response(&json!({
         "default_generation_settings": { "params": settings, "n_ctx": served.engine.context() },
@@ -146,12 +153,18 @@ pub async fn metrics(app: Arc<App>, _: Call) -> ApiResult<Response> {
         (header::CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4")),
         (HeaderName::from_static("process-start-time-unix"), HeaderValue::from(app.front.started)),
     ];
+    app.metrics.meter(&app.served.engine.meters());
     Ok((headers, app.metrics.text()).into_response())
 }
 
 /// Name and version of the program.
 pub fn build() -> String {
     format!("puna-{}", env!("CARGO_PKG_VERSION"))
+}
+
+/// `/tools` and `/cors-proxy`, which this server never has: the peer's page asks whether they are on.
+pub async fn never(_: Arc<App>, _: Call) -> ApiResult<Response> {
+    Err(ApiError::new(Kind::Disabled, "this server runs no tools and asks no other servers"))
 }
 
 /// The error of an endpoint that a flag switches on.

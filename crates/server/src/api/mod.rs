@@ -2,6 +2,7 @@
 
 pub mod adapters;
 pub mod anthropic;
+pub mod audio;
 pub mod embeddings;
 pub mod infill;
 pub mod information;

@@ -11,7 +11,7 @@ use crate::error::ApiResult;
 use crate::fields::{Fields, missing};
 use crate::generate::{Ending, Output, Reason};
 use crate::plan::{Plan, members};
-use crate::stream::{Frame, Protocol, answer, timings};
+use crate::stream::{Frame, Protocol, answer, progress, timings};
 use crate::{edge::Call, probabilities, prompt};
 
 /// Most probable tokens that may be asked for.
@@ -45,6 +45,7 @@ pub struct Native {
     after_sampling: bool,
     return_tokens: bool,
     return_progress: bool,
+    timings_per_token: bool,
     /// Members to show; empty for all.
     shown: Vec<String>,
     /// Text of each prompt.
@@ -65,6 +66,7 @@ impl Native {
             after_sampling: plan.requests.iter().any(|request| request.after_sampling),
             return_tokens: plan.return_tokens,
             return_progress: plan.return_progress,
+            timings_per_token: plan.timings_per_token,
             shown: fields.texts(&["response_fields"])?.unwrap_or_default(),
             choices: plan.requests.len(),
             tokenizer,
@@ -96,11 +98,11 @@ impl Native {
             "generation_settings": settings,
             "prompt": self.prompts.get(index),
             "has_new_line": ending.text.contains('\n'),
-            "truncated": false,
+            "truncated": ending.timings.shifted,
             "stop_type": stop,
             "stopping_word": word,
             "tokens_cached": held,
-            "timings": timings(ending),
+            "timings": timings(&ending.timings),
         }));
         if self.probabilities && !stream {
             let entries = probabilities::entries(&ending.scored, &self.tokenizer, self.after_sampling);
@@ -111,12 +113,11 @@ impl Native {
     }
 }
 
-/// Only these members; `a/b` is member `b` of `a`.
+/// Only these members, by the names given; `a/b` is member `b` of `a`.
 fn chosen(value: &Value, names: &[String]) -> Value {
     let find = |name: &String| {
         let pointer = format!("/{name}");
-        let last = name.rsplit('/').next().unwrap_or(name);
-        Some((last.to_owned(), value.pointer(&pointer)?.clone()))
+        Some((name.clone(), value.pointer(&pointer)?.clone()))
     };
     Value::Object(names.iter().filter_map(find).collect())
 }
@@ -125,10 +126,10 @@ impl Protocol for Native {
     fn output(&mut self, index: usize, output: &Output) -> Vec<Frame> {
         match output {
             Output::Progress { .. } if !self.return_progress => Vec::new(),
-            Output::Progress { processed, cached, total } => vec![Frame::Data(json!({
+            Output::Progress { processed, cached, total, time } => vec![Frame::Data(json!({
                 "index": index, "content": "", "tokens": [], "stop": false, "tokens_predicted": 0,
                 "tokens_evaluated": total,
-                "prompt_progress": { "total": total, "cache": cached, "processed": processed },
+                "prompt_progress": progress(*processed, *cached, *total, *time),
             }))],
             Output::Piece(piece) => {
                 let mut chunk = members(json!({
@@ -136,8 +137,13 @@ impl Protocol for Native {
                     "content": piece.text,
                     "tokens": piece.tokens,
                     "stop": false,
+                    "id_slot": piece.slot,
                     "tokens_predicted": piece.generated,
+                    "tokens_evaluated": piece.prompt_tokens,
                 }));
+                if self.timings_per_token {
+                    chunk.insert("timings".into(), timings(&piece.timings));
+                }
                 if self.probabilities {
                     let entries = probabilities::entries(&piece.scored, &self.tokenizer, self.after_sampling);
                     chunk.insert("completion_probabilities".into(), entries);

@@ -13,7 +13,7 @@ use crate::fields::{Fields, missing};
 use crate::generate::{Ending, Output, Reason, Scored};
 use crate::parts::{Parts, Wanted};
 use crate::plan::{Plan, members};
-use crate::stream::{Frame, Protocol, answer, timings};
+use crate::stream::{Frame, Protocol, answer, progress, timings};
 use crate::{budget, chat, edge::Call, probabilities, prompt, tool_choice};
 
 /// `POST /v1/completions`.
@@ -89,6 +89,8 @@ struct OpenAi {
     tokenizer: Tokenizer,
     style: Style,
     include_usage: bool,
+    return_progress: bool,
+    timings_per_token: bool,
     probabilities: bool,
     after_sampling: bool,
     usage: Usage,
@@ -131,6 +133,8 @@ impl OpenAi {
             tokenizer: app.served.tokenizer.clone(),
             style,
             include_usage: plan.include_usage,
+            return_progress: plan.return_progress,
+            timings_per_token: plan.timings_per_token,
             probabilities: plan.requests.iter().any(|request| request.log_probabilities.is_some()),
             after_sampling: plan.requests.iter().any(|request| request.after_sampling),
             usage: Usage::default(),
@@ -218,18 +222,34 @@ impl Protocol for OpenAi {
 
     fn output(&mut self, index: usize, output: &Output) -> Vec<Frame> {
         match output {
-            Output::Progress { .. } => Vec::new(),
-            Output::Piece(piece) => {
-                let Some(parts) = self.parts.get_mut(index) else {
-                    let chunk = self.text_chunk(index, &piece.text, &piece.scored, Value::Null);
-                    return vec![Frame::Data(Value::Object(chunk))];
+            Output::Progress { .. } if !self.return_progress => Vec::new(),
+            Output::Progress { processed, cached, total, time } => {
+                let mut chunk = match self.style {
+                    Style::Text => self.text_chunk(index, "", &[], Value::Null),
+                    Style::Chat => self.chat_chunk(index, json!({}), &[], Value::Null),
                 };
-                let deltas = parts.push(&piece.text);
-                self.chat_chunks(index, deltas, &piece.scored)
+                chunk.insert("prompt_progress".into(), progress(*processed, *cached, *total, *time));
+                vec![Frame::Data(Value::Object(chunk))]
+            }
+            Output::Piece(piece) => {
+                let mut frames = match self.parts.get_mut(index) {
+                    None => {
+                        let chunk = self.text_chunk(index, &piece.text, &piece.scored, Value::Null);
+                        vec![Frame::Data(Value::Object(chunk))]
+                    }
+                    Some(parts) => {
+                        let deltas = parts.push(&piece.text);
+                        self.chat_chunks(index, deltas, &piece.scored)
+                    }
+                };
+                if let (true, Some(Frame::Data(last))) = (self.timings_per_token, frames.last_mut()) {
+                    last["timings"] = timings(&piece.timings);
+                }
+                frames
             }
             Output::Ending(ending) => {
                 self.usage.add(ending);
-                self.last_timings = timings(ending);
+                self.last_timings = timings(&ending.timings);
                 let parts = self.parts.get_mut(index);
                 let rest = parts.map(|parts| parts.finish(&ending.reason)).unwrap_or_default();
                 let mut frames = self.chat_chunks(index, rest, &[]);
@@ -281,7 +301,7 @@ impl Protocol for OpenAi {
         let mut result = self.frame(false, choices);
         result.insert("usage".into(), self.usage.json());
         if let Some(ending) = endings.last() {
-            result.insert("timings".into(), timings(ending));
+            result.insert("timings".into(), timings(&ending.timings));
         }
         Value::Object(result)
     }

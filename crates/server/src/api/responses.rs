@@ -233,7 +233,7 @@ impl Responses {
                 "output_tokens_details": { "reasoning_tokens": 0 },
             });
             all.insert("usage".into(), usage);
-            all.insert("timings".into(), timings(ending));
+            all.insert("timings".into(), timings(&ending.timings));
         }
         Value::Object(all)
     }

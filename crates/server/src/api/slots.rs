@@ -60,10 +60,9 @@ fn restore(app: &App, engine: &Engine, slot: u32, fields: &Fields) -> ApiResult<
     let bytes = read(&path, &name, app.front.options.slot_bytes)?;
     let length = bytes.len();
     let tokens = engine.restore_with(slot, bytes, app.strengths()).map_err(|error| match error {
-        puna_engine::EngineError::Runtime(reason) => {
-            ApiError::invalid(format!("'{name}' is not a saved slot of this model: {reason}"))
-        }
-        other => other.into(),
+        puna_engine::EngineError::Busy { .. } | puna_engine::EngineError::Stopped => error.into(),
+        puna_engine::EngineError::Panic { .. } => error.into(),
+        reason => ApiError::invalid(format!("'{name}' is not a saved slot of this model: {reason}")),
     })?;
     Ok(json!({
         "id_slot": slot, "filename": name, "n_restored": tokens.len(), "n_read": length,

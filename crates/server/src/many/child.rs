@@ -108,7 +108,7 @@ fn listen(line: &str, ended: &mut Ended, hear: &mut impl FnMut(&Report)) {
     match &report {
         Report::Listening(_) => ended.loading = false,
         Report::Failed(reason) => ended.reason.clone_from(reason),
-        Report::Sleeping | Report::Awake | Report::Used { .. } => {}
+        Report::Sleeping | Report::Awake | Report::Used { .. } | Report::Over { .. } => {}
     }
     hear(&report);
 }

@@ -10,7 +10,7 @@ mod proxy;
 
 pub use endpoints::{OWN_ROUTES, is_own, router};
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::api::identifier;
 use crate::app::Front;
+use crate::caller::Caller;
 use crate::error::{ApiError, ApiResult, Kind};
 use crate::report::Report;
 use child::Ended;
@@ -189,6 +190,15 @@ pub struct Many {
     offer: Offer,
     table: Mutex<Table>,
     changes: watch::Sender<u64>,
+    handed: Mutex<Handed>,
+}
+
+/// Requests that processes answer and of which they have not told the line for the audit log yet.
+#[derive(Default)]
+struct Handed {
+    last: u64,
+    /// By number, with the key of the process.
+    open: HashMap<u64, (String, Arc<Caller>)>,
 }
 
 /// Whether requests may load a model, and whether it is tried although it just failed.
@@ -204,7 +214,7 @@ impl Many {
     pub fn new(front: Arc<Front>, offer: Offer, entries: Vec<Entry>) -> Arc<Self> {
         let slots = entries.into_iter().map(Slot::new).collect();
         let table = Mutex::new(Table { slots, ..Table::default() });
-        Arc::new(Self { front, offer, table, changes: watch::Sender::new(0) })
+        Arc::new(Self { front, offer, table, changes: watch::Sender::new(0), handed: Mutex::default() })
     }
 
     /// The models of an offer.
@@ -215,6 +225,40 @@ impl Many {
     fn table(&self) -> MutexGuard<'_, Table> {
         // Each change of the table is complete before anything can panic.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handed(&self) -> MutexGuard<'_, Handed> {
+        // A map and a number are valid after any panic.
+        self.handed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a process answers a request and tells its line of the log. The number to tell it by, if there is a log.
+    fn hand_over(&self, process: &str, caller: &Arc<Caller>) -> Option<u64> {
+        self.front.audit.as_ref()?;
+        caller.delegate(true);
+        let mut handed = self.handed();
+        handed.last += 1;
+        let number = handed.last;
+        handed.open.insert(number, (process.to_owned(), caller.clone()));
+        Some(number)
+    }
+
+    /// A process will not answer a request: its line is written here, unless it has been told.
+    fn take_back(&self, number: Option<u64>) {
+        let caller = number.and_then(|number| self.handed().open.remove(&number));
+        caller.into_iter().for_each(|(_, caller)| caller.delegate(false));
+    }
+
+    /// A process has ended: what it has not told it never will.
+    fn take_all_back(&self, process: &str) {
+        let open: Vec<(String, Arc<Caller>)> = {
+            let mut handed = self.handed();
+            handed.open.extract_if(|_, (key, _)| key == process).map(|(_, open)| open).collect()
+        };
+        for (_, caller) in open {
+            caller.failed("process_ended");
+            caller.delegate(false);
+        }
     }
 
     fn changed(&self) {
@@ -350,12 +394,18 @@ impl Many {
             let command = (many.offer.start)(&entry, &key);
             let hear = |report: &Report| many.hear(&entry.name, &key, report);
             let ended = child::run(command, stopped, entry.stop_time, hear).await;
+            many.take_all_back(&key);
             many.ended(&entry.name, ended);
         });
     }
 
     /// A process has said something.
     fn hear(&self, name: &str, key: &str, report: &Report) {
+        if let Report::Over { request, line } = report {
+            // One that was taken back has its line.
+            let known = self.handed().open.remove(request).is_some();
+            return self.front.audit.iter().filter(|_| known).for_each(|audit| audit.write(line.clone()));
+        }
         {
             let mut table = self.table();
             let Some(slot) = table.slot(name) else { return };

@@ -15,8 +15,9 @@ use tokio::task::JoinHandle;
 
 use super::{Lease, Loading, Many};
 use crate::caller::Caller;
-use crate::edge::{Call, KEY_NAME, key_name};
+use crate::edge::{Call, KEY_NAME, KEY_PRIORITY, NUMBER, key_name};
 use crate::error::{ApiError, ApiResult, Kind};
+use crate::keys::Key;
 
 /// Headers of an answer that are handed on; the edge adds its own.
 const KEPT: [HeaderName; 5] = [
@@ -76,24 +77,25 @@ pub async fn forward(
             ApiError::new(Kind::Internal, message)
         }
     };
-    // From now on the process knows of the request, and writes about it.
-    caller.delegate(true);
-    let (parts, body, connection) =
-        match send(&lease, stream, method, &call.target, caller.key_name(), call.body).await {
-            Some(answer) => answer,
-            None => {
-                caller.delegate(false);
-                return Err(died());
-            }
-        };
+    // From now on the process knows of the request, and tells what it took.
+    let number = lease.many.hand_over(&lease.target.key, &caller);
+    let of = Origin { key: caller.key(), number };
+    let (parts, body, connection) = match send(&lease, stream, method, &call.target, of, call.body).await {
+        Some(answer) => answer,
+        None => {
+            lease.many.take_back(number);
+            return Err(died());
+        }
+    };
     let relay = Relay {
         body: body.into_data_stream(),
         format: Format::of(&parts.headers, &call.target),
         error,
         died: died(),
         caller,
+        number,
         over: false,
-        _lease: lease,
+        lease,
         _connection: connection,
     };
     let mut response = Response::new(Body::from_stream(stream::unfold(relay, Relay::next)));
@@ -109,19 +111,27 @@ pub async fn forward(
 /// The text that a process answers to a plain question.
 pub async fn text(lease: &Lease, target: &str) -> Option<String> {
     let stream = TcpStream::connect(lease.target.address).await.ok()?;
-    let (_, body, _connection) = send(lease, stream, "GET", target, None, Bytes::new()).await?;
+    let (_, body, _connection) = send(lease, stream, "GET", target, Origin::default(), Bytes::new()).await?;
     let bytes = axum::body::to_bytes(body, LARGEST_TEXT).await.ok()?;
     String::from_utf8(bytes.to_vec()).ok()
 }
 
-/// The head of the answer and its body; nothing if the process is not there any more. `key` is the name of the
-/// client's key.
+/// Where a request comes from.
+#[derive(Clone, Copy, Default)]
+struct Origin<'a> {
+    /// The client's key.
+    key: Option<&'a Key>,
+    /// Number of the request, if there is a log.
+    number: Option<u64>,
+}
+
+/// The head of the answer and its body; nothing if the process is not there any more.
 async fn send(
     lease: &Lease,
     stream: TcpStream,
     method: &'static str,
     target: &str,
-    key: Option<&str>,
+    of: Origin<'_>,
     body: Bytes,
 ) -> Option<(axum::http::response::Parts, Body, Connection)> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
@@ -135,8 +145,14 @@ async fn send(
     if method == "POST" {
         request = request.header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     }
-    if let Some(name) = key {
-        request = request.header(KEY_NAME, key_name(name));
+    if let Some(key) = of.key {
+        request = request.header(KEY_NAME, key_name(&key.name));
+        if let Some(priority) = key.priority {
+            request = request.header(KEY_PRIORITY, priority);
+        }
+    }
+    if let Some(number) = of.number {
+        request = request.header(NUMBER, number);
     }
     let request = request.body(Body::from(body)).ok()?;
     let (parts, body) = sender.send_request(request).await.ok()?.into_parts();
@@ -184,8 +200,9 @@ struct Relay {
     error: fn(&ApiError) -> Value,
     died: ApiError,
     caller: Arc<Caller>,
+    number: Option<u64>,
     over: bool,
-    _lease: Lease,
+    lease: Lease,
     _connection: Connection,
 }
 
@@ -199,8 +216,8 @@ impl Relay {
             Ok(part) => Some((Ok(part), self)),
             Err(broken) => {
                 self.over = true;
-                self.caller.delegate(false);
                 self.caller.failed(self.died.row().name);
+                self.lease.many.take_back(self.number);
                 let last = match self.format.frame(&(self.error)(&self.died)) {
                     Some(text) => Ok(Bytes::from(text)),
                     None => Err(broken),

@@ -1,6 +1,9 @@
 //! A server in this process, over a model that follows scripts, and a plain client.
-#![allow(dead_code)] // each test file uses a part
+#![allow(dead_code, unused_imports)] // each test file uses a part
 
+// One model by arithmetic for all tests without a real one.
+#[path = "../../../engine/tests/arithmetic/mod.rs"]
+pub mod arithmetic;
 pub mod scripted;
 
 use std::io::{Read, Write};
@@ -14,7 +17,7 @@ use puna_server::{Defaults, Facts, Options, Residence, Served, Server};
 use puna_tokenizer::Tokenizer;
 use serde_json::Value;
 
-pub use scripted::Scripted;
+pub use scripted::{Scripted, scripted};
 
 /// Options for tests: any free port.
 pub fn options() -> Options {
