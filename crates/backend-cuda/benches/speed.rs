@@ -1,8 +1,8 @@
 //! Tokens a second of a model file on the first card, without the layers above: prompts, single tokens at some depth, and
 //! many sequences at once.
 //!
-//! `speed MODEL [prompt=TOKENS] [depth=TOKENS] [sequences=COUNT] [steps=COUNT] [cache=FORMAT]`, any number of them; each
-//! prints a line.
+//! `speed MODEL [images=FOLDER] [prompt=TOKENS] [depth=TOKENS] [sequences=COUNT] [cache=FORMAT]`, any number of them; each
+//! prints a line. `images` comes first and names a folder of compiled kernels, which replace the embedded ones of their names.
 #![allow(clippy::print_stdout)]
 
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use puna_backend::partition::partition;
 use puna_backend::{Backend, Boundary, Bounds, CacheOptions, DeviceId, Partition, ProgramId};
-use puna_backend_cuda::Cuda;
+use puna_backend_cuda::{Cuda, IMAGES, Images};
 use puna_conformance::run::FileWeights;
 use puna_gguf::{File, OpenOptions};
 use puna_graph::{Graph, GroupStep, Span, Step};
@@ -68,10 +68,22 @@ impl Bench {
     }
 }
 
+/// The embedded kernels, those of the folder instead where it has them.
+fn images(folder: &Path) -> Images {
+    IMAGES
+        .iter()
+        .map(|(name, image)| match std::fs::read(folder.join(format!("{name}.fatbin"))) {
+            Ok(bytes) => (name.to_string(), bytes.into()),
+            Err(_) => (name.to_string(), (*image).into()),
+        })
+        .collect()
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let Some((model, tests)) = arguments.split_first() else { return };
-    let cuda = match Cuda::find() {
+    let folder = tests.iter().find_map(|test| test.strip_prefix("images="));
+    let cuda = match folder.map_or_else(Cuda::find, |folder| Cuda::find_with(images(Path::new(folder)))) {
         Ok(cuda) => cuda,
         Err(error) => {
             println!("{error}");
@@ -87,6 +99,9 @@ fn main() {
     let mut loaded: Option<Bench> = None;
     for test in tests {
         let (kind, number) = test.split_once('=').expect("name=number");
+        if kind == "images" {
+            continue;
+        }
         if kind == "cache" {
             cache = DType::from_name(number).expect("a format");
             loaded = None;

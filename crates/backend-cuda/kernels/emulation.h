@@ -18,6 +18,7 @@
 #define __restrict__
 #define __constant__ static const
 #define __device__ static
+#define __grid_constant__
 #define SHARED_BYTES(name) unsigned char* name = emulation::dynamic_shared
 
 struct alignas(8) float2 { float x, y; };
@@ -49,6 +50,8 @@ inline unsigned char* stacks = nullptr;
 inline uint32_t slots[2][MOST][8];
 inline void* scheduler_pointer;
 inline int current;
+// Threads that a barrier waits for, if not for all.
+inline int wanted;
 inline void (*body)(void**);
 inline void** arguments;
 }
@@ -124,7 +127,8 @@ static inline bool run_block(int threads) {
             }
         }
         if (done == threads) return true;
-        if (at_block > 0 && at_block + done == threads) {
+        if (at_block > 0 && (wanted > 0 ? at_block == wanted : at_block + done == threads)) {
+            wanted = 0;
             for (int i = 0; i < threads; i++)
                 if (fibers[i].state == BLOCK) fibers[i].state = READY;
             moved = true;
@@ -143,7 +147,7 @@ static inline uint32_t (*exchange(const uint32_t* words, int count))[8] {
 static inline int lane() { return current % 32; }
 
 template <class T> char kind() {
-    return std::is_pointer<T>::value ? 'p' : std::is_same<T, float>::value ? 'f' : sizeof(T) == 8 ? 'l' : 'i';
+    return std::is_class<T>::value ? 's' : std::is_pointer<T>::value ? 'p' : std::is_same<T, float>::value ? 'f' : sizeof(T) == 8 ? 'l' : 'i';
 }
 template <class... A> struct Caller {
     template <void (*F)(A...), size_t... I> static void call(void** p, std::index_sequence<I...>) {
@@ -183,7 +187,7 @@ struct Registration {
         #kernel, &decltype(emulation::signature_of(kernel))::template invoke<kernel>,                 \
         decltype(emulation::signature_of(kernel))());
 
-// Runs a kernel; gives null or what is wrong. `kinds` has a letter for each argument: p, l, i, f.
+// Runs a kernel; gives null or what is wrong. `kinds` has a letter for each argument: p, l, i, f, s.
 extern "C" inline __attribute__((used)) const char* emulation_launch(
     const char* name, const unsigned* grid, unsigned threads, unsigned shared, void** arguments, const char* kinds) {
     static char message[256];
@@ -218,6 +222,11 @@ extern "C" inline __attribute__((used)) const char* emulation_launch(
 }
 
 static inline void __syncthreads() { emulation::leave(emulation::BLOCK); }
+static inline void sync_some(int threads) {
+    emulation::wanted = threads;
+    emulation::leave(emulation::BLOCK);
+}
+static inline void let_others_run() { emulation::leave(emulation::READY); }
 static inline void __syncwarp() { emulation::leave(emulation::WARP); }
 static inline void __threadfence() {}
 static inline float shuffle_xor(float x, int mask) {
@@ -239,14 +248,16 @@ static inline int atomicAdd(int* at, int x) {
 }
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
-static inline int __dp4a(int a, int b, int c) {
-    for (int i = 0; i < 4; i++) c += (int)(int8_t)(a >> (8 * i)) * (int)(int8_t)(b >> (8 * i));
-    return c;
-}
 static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
     uint64_t both = (uint64_t)b << 32 | a;
     uint32_t result = 0;
     for (int i = 0; i < 4; i++) result |= (uint32_t)(uint8_t)(both >> (8 * ((selector >> (4 * i)) & 7))) << (8 * i);
+    return result;
+}
+static inline uint32_t permute_signed(uint32_t a, uint32_t b, uint32_t selector) {
+    uint32_t result = __byte_perm(a, b, selector);
+    for (int i = 0; i < 4; i++)
+        if (selector >> (4 * i) & 8) result = (result & ~(255u << (8 * i))) | ((result >> (8 * i) & 128 ? 255u : 0) << (8 * i));
     return result;
 }
 static inline float bits_to_float(uint32_t bits) {
@@ -300,6 +311,10 @@ static inline int __float2int_rn(float x) { return (int)rintf(x); }
 static inline void wait_for_previous() {}
 static inline void let_next_start() {}
 static inline void prefetch(const void*) {}
+static inline void prefetch_bulk(const void*, int) {}
+// Blocks run one after the other, so a launch that waits for others is not asked for.
+static inline void tell_blocks(int*) {}
+static inline void wait_for_blocks(const int*, int) { abort(); }
 static inline uint4 load_once(const uint4* from) { return *from; }
 template <class Convert> static void multiply(float c[4], const uint32_t a[4], const uint32_t b[2], Convert convert) {
     uint32_t words[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
@@ -350,22 +365,37 @@ static inline void copy_async_word(int* to, const int* from) { *to = *from; }
 static inline void copy_commit() {}
 template <int PENDING> static inline void copy_wait() {}
 
-static inline void multiply_bytes(int c[4], const uint32_t* a, const uint32_t* b, int halves) {
+static inline int add_bytes(uint32_t a, uint32_t b, bool is_signed, int sum) {
+    for (int i = 0; i < 4; i++) {
+        int left = a >> (8 * i) & 255;
+        sum += (is_signed ? (int8_t)left : left) * (int8_t)(b >> (8 * i));
+    }
+    return sum;
+}
+static inline void multiply_bytes(int c[4], const uint32_t* a, const uint32_t* b, int halves, bool is_signed) {
     uint32_t words[6] = {a[0], a[1], halves == 2 ? a[2] : 0, halves == 2 ? a[3] : 0, b[0], halves == 2 ? b[1] : 0};
     auto rows = emulation::exchange(words, 6);
     int lane = emulation::lane();
     for (int i = 0; i < 4; i++)
         for (int half = 0; half < halves; half++)
             for (int t = 0; t < 4; t++)
-                c[i] = __dp4a((int)rows[lane / 4 * 4 + t][2 * half + i / 2], (int)rows[(lane % 4 * 2 + i % 2) * 4 + t][4 + half], c[i]);
+                c[i] = add_bytes(rows[lane / 4 * 4 + t][2 * half + i / 2], rows[(lane % 4 * 2 + i % 2) * 4 + t][4 + half], is_signed, c[i]);
 }
 static inline void mma_bytes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     uint32_t b[2] = {b0, b1};
-    multiply_bytes(c, a, b, 2);
+    multiply_bytes(c, a, b, 2, true);
 }
 static inline void mma_bytes_half(int c[4], uint32_t a0, uint32_t a1, uint32_t b) {
     uint32_t a[2] = {a0, a1};
-    multiply_bytes(c, a, &b, 1);
+    multiply_bytes(c, a, &b, 1, true);
+}
+static inline void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    uint32_t b[2] = {b0, b1};
+    multiply_bytes(c, a, b, 2, false);
+}
+static inline void mma_codes_half(int c[4], uint32_t a0, uint32_t a1, uint32_t b) {
+    uint32_t a[2] = {a0, a1};
+    multiply_bytes(c, a, &b, 1, false);
 }
 
 // Barriers of 64 bits: phase, arrivals that are wanted, arrivals that are missing.

@@ -6,6 +6,9 @@
 #define FLASH_TILE 64
 #define FLASH_THREADS 128
 #define FLASH_MOST_SPLITS 64
+// Cells that one block attends to by itself, and those of a part if there are several.
+#define FLASH_ALONE 256
+#define FLASH_LEAST 128
 
 // How cells come from a cache of halves: as they are.
 template <int D> struct HalfCells {
@@ -110,6 +113,14 @@ template <int D, template <int> class C = HalfCells> struct Flash {
         } else {
             copy_bytes(stage, keys, cells, base, end, kv_heads, kv_head);
             copy_bytes(stage + Cache::RAW, values, cells, base, end, kv_heads, kv_head);
+        }
+    }
+    // Puts keys and values of one row into a stage.
+    static DEVICE_MEMBER void replace(unsigned char* stage, int row, const unsigned char* keys, const unsigned char* values) {
+        for (int i = threadIdx.x; i < Cache::HEAD / 2; i += FLASH_THREADS) {
+            int at = Cache::DIRECT ? place(row, i / 8) + i % 8 : row * (Cache::HEAD / 2) + i;
+            ((uint16_t*)stage)[at] = ((const uint16_t*)keys)[i];
+            ((uint16_t*)(stage + STAGE_BYTES / 2))[at] = ((const uint16_t*)values)[i];
         }
     }
     // Halves of `rows` rows from `first`, made by `threads` threads of which this is number `thread`.
@@ -362,9 +373,9 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
     Sight row_sight = sight(rule, number, positions[row]), sights[2] = {row_sight, row_sight};
     Cells cells = cells_of(spans + max(span, 0) * SPAN, ranges);
     int all = span < 0 ? 0 : cells.total;
-    // No more parts than there are tiles; the other blocks have nothing to do.
-    int part = ((all + splits - 1) / splits + FLASH_TILE - 1) / FLASH_TILE * FLASH_TILE;
-    int parts = max(1, (all + max(part, 1) - 1) / max(part, 1));
+    // No more parts than are worth being joined; the other blocks have nothing to do.
+    int part = all <= FLASH_ALONE ? max(all, 1) : (max((all + splits - 1) / splits, FLASH_LEAST) + FLASH_TILE - 1) / FLASH_TILE * FLASH_TILE;
+    int parts = max(1, (all + part - 1) / part);
     if ((int)blockIdx.z >= parts) return;
     int begin = min(all, (int)blockIdx.z * part), end = min(all, begin + part);
     const float* from = queries + ((long long)row * heads + first_head) * D;
@@ -378,9 +389,12 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
     };
     // Whether this part has the row's own cell, which must be there before it is read.
     int own = new_keys ? write_cells[0] : -1, own_index = own < 0 ? -1 : cells.index_of(own);
-    bool late = own >= 0 && (own_index < 0 ? blockIdx.z == 0 : own_index >= begin && own_index < end);
-    if (!late)
-        for (int i = 0; i < STAGES - 1; i++) load(i);
+    bool stores = own >= 0 && (own_index < 0 ? blockIdx.z == 0 : own_index >= begin && own_index < end);
+    // The tile with the row's own cell, which is put there when its copy has ended.
+    int own_tile = stores && own_index >= 0 ? (own_index - begin) / FLASH_TILE : -1;
+    __shared__ uint4 own_row[2][D / 8];
+    unsigned char* own_rows[2] = {(unsigned char*)own_row[0], (unsigned char*)own_row[1]};
+    for (int i = 0; i < STAGES - 1; i++) load(i);
     if (new_keys) {
         // Turned queries are where halves or the last of the stages come later. A thread has the same pair of every head.
         float* turned = F::Cache::DIRECT ? (float*)(shared + (STAGES - 1) * F::STAGE_BYTES) : (float*)halves;
@@ -392,37 +406,37 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
             turned[h * D + turn.at[0]] = turn.first(from + h * D);
             turned[h * D + turn.at[1]] = turn.second(from + h * D);
         }
-        if (late && F::Cache::DIRECT) {
-            uint16_t* to_keys = (uint16_t*)keys + ((long long)own * kv_heads + kv_head) * D;
-            uint16_t* to_values = (uint16_t*)values + ((long long)own * kv_heads + kv_head) * D;
-            if (threadIdx.x < D / 2) {
-                to_keys[turn.at[0]] = float_to_half(turn.first(new_keys + kv_head * D));
-                to_keys[turn.at[1]] = float_to_half(turn.second(new_keys + kv_head * D));
+        if (stores && threadIdx.x < D / 2) {
+            float first = turn.first(new_keys + kv_head * D), second = turn.second(new_keys + kv_head * D);
+            if (F::Cache::DIRECT) {
                 const float* value = new_values + kv_head * D + 2 * threadIdx.x;
-                *(uint32_t*)(to_values + 2 * threadIdx.x) = pack_half(value[0], value[1]);
+                ((uint16_t*)own_rows[0])[turn.at[0]] = float_to_half(first);
+                ((uint16_t*)own_rows[0])[turn.at[1]] = float_to_half(second);
+                ((uint32_t*)own_rows[1])[threadIdx.x] = pack_half(value[0], value[1]);
+            } else {
+                turned_keys[turn.at[0]] = first;
+                turned_keys[turn.at[1]] = second;
             }
-            __threadfence();
-        }
-        if (late && !F::Cache::DIRECT) {
-            if (threadIdx.x < D / 2) {
-                turned_keys[turn.at[0]] = turn.first(new_keys + kv_head * D);
-                turned_keys[turn.at[1]] = turn.second(new_keys + kv_head * D);
-            }
-            __syncthreads();
-            long long head = ((long long)own * kv_heads + kv_head) * F::Cache::HEAD;
-            for (int block = warp; block < D / 32; block += 4) {
-                store_block((unsigned char*)keys + head, CACHE_Q8_0, block, turned_keys[block * 32 + lane]);
-                store_block((unsigned char*)values + head, CACHE_Q8_0, block, new_values[kv_head * D + block * 32 + lane]);
-            }
-            __threadfence();
         }
         __syncthreads();
+        if (stores && !F::Cache::DIRECT) {
+            for (int block = warp; block < D / 32; block += 4) {
+                store_block(own_rows[0], CACHE_Q8_0, block, turned_keys[block * 32 + lane]);
+                store_block(own_rows[1], CACHE_Q8_0, block, new_values[kv_head * D + block * 32 + lane]);
+            }
+            __syncthreads();
+        }
+        if (stores) {
+            long long head = ((long long)own * kv_heads + kv_head) * F::Cache::HEAD;
+            for (int i = threadIdx.x; i < F::Cache::HEAD / 2; i += FLASH_THREADS) {
+                ((uint16_t*)(keys + head))[i] = ((const uint16_t*)own_rows[0])[i];
+                ((uint16_t*)(values + head))[i] = ((const uint16_t*)own_rows[1])[i];
+            }
+        }
         from = turned;
     }
     F flash;
     flash.start(g < used ? from + g * D : nullptr, g + 8 < used ? from + (g + 8) * D : nullptr, scale * 1.4426950408889634f);
-    if (late)
-        for (int i = 0; i < STAGES - 1; i++) load(i);
     auto attend = [&](int stage, int base) {
         const uint16_t* tile = (const uint16_t*)(shared + stage * F::STAGE_BYTES);
         if (!F::Cache::DIRECT) {
@@ -438,6 +452,10 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
         int base = begin + index * FLASH_TILE, stage = index % STAGES;
         copy_wait<STAGES - 2>();
         __syncthreads();
+        if (index == own_tile) {
+            F::replace(shared + stage * F::STAGE_BYTES, own_index - base, own_rows[0], own_rows[1]);
+            __syncthreads();
+        }
         load(index + STAGES - 1);
         if (base + warp * 16 < end)
             attend(stage, base);

@@ -14,7 +14,7 @@ enum Code { CODE2, CODE3, CODE4, CODE5, CODE6, CODE8, TABLE4 };
 // chunk; a power of two; an E4M3 for half a chunk.
 enum Scale { HALF, AFFINE, SUPER_AFFINE, SUPER_HALVES, SUPER_SINGLE, SUPER_NIBBLES, EXPONENT, MINIFLOAT };
 
-// What a table format's codes stand for, and a factor of its scales.
+// What a table format's codes stand for, negative numbers those below 8 and the others those from 8 on, and a factor of its scales.
 struct Constants {
     uint32_t table[4];
     float factor;
@@ -64,6 +64,8 @@ template <int CODE, int SCALE, int OFFSET> struct Format {
     // Signed codes; others are unsigned, and SHIFT is subtracted from them.
     static constexpr bool SIGNED = CODE == CODE8 || CODE == TABLE4;
     static constexpr int SHIFT = OFFSET;
+    static constexpr int CODES = CODE;
+    static constexpr bool TABLE = CODE == TABLE4;
     static constexpr bool SUPER_AFFINE_SCALES = SCALE == SUPER_AFFINE, SUPER_HALVES_SCALES = SCALE == SUPER_HALVES;
 
     // Bytes of a block; where planes begin in it; pieces of 16 bytes that a lane has of a row's codes.
@@ -109,17 +111,15 @@ template <int CODE, int SCALE, int OFFSET> struct Format {
             q[0] = w0;
             q[1] = w1;
         } else if (CODE == TABLE4) {
-            // Selectors of four neighbours: nibbles of the word, even ones are of the first quad, odd ones of the second.
+            // Selectors of four neighbours: those of the first quad are in the lower half of the word.
             uint32_t low = w0 & 0x77777777u, side = (w0 & 0x88888888u) >> 1;
             uint32_t pick = side | 0x32103210u;
-            uint32_t first = __byte_perm(__byte_perm(constants.table[0], constants.table[1], low),
-                                         __byte_perm(constants.table[2], constants.table[3], low), pick);
+            q[0] = __byte_perm(__byte_perm(constants.table[0], constants.table[1], low),
+                               __byte_perm(constants.table[2], constants.table[3], low), pick);
             low >>= 16;
             pick = (side >> 16) | 0x32103210u;
-            uint32_t last = __byte_perm(__byte_perm(constants.table[0], constants.table[1], low),
-                                        __byte_perm(constants.table[2], constants.table[3], low), pick);
-            q[0] = __byte_perm(first, last, 0x6420);
-            q[1] = __byte_perm(first, last, 0x7531);
+            q[1] = __byte_perm(__byte_perm(constants.table[0], constants.table[1], low),
+                               __byte_perm(constants.table[2], constants.table[3], low), pick);
         } else if (NIBBLES) {
             q[0] = w0 & 0x0f0f0f0fu;
             q[1] = (w0 >> 4) & 0x0f0f0f0fu;

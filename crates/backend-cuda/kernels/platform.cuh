@@ -77,6 +77,33 @@ DEVICE uint4 load_once(const uint4* from) {
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
     return v;
 }
+// Tells other blocks of the launch that what this thread's block wrote before is there, and waits until so many have told.
+DEVICE void tell_blocks(int* counter) {
+#if __CUDA_ARCH__ >= 700
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+#endif
+}
+DEVICE void wait_for_blocks(const int* counter, int count) {
+#if __CUDA_ARCH__ >= 700
+    int told;
+    do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(told) : "l"(counter) : "memory");
+    while (told < count);
+#endif
+}
+// Waits for so many threads of the block.
+DEVICE void sync_some(int threads) { asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory"); }
+// In a loop that waits for other threads.
+DEVICE void let_others_run() {
+#if __CUDA_ARCH__ >= 700
+    __nanosleep(20);
+#endif
+}
+// Fetches memory to the second cache; whole pieces of 16 bytes.
+DEVICE void prefetch_bulk(const void* from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
 DEVICE void prefetch(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 // c += a b for 16 x 32 and 32 x 8 signed bytes, in the fragments of `mma.m16n8k32`; and for 16 columns of these.
@@ -99,6 +126,28 @@ DEVICE void mma_bytes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     mma_bytes_half(c, a[0], a[1], b0);
     mma_bytes_half(c, a[2], a[3], b1);
 #endif
+}
+
+// The same with unsigned bytes in the first.
+DEVICE void mma_codes_half(int c[4], uint32_t a0, uint32_t a1, uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b));
+#endif
+}
+DEVICE void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+// Bytes of two words by the nibbles of the lower half of the last one; where a nibble is 8 or more, the sign of the byte instead.
+DEVICE uint32_t permute_signed(uint32_t a, uint32_t b, uint32_t selector) {
+    uint32_t result;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(selector));
+    return result;
 }
 
 // c += a b for 16 x 16 and 16 x 8 elements of bfloat16, in the fragments of `mma.m16n8k16`.

@@ -2,15 +2,19 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
+use std::sync::Arc;
 
 use puna_backend::BackendError;
-use puna_gpu::{Address, Argument, BufferId, Device, Extents, Launch, MatrixUnits, Recording};
+use puna_gpu::{
+    Address, Argument, BufferId, Device, Extents, Floats, Launch, MatrixUnits, Recording, count_allocation,
+};
 
+use crate::Images;
 use crate::driver::{
     DeviceNumber, DevicePointer, Driver, Handle, LaunchAttribute, LaunchConfig,
-    MAX_DYNAMIC_SHARED_SIZE_BYTES, OUT_OF_MEMORY, PROGRAMMATIC_STREAM_SERIALIZATION, Status,
+    MAX_DYNAMIC_SHARED_SIZE_BYTES, OUT_OF_MEMORY, PREFERRED_SHARED_MEMORY_CARVEOUT,
+    PROGRAMMATIC_STREAM_SERIALIZATION, Status,
 };
-use crate::images::IMAGES;
 
 /// What a device can do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,8 +34,11 @@ pub struct Facts {
 /// Bytes of host memory that the device copies from and to by itself.
 const STAGING: usize = 8 << 20;
 
-/// From so many floats on, they are read by several threads.
-const MANY_FLOATS: usize = 1 << 20;
+/// Arguments of a launch, at most.
+const MOST_ARGUMENTS: usize = 128;
+
+/// Places in host memory that floats are lent from, at most; when all are looked at, floats are copied.
+const MOST_LENT: usize = 4;
 
 /// See the module.
 pub struct CudaDevice {
@@ -44,8 +51,8 @@ pub struct CudaDevice {
     buffers: Vec<(DevicePointer, u64)>,
     executables: Vec<Handle>,
     staging: *mut u8,
-    /// Host memory for many floats, and for how many; taken when it is first needed.
-    large: (*mut f32, usize),
+    /// Host memory that floats are lent from.
+    lent: Vec<Arc<HostFloats>>,
 }
 
 #[derive(Clone, Copy)]
@@ -59,7 +66,7 @@ unsafe impl Send for CudaDevice {}
 
 impl CudaDevice {
     /// Opens a device: its context, a queue and the kernels.
-    pub fn open(driver: &'static Driver, facts: Facts) -> Result<Self, BackendError> {
+    pub fn open(driver: &'static Driver, facts: Facts, images: &Images) -> Result<Self, BackendError> {
         let mut device = Self {
             driver,
             facts,
@@ -70,7 +77,7 @@ impl CudaDevice {
             buffers: Vec::new(),
             executables: Vec::new(),
             staging: std::ptr::null_mut(),
-            large: (std::ptr::null_mut(), 0),
+            lent: Vec::new(),
         };
         // SAFETY: pointers are to handles of ours; the images are complete and live as long as the program.
         unsafe {
@@ -80,7 +87,7 @@ impl CudaDevice {
             // Without synchronisation with other queues.
             let status = (driver.create_stream)(&mut device.stream, 1);
             device.check(status, "making a queue")?;
-            for (name, image) in IMAGES {
+            for (name, image) in images {
                 let mut module = std::ptr::null_mut();
                 let status = (driver.load_module)(&mut module, image.as_ptr().cast());
                 device.check(status, &format!("loading the kernels of {name}"))?;
@@ -139,6 +146,10 @@ impl CudaDevice {
             // SAFETY: the function is one of the loaded modules.
             let status = unsafe { set(function.handle, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared as i32) };
             self.check(status, &format!("giving {shared} bytes of shared memory to {name}"))?;
+            // A processor would wait until it is idle to divide its memory in another way.
+            // SAFETY: the same.
+            let status = unsafe { set(function.handle, PREFERRED_SHARED_MEMORY_CARVEOUT, 100) };
+            self.check(status, &format!("preferring shared memory for {name}"))?;
             function.shared = shared;
         }
         self.functions.insert(name.to_string(), function);
@@ -147,8 +158,8 @@ impl CudaDevice {
 
     fn launch(&mut self, launch: &Launch, extents: Extents) -> Result<(), BackendError> {
         let function = self.function(&launch.kernel, launch.shared)?;
-        let mut values = [0_u64; 48];
-        let mut pointers = [std::ptr::null_mut::<c_void>(); 48];
+        let mut values = [0_u64; MOST_ARGUMENTS];
+        let mut pointers = [std::ptr::null_mut::<c_void>(); MOST_ARGUMENTS];
         if launch.arguments.len() > values.len() {
             return Err(self.error(format!("{} has too many arguments", launch.kernel)));
         }
@@ -162,7 +173,10 @@ impl CudaDevice {
                 Argument::Float(float) => float.to_bits() as u64,
                 Argument::Rows(symbol, times) => extents.rows(symbol) as u64 * times as u64,
             };
-            pointers[index] = (&raw mut values[index]).cast();
+        }
+        // The first of those that are one parameter stands for them.
+        for (pointer, value) in pointers.iter_mut().zip(&mut values).take(launch.single + 1) {
+            *pointer = (&raw mut *value).cast();
         }
         let mut attribute =
             LaunchAttribute { id: PROGRAMMATIC_STREAM_SERIALIZATION, padding: 0, value: [0; 16] };
@@ -182,61 +196,70 @@ impl CudaDevice {
     }
 }
 
-impl CudaDevice {
-    /// Logits of many rows: into memory that the device writes fast, and from there by several threads, because taking fresh
-    /// pages costs the host more than the copy.
-    fn read_many(&mut self, pointer: DevicePointer, count: usize) -> Result<Vec<f32>, BackendError> {
-        if self.large.1 < count {
-            // SAFETY: the memory is this device's, and nothing uses it now.
-            unsafe {
-                if !self.large.0.is_null() {
-                    (self.driver.free_host)(self.large.0.cast());
-                    self.large = (std::ptr::null_mut(), 0);
-                }
-                let mut large = std::ptr::null_mut();
-                self.check((self.driver.allocate_host)(&mut large, 4 * count, 0), "taking host memory")?;
-                self.large = (large.cast(), count);
-            }
-        }
-        let mut floats = Vec::<f32>::with_capacity(count);
-        // SAFETY: both ranges have room for so many; the copy from the device has ended before threads read, each its own
-        // part; every float is written before the vector's length says so. Advice about pages has no other effect.
+/// Host memory that the device writes by itself.
+struct HostFloats {
+    driver: &'static Driver,
+    context: Handle,
+    number: DeviceNumber,
+    pointer: *mut f32,
+    count: usize,
+}
+
+// SAFETY: the memory is written only by the device that nobody else shares it with at that time, else read.
+unsafe impl Send for HostFloats {}
+// SAFETY: as above.
+unsafe impl Sync for HostFloats {}
+
+impl Drop for HostFloats {
+    fn drop(&mut self) {
+        // SAFETY: this is the last user, and the context was kept for it; failures leave nothing to do.
         unsafe {
-            let status = (self.driver.read)(self.large.0.cast(), pointer, 4 * count, self.stream);
-            self.check(status, "copying from the device")?;
-            advise_large_pages(floats.as_mut_ptr(), count);
-            self.check((self.driver.synchronize)(self.stream), "running")?;
-            let from = std::slice::from_raw_parts(self.large.0, count);
-            let to = &mut floats.spare_capacity_mut()[..count];
-            let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-            let part = count.div_ceil(threads);
-            std::thread::scope(|scope| {
-                for (to, from) in to.chunks_mut(part).zip(from.chunks(part)) {
-                    scope.spawn(move || {
-                        std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr().cast(), from.len());
-                    });
-                }
-            });
-            floats.set_len(count);
+            if (self.driver.set_context)(self.context) == 0 {
+                (self.driver.free_host)(self.pointer.cast());
+            }
+            (self.driver.release_context)(self.number);
         }
-        Ok(floats)
     }
 }
 
-/// Tells the system that large pages suit this memory.
-///
-/// # Safety
-/// The memory must belong to the caller.
-unsafe fn advise_large_pages(floats: *mut f32, count: usize) {
-    const PAGE: usize = 4096;
-    let start = (floats as usize).next_multiple_of(PAGE);
-    let end = (floats as usize + 4 * count) / PAGE * PAGE;
-    if start < end {
-        #[cfg(target_os = "linux")]
-        // SAFETY: whole pages of the caller's memory.
-        unsafe {
-            libc::madvise(start as *mut c_void, end - start, libc::MADV_HUGEPAGE);
+/// The first floats of such memory, lent.
+struct LentFloats(Arc<HostFloats>, usize);
+
+impl AsRef<[f32]> for LentFloats {
+    fn as_ref(&self) -> &[f32] {
+        // SAFETY: so many are there and were written; the device does not write where someone else holds the memory.
+        unsafe { std::slice::from_raw_parts(self.0.pointer, self.1) }
+    }
+}
+
+impl CudaDevice {
+    /// Host memory with room for so many floats that nobody looks at, unless too much is looked at.
+    fn unlent(&mut self, count: usize) -> Result<Option<Arc<HostFloats>>, BackendError> {
+        // What is too small goes when nobody looks at it.
+        self.lent.retain(|floats| floats.count >= count || Arc::strong_count(floats) > 1);
+        let free = |floats: &&Arc<HostFloats>| floats.count >= count && Arc::strong_count(floats) == 1;
+        if let Some(floats) = self.lent.iter().find(free) {
+            return Ok(Some(floats.clone()));
         }
+        if self.lent.len() >= MOST_LENT {
+            return Ok(None);
+        }
+        let count = count.next_power_of_two();
+        let (mut context, mut pointer) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: pointers are to handles of ours. The context is kept for as long as the memory.
+        unsafe {
+            self.check((self.driver.context)(&mut context, self.facts.number), "keeping the device open")?;
+            let status = (self.driver.allocate_host)(&mut pointer, 4 * count, 0);
+            if status != 0 {
+                (self.driver.release_context)(self.facts.number);
+                self.check(status, "taking host memory")?;
+            }
+        }
+        count_allocation();
+        let number = self.facts.number;
+        let floats = HostFloats { driver: self.driver, context, number, pointer: pointer.cast(), count };
+        self.lent.push(Arc::new(floats));
+        Ok(self.lent.last().cloned())
     }
 }
 
@@ -262,6 +285,10 @@ impl Device for CudaDevice {
         self.facts.shared_bytes
     }
 
+    fn blocks_meet(&self) -> bool {
+        self.matrix_units() == MatrixUnits::Group
+    }
+
     fn free_memory(&mut self) -> Result<Option<u64>, BackendError> {
         self.enter()?;
         let (mut free, mut all) = (0, 0);
@@ -280,6 +307,7 @@ impl Device for CudaDevice {
             return Err(BackendError::OutOfMemory { device: self.facts.name.clone(), bytes, purpose });
         }
         self.check(status, &format!("taking {bytes} bytes for {purpose}"))?;
+        count_allocation();
         self.buffers.push((pointer, bytes));
         Ok(BufferId(self.buffers.len() - 1))
     }
@@ -318,22 +346,22 @@ impl Device for CudaDevice {
         Ok(())
     }
 
-    fn read_floats(&mut self, at: Address, count: usize) -> Result<Vec<f32>, BackendError> {
+    fn read_floats(&mut self, at: Address, count: usize) -> Result<Floats, BackendError> {
         self.enter()?;
         let pointer = self.pointer(at, 4 * count as u64)?;
-        if count > MANY_FLOATS {
-            return self.read_many(pointer, count);
-        }
-        let mut floats = Vec::<f32>::with_capacity(count);
-        // SAFETY: the staging memory has room for so many; every float of the vector is written before its length says so.
+        let Some(floats) = self.unlent(count)? else {
+            let mut bytes = vec![0; 4 * count];
+            self.read(at, &mut bytes)?;
+            let (words, _) = bytes.as_chunks::<4>();
+            return Ok(words.iter().map(|word| f32::from_le_bytes(*word)).collect::<Vec<f32>>().into());
+        };
+        // SAFETY: the memory has room for so many, nobody looks at it, and the copy has ended before anybody does.
         unsafe {
-            let status = (self.driver.read)(self.staging.cast(), pointer, 4 * count, self.stream);
+            let status = (self.driver.read)(floats.pointer.cast(), pointer, 4 * count, self.stream);
             self.check(status, "copying from the device")?;
             self.check((self.driver.synchronize)(self.stream), "running")?;
-            std::ptr::copy_nonoverlapping(self.staging.cast::<f32>(), floats.as_mut_ptr(), count);
-            floats.set_len(count);
         }
-        Ok(floats)
+        Ok(Floats::Lent(Arc::new(LentFloats(floats, count))))
     }
 
     fn copy(&mut self, from: Address, to: Address, bytes: u64) -> Result<(), BackendError> {
@@ -410,9 +438,6 @@ impl Drop for CudaDevice {
             }
             if !self.staging.is_null() {
                 (self.driver.free_host)(self.staging.cast());
-            }
-            if !self.large.0.is_null() {
-                (self.driver.free_host)(self.large.0.cast());
             }
             if !self.stream.is_null() {
                 (self.driver.destroy_stream)(self.stream);

@@ -46,6 +46,8 @@ pub struct LaunchAttribute {
 pub const PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
 /// More shared memory than 48 KB.
 pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
+/// How much of a processor's fast memory is to be shared memory, in percent.
+pub const PREFERRED_SHARED_MEMORY_CARVEOUT: c_int = 9;
 /// Attributes of devices.
 pub const MULTIPROCESSOR_COUNT: c_int = 16;
 /// Major and minor number of the compute capability.

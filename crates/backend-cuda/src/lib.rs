@@ -5,6 +5,8 @@ mod device;
 mod driver;
 mod images;
 
+use std::borrow::Cow;
+
 use puna_backend::{BackendError, DeviceInfo, DeviceKind};
 use puna_gpu::{Api, Device, Gpu};
 
@@ -15,15 +17,27 @@ pub use images::IMAGES;
 /// Devices older than this have no code.
 const LEAST_CAPABILITY: u32 = 75;
 
+/// Compiled kernels: names of their source files, and images for the driver.
+pub type Images = Vec<(String, Cow<'static, [u8]>)>;
+
 /// The devices of this machine.
 pub struct Cuda {
     driver: &'static Driver,
     devices: Vec<(Facts, DeviceInfo)>,
+    images: Images,
 }
 
 impl Cuda {
     /// Looks for driver and devices; the error says in a line why there are none.
     pub fn find() -> Result<Gpu<Self>, BackendError> {
+        let embedded =
+            |(name, image): &(&'static str, &'static [u8])| (name.to_string(), Cow::Borrowed(*image));
+        Self::find_with(IMAGES.iter().map(embedded).collect())
+    }
+
+    /// The same with other kernels than those that are embedded, which have the same names and parameters: kernels can be
+    /// compiled and measured where there is a card but nothing to build the rest with.
+    pub fn find_with(images: Images) -> Result<Gpu<Self>, BackendError> {
         let missing = |reason: String| BackendError::Device { device: "CUDA".into(), reason };
         let driver = Driver::get().map_err(missing)?;
         let mut count = 0;
@@ -43,7 +57,7 @@ impl Cuda {
         if devices.is_empty() {
             return Err(missing("no device of compute capability 7.5 or later".into()));
         }
-        Ok(Gpu::new(Self { driver, devices }))
+        Ok(Gpu::new(Self { driver, devices, images }))
     }
 }
 
@@ -96,6 +110,6 @@ impl Api for Cuda {
             let reason = format!("there are {} devices, not number {index}", self.devices.len());
             return Err(BackendError::Device { device: "CUDA".into(), reason });
         };
-        Ok(Box::new(CudaDevice::open(self.driver, facts.clone())?))
+        Ok(Box::new(CudaDevice::open(self.driver, facts.clone(), &self.images)?))
     }
 }

@@ -144,7 +144,7 @@ pub fn diffuse(
         model.clear(0);
         let work = vec![Work { sequence: 0, tokens: canvas.to_vec(), outputs: OutputRows::All }];
         let outputs = model.run(&Batch { work }).map_err(EngineError::from)?;
-        Ok(outputs.logits)
+        Ok(outputs.logits.into_vec())
     };
     diffuse_with(prompt, options, vocabulary as usize, &mut logits, watch)
 }

@@ -19,6 +19,10 @@ use crate::{Address, Api, BufferId, Device, Extents, Recording};
 /// Bytes of the zeros that kernels count in.
 const COUNTERS: u64 = 1 << 18;
 
+/// Held while a step runs on a device whose blocks wait for each other: blocks of another model's step could take the places of
+/// those that are waited for.
+static MEETING: Mutex<()> = Mutex::new(());
+
 /// A graphics API as a back end.
 pub struct Gpu<A> {
     api: A,
@@ -334,7 +338,7 @@ impl GpuPartition {
             .collect();
         let count: usize = shape.iter().product();
         if ty.element == Element::F32 {
-            return Ok(Array::f32(shape, shared.device.read_floats(place.address, count)?));
+            return Ok(Array::of_floats(shape, shared.device.read_floats(place.address, count)?));
         }
         let mut bytes = vec![0; 4 * count];
         shared.device.read(place.address, &mut bytes)?;
@@ -419,6 +423,7 @@ impl Partition for GpuPartition {
         };
         let shared = self.shared.clone();
         let shared = &mut *locked(&shared);
+        let _meeting = shared.device.blocks_meet().then(|| locked(&MEETING));
         self.prepare(shared, program.0, bucket)?;
         let compiled = &self.programs[program.0];
         let Some(made) = compiled.buckets.get(&bucket) else {

@@ -1,8 +1,23 @@
 //! What an API must offer: memory, copies in order, kernels.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use puna_backend::{BackendError, DeviceInfo};
+use puna_graph::Floats;
 
 use crate::{Address, BufferId, Extents, Launch};
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// How often memory was taken, on devices and on the host for their copies, since the program began.
+pub fn allocations() -> u64 {
+    ALLOCATIONS.load(Ordering::Relaxed)
+}
+
+/// Devices call this when they take memory.
+pub fn count_allocation() {
+    ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+}
 
 /// One device with a queue of its own: everything happens in the order of the calls.
 pub trait Device: Send {
@@ -14,6 +29,10 @@ pub trait Device: Send {
     fn matrix_units(&self) -> MatrixUnits;
     /// Bytes of shared memory that a block may have.
     fn shared_bytes(&self) -> u32;
+    /// Whether the blocks of a launch, one for each processor, may wait for each other.
+    fn blocks_meet(&self) -> bool {
+        false
+    }
     /// Bytes of memory that are free, if that is known.
     fn free_memory(&mut self) -> Result<Option<u64>, BackendError> {
         Ok(None)
@@ -26,12 +45,12 @@ pub trait Device: Send {
     fn write(&mut self, at: Address, bytes: &[u8]) -> Result<(), BackendError>;
     /// Waits for all that was asked for and copies to the host.
     fn read(&mut self, at: Address, bytes: &mut [u8]) -> Result<(), BackendError>;
-    /// Waits for all that was asked for and copies floats to the host.
-    fn read_floats(&mut self, at: Address, count: usize) -> Result<Vec<f32>, BackendError> {
+    /// Waits for all that was asked for and copies floats to the host, perhaps to memory that it lends.
+    fn read_floats(&mut self, at: Address, count: usize) -> Result<Floats, BackendError> {
         let mut bytes = vec![0; 4 * count];
         self.read(at, &mut bytes)?;
         let (words, _) = bytes.as_chunks::<4>();
-        Ok(words.iter().map(|word| f32::from_le_bytes(*word)).collect())
+        Ok(words.iter().map(|word| f32::from_le_bytes(*word)).collect::<Vec<f32>>().into())
     }
     /// Copies within the device; the ranges do not overlap.
     fn copy(&mut self, from: Address, to: Address, bytes: u64) -> Result<(), BackendError>;

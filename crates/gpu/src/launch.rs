@@ -109,4 +109,6 @@ pub struct Launch {
     pub shared: u32,
     /// In the order of the kernel's parameters.
     pub arguments: Vec<Argument>,
+    /// How many of them are parameters of their own; those that follow are one parameter together, eight bytes each.
+    pub single: usize,
 }

@@ -34,7 +34,15 @@ pub struct Layout {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// Bytes of the planes of one chunk: codes, upper bits, scales; and bytes for each group.
-    Planes { integer: &'static Integer, codes: usize, high: usize, scale: usize, super_block: usize },
+    Planes {
+        integer: &'static Integer,
+        codes: usize,
+        high: usize,
+        scale: usize,
+        super_block: usize,
+        /// The device's code for each code of a table.
+        order: [u8; 16],
+    },
     /// Numbers as they are, of so many bytes.
     Plain { bytes: usize },
     /// Decoded to `f32`.
@@ -81,11 +89,11 @@ impl Layout {
         let name = NAMES.iter().find(|name| {
             name.strip_prefix(code_name).and_then(|rest| rest.strip_prefix('_')) == Some(scale_name)
         });
-        let mut table = [0; 16];
+        let (mut table, mut order) = ([0; 16], [0; 16]);
         if let Some(values) = integer.table {
-            table = std::array::from_fn(|code| (values[code] as i32 - integer.offset) as i8);
+            (table, order) = sorted_table(values.map(|value| (value as i32 - integer.offset) as i8));
         }
-        let kind = Kind::Planes { integer, codes, high, scale, super_block };
+        let kind = Kind::Planes { integer, codes, high, scale, super_block, order };
         let name = name.copied().unwrap_or("single");
         Self { name, dtype: integer.dtype, table, factor: integer.factor, kind }
     }
@@ -124,11 +132,11 @@ impl Layout {
         let format = self.dtype.format();
         let source_bytes = (columns / format.block * format.bytes).max(1);
         let rows = source.chunks_exact(source_bytes);
-        if let Kind::Planes { integer, codes, high, scale, super_block } = self.kind {
+        if let Kind::Planes { integer, codes, high, scale, super_block, order } = self.kind {
             let tiles = destination.chunks_exact_mut(TILE * row_bytes);
             for (from, to) in source.chunks(TILE * source_bytes).zip(tiles) {
                 for (row, from) in from.chunks_exact(source_bytes).enumerate() {
-                    pack_row(integer, from, row, [codes, high, scale, super_block], to);
+                    pack_row(integer, from, row, [codes, high, scale, super_block], &order, to);
                 }
             }
             return;
@@ -167,8 +175,27 @@ pub const NAMES: &[&str] = &[
     "table4_minifloat",
 ];
 
+/// Values in the order of the device's codes, negative ones from code 0 on, the others from code 8 on; and the device's code for
+/// each value.
+fn sorted_table(values: [i8; 16]) -> ([i8; 16], [u8; 16]) {
+    let (mut table, mut order, mut next) = ([0; 16], [0; 16], [0, 8]);
+    for (code, value) in values.into_iter().enumerate() {
+        let known = values[..code].iter().position(|other| *other == value);
+        order[code] = known.map_or_else(
+            || {
+                let place = &mut next[usize::from(value >= 0)];
+                *place += 1;
+                *place - 1
+            },
+            |known| order[known],
+        );
+        table[usize::from(order[code]) % 16] = value;
+    }
+    (table, order)
+}
+
 /// One row of a tile: `bytes` are those of a chunk in the planes of codes, upper bits and scales, and of a group; `to` was zeros.
-fn pack_row(integer: &Integer, from: &[u8], row: usize, bytes: [usize; 4], to: &mut [u8]) {
+fn pack_row(integer: &Integer, from: &[u8], row: usize, bytes: [usize; 4], order: &[u8; 16], to: &mut [u8]) {
     let format = integer.dtype.format();
     let parts = (format.block / CHUNK).max(1);
     let [codes, high, scale, super_block] = bytes;
@@ -184,6 +211,7 @@ fn pack_row(integer: &Integer, from: &[u8], row: usize, bytes: [usize; 4], to: &
             let quads = source_quads(integer.dtype, block, part);
             match codes {
                 32 => pack_bytes(quads, row, place, to),
+                16 if integer.table.is_some() => pack_selectors(quads, order, row, place, to),
                 16 => pack_nibbles(quads, row, place, to),
                 // A single bit stands for 0 or 2.
                 _ => pack_pairs(quads.map(|quad| quad << u32::from(integer.bits == 1)), row, place, to),
@@ -232,6 +260,16 @@ fn pack_nibbles(quads: [u32; 8], row: usize, chunk: usize, plane: &mut [u8]) {
     for (index, quad) in quads.iter().enumerate() {
         let at = piece_at(row, index % 4, chunk / 4, 2) + chunk % 4 * 4;
         add_word(plane, at, (quad & 0x0f0f_0f0f) << (index / 4 * 4));
+    }
+}
+
+/// Positions in a table: as codes of four bits, but a word has its first quad's neighbours in its lower half.
+fn pack_selectors(quads: [u32; 8], order: &[u8; 16], row: usize, chunk: usize, plane: &mut [u8]) {
+    for (index, quad) in quads.iter().enumerate() {
+        let at = piece_at(row, index % 4, chunk / 4, 2) + chunk % 4 * 4;
+        let codes = quad.to_le_bytes().map(|code| u32::from(order[usize::from(code) % 16]));
+        let half = codes.iter().rev().fold(0, |half, code| half << 4 | code);
+        add_word(plane, at, half << (index / 4 * 16));
     }
 }
 
@@ -299,6 +337,25 @@ mod tests {
             let layout = Layout::new(integer.dtype, 256);
             assert!(layout.is_quantised() && NAMES.contains(&layout.name), "{}", integer.dtype);
             assert!(layout.row_bytes(4096) >= 4096 * integer.bits / 8, "{}", integer.dtype);
+        }
+    }
+
+    #[test]
+    fn tables_have_negative_values_first() {
+        for integer in INTEGERS.iter().filter(|integer| integer.table.is_some()) {
+            let layout = Layout::new(integer.dtype, 256);
+            let Kind::Planes { order, .. } = layout.kind else { panic!("{}", integer.dtype) };
+            let values =
+                integer.table.map_or([0; 16], |table| table.map(|value| value as i32 - integer.offset));
+            for (code, value) in values.iter().enumerate() {
+                assert_eq!(
+                    layout.table[order[code] as usize] as i32, *value as i8 as i32,
+                    "{}",
+                    integer.dtype
+                );
+            }
+            assert!(layout.table[..8].iter().all(|value| *value <= 0), "{}", integer.dtype);
+            assert!(layout.table[8..].iter().all(|value| *value >= 0), "{}", integer.dtype);
         }
     }
 

@@ -14,5 +14,8 @@ mod step;
 mod weights;
 
 pub use backend::Gpu;
-pub use device::{Api, Device, MatrixUnits, Recording};
+pub use device::{Api, Device, MatrixUnits, Recording, allocations, count_allocation};
+/// What [`Device::read_floats`] gives.
+pub use puna_graph::Floats;
+
 pub use launch::{Address, Argument, BufferId, Extent, Extents, Launch};

@@ -230,6 +230,7 @@ impl Caches {
                     Argument::Int(rotation.dimensions as i32),
                     Argument::Int(rotation.split as i32),
                 ],
+                single: 11,
             });
         }
         if pairs.len() > 2 * self.cells as usize {

@@ -1,5 +1,7 @@
 //! Concrete values of the evaluator.
 
+use crate::Floats;
+
 /// Elements with a concrete row-major shape.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Array {
@@ -10,7 +12,7 @@ pub struct Array {
 
 #[derive(Clone, PartialEq, Debug)]
 enum Data {
-    F32(Vec<f32>),
+    F32(Floats),
     I32(Vec<i32>),
 }
 
@@ -18,7 +20,13 @@ impl Array {
     /// An array of floats; `data.len()` is the product of `shape`.
     pub fn f32(shape: Vec<usize>, data: Vec<f32>) -> Self {
         assert_eq!(shape.iter().product::<usize>(), data.len(), "shape {shape:?}");
-        Self { shape, data: Data::F32(data) }
+        Self { shape, data: Data::F32(data.into()) }
+    }
+
+    /// An array of floats that may lie elsewhere; as many as the product of `shape`.
+    pub fn of_floats(shape: Vec<usize>, floats: Floats) -> Self {
+        assert_eq!(shape.iter().product::<usize>(), floats.len(), "shape {shape:?}");
+        Self { shape, data: Data::F32(floats) }
     }
 
     /// An array of integers; `data.len()` is the product of `shape`.
@@ -43,8 +51,13 @@ impl Array {
         }
     }
 
-    /// Takes the floats out.
+    /// Takes the floats out as a vector. Panics as [`Array::floats`] does.
     pub fn into_floats(self) -> Vec<f32> {
+        self.into_lent().into_vec()
+    }
+
+    /// Takes the floats out where they lie. Panics as [`Array::floats`] does.
+    pub fn into_lent(self) -> Floats {
         match self.data {
             Data::F32(data) => data,
             Data::I32(_) => panic!("integer array where floats belong"),

@@ -8,6 +8,7 @@
 mod array;
 mod error;
 pub mod evaluate;
+mod floats;
 mod graph;
 pub mod ops;
 pub mod passes;
@@ -17,6 +18,7 @@ mod types;
 
 pub use array::Array;
 pub use error::GraphError;
+pub use floats::{Floats, Lender};
 pub use graph::{
     CacheGroup, Graph, Input, Node, Operand, Output, PooledRows, StateDecl, StateId, ValueId, WeightDecl,
     WeightId,

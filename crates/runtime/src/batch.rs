@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use puna_graph::Floats;
+
 /// Tokens for any number of sequences.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
@@ -41,7 +43,7 @@ pub struct Outputs {
     /// Whose rows these are.
     pub rows: Vec<OutputRow>,
     /// `[rows, width]`, unnormalised. They may hold NaN if the model's weights do.
-    pub logits: Vec<f32>,
+    pub logits: Floats,
     /// `[tokens of the batch, layers · width]`: what each layer of
     /// [`ModelOptions::layer_inputs`](crate::ModelOptions::layer_inputs) read, side by side; empty without such layers.
     pub layer_inputs: Vec<f32>,
@@ -214,7 +216,7 @@ mod tests {
         let outputs = Outputs {
             width: 2,
             rows: vec![OutputRow { sequence: 4, position: 0 }, OutputRow { sequence: 4, position: 1 }],
-            logits: vec![1.0, 2.0, 3.0, 4.0],
+            logits: vec![1.0, 2.0, 3.0, 4.0].into(),
             layer_inputs: Vec::new(),
         };
         assert_eq!(outputs.row(0), [1.0, 2.0]);

@@ -116,7 +116,7 @@ impl DraftHead {
         // Tokens do not matter here, only that there is one for each row.
         let work = Work { sequence: 0, tokens: vec![0; states.len() / width], outputs: OutputRows::All };
         let fused = fuse.run_draft(&Batch { work: vec![work] }, &[states.to_vec()])?;
-        Ok(fused.rows.logits)
+        Ok(fused.rows.logits.into_vec())
     }
 
     /// Runs the head; see [`Model::run_draft`]. Tokens are the other model's, rows of logits are for the head's own.

@@ -247,7 +247,7 @@ impl Model {
         if step.output_rows.is_empty() {
             return Ok(());
         }
-        let logits = boundary.values.remove(&self.output).map(puna_graph::Array::into_floats);
+        let logits = boundary.values.remove(&self.output).map(puna_graph::Array::into_lent);
         let logits = logits.unwrap_or_default();
         let expected = step.output_rows.len() * outputs.width;
         if logits.len() != expected {
@@ -260,7 +260,7 @@ impl Model {
         if outputs.logits.is_empty() {
             outputs.logits = logits;
         } else {
-            outputs.logits.extend_from_slice(&logits);
+            outputs.logits.extend(logits.iter().copied());
         }
         let output_rows = step.output_rows.iter().filter_map(|row| rows.get(*row as usize));
         outputs.rows.extend(output_rows.map(|(sequence, position)| OutputRow {

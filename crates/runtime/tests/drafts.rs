@@ -68,7 +68,7 @@ fn eagle3_fuses_states_and_drafts_from_its_own() {
             vec![work(0, &model.tokens, OutputRows::All)],
             std::slice::from_ref(&model.features),
         );
-        let fused = fused.rows.logits;
+        let fused = fused.rows.logits.into_vec();
         same(&fused, model, "fused");
 
         let mut head = load(model, &backend, Purpose::Generate, 64);

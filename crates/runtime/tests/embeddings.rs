@@ -112,7 +112,7 @@ fn a_decoder_sees_what_its_encoder_read() {
             if index < 2 {
                 batch.push(work(0, &[5], OutputRows::None));
             }
-            single.extend(run(&mut loaded, batch).logits);
+            single.extend(run(&mut loaded, batch).logits.into_vec());
         }
         check(&single, "token by token");
 

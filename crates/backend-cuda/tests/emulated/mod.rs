@@ -174,6 +174,7 @@ impl Device for EmulatedDevice {
     }
 
     fn allocate(&mut self, bytes: u64, _: &'static str) -> Result<BufferId, BackendError> {
+        puna_gpu::count_allocation();
         // What nobody wrote is not a number.
         self.buffers.push(vec![u128::MAX; bytes.div_ceil(16) as usize]);
         Ok(BufferId(self.buffers.len() - 1))
@@ -216,6 +217,11 @@ impl Device for EmulatedDevice {
                 };
                 values.push(value);
                 kinds.push(kind);
+            }
+            // Those that are one parameter lie together.
+            if launch.arguments.len() > launch.single {
+                kinds.truncate(launch.single);
+                kinds.push('s');
             }
             let mut pointers: Vec<*mut c_void> =
                 values.iter_mut().map(|value| (&raw mut *value).cast()).collect();

@@ -9,6 +9,7 @@ mod experts;
 mod products;
 mod recurrent;
 mod rowwise;
+mod stream;
 mod wide;
 
 use std::collections::{HashMap, HashSet};
@@ -128,6 +129,10 @@ struct Pending {
     threads: u32,
     shared: u32,
     arguments: Vec<Arg>,
+    /// As of a launch.
+    single: usize,
+    /// If it is a product that others may join.
+    streamed: Option<stream::Streamed>,
 }
 
 struct Lowering<'a, 'b> {
@@ -179,6 +184,7 @@ pub fn lower(
         lowering.arena.touch(slot, last);
     }
     lowering.arena.lay_out();
+    lowering.join_streams();
     let arena = &lowering.arena;
     let place = |value: &ValueId| {
         let slot = arena.slot(lowering.slots[value]);
@@ -204,6 +210,7 @@ pub fn lower(
                 threads: pending.threads,
                 shared: pending.shared,
                 arguments: pending.arguments.iter().copied().map(resolve).collect(),
+                single: pending.single,
             })
             .collect(),
     })
@@ -319,13 +326,33 @@ impl<'a> Lowering<'a, '_> {
         shared: u32,
         arguments: Vec<Arg>,
     ) {
+        let single = arguments.len();
+        let kernel = kernel.into();
+        self.push(Pending { kernel, grid, threads, shared, arguments, single, streamed: None });
+    }
+
+    /// A product that may join those around it.
+    fn stream(&mut self, streamed: stream::Streamed, arguments: Vec<Arg>) {
+        let (kernel, grid) = (String::new(), [ONE; 3]);
+        self.push(Pending {
+            kernel,
+            grid,
+            threads: 0,
+            shared: 0,
+            arguments,
+            single: 0,
+            streamed: Some(streamed),
+        });
+    }
+
+    fn push(&mut self, pending: Pending) {
         let task = self.pending.len();
-        for argument in &arguments {
+        for argument in &pending.arguments {
             if let Arg::Slot(slot) = argument {
                 self.arena.touch(*slot, task);
             }
         }
-        self.pending.push(Pending { kernel: kernel.into(), grid, threads, shared, arguments });
+        self.pending.push(pending);
     }
 
     /// Blocks that go over `width` elements of each row.

@@ -5,14 +5,14 @@ use puna_backend::arena::SlotId;
 use puna_graph::{Node, Op, Operand, Symbol, ValueId, WeightId};
 
 use super::{Arg, Lowering, NULL, ONE, args, extent, fixed_elements, symbol_of};
-use crate::layout::{self, Layout};
+use crate::layout::Layout;
 use crate::weights::Matrix;
 use crate::{Argument, Extent, MatrixUnits, codes};
 
 /// Threads of the kernels for few rows.
 const VECTOR_THREADS: u32 = 512;
 /// Rows of an integer matrix that a warp of them takes at once.
-const VECTOR_TILE: u32 = 16;
+pub(super) const VECTOR_TILE: u32 = 16;
 /// Shared memory of these kernels for sums that wait to be joined: for one row of activations, for more.
 const VECTOR_SUMS: [u32; 2] = [16 << 10, 32 << 10];
 /// Blocks of the kernels for plain numbers that a processor runs at once.
@@ -20,16 +20,9 @@ const VECTOR_BLOCKS: u32 = 2;
 /// Most rows that these kernels take at once.
 const VECTOR_ROWS: u32 = 8;
 /// Columns of a group of the integer layouts.
-const GROUP_COLUMNS: u32 = 256;
+pub(super) const GROUP_COLUMNS: u32 = 256;
 /// Shared memory for 32 activations in eight bits.
-const ACTIVATION_BYTES: u32 = 48;
-/// Threads of the kernels that read weights through rings in shared memory, and their warps.
-const STREAM_THREADS: u32 = 256;
-const STREAM_WARPS: u32 = 8;
-/// Copies under way for a warp, at least and at most.
-const STREAM_STAGES: [u32; 2] = [2, 8];
-/// Shared memory of these kernels besides activations and rings, and what the system takes for each block.
-const STREAM_OTHER: u32 = 4 << 10;
+pub(super) const ACTIVATION_BYTES: u32 = 48;
 /// Rows of the matrix in one tile of the kernels for many rows.
 const TILE: u32 = 128;
 /// Threads of these kernels.
@@ -72,13 +65,6 @@ pub(super) struct Part {
     pub(super) matrix: Matrix,
     pub(super) bias: Arg,
     pub(super) out: SlotId,
-}
-
-/// How weights come through shared memory.
-struct Stream {
-    stages: u32,
-    stage_bytes: u32,
-    shared: u32,
 }
 
 impl Lowering<'_, '_> {
@@ -348,7 +334,7 @@ impl Lowering<'_, '_> {
         rows: u32,
     ) -> Result<(), BackendError> {
         let first = parts[0].matrix;
-        let stream = if rows == 1 { self.stream(parts) } else { None };
+        let streamed = if rows == 1 { self.streamed(parts, gated > 0) } else { None };
         let (x, norm, epsilon) = match self.source(x) {
             Source::Normed(from, weight, epsilon) => {
                 let weight = self.operand(Operand::Weight(weight))?;
@@ -358,20 +344,20 @@ impl Lowering<'_, '_> {
         };
         let columns = if first.layout.is_quantised() { first.columns / 32 } else { first.columns };
         let (mut arguments, places) = self.part_arguments(parts, split, columns);
+        if let Some(streamed) = streamed {
+            arguments.extend(args![x, norm, epsilon]);
+            arguments.extend(places);
+            arguments.extend(args![residual, gated]);
+            arguments.extend(self.format_arguments(&first.layout));
+            self.stream(streamed, arguments);
+            return Ok(());
+        }
         let parts_of = |rows_at_once: u32| match gated {
             0 => parts.iter().map(|part| part.matrix.rows.div_ceil(rows_at_once)).sum(),
             _ => first.rows.div_ceil(rows_at_once),
         };
         let blocks = self.vector_blocks(&first.layout, parts_of);
         let grid = [Extent::Fixed(blocks), ONE, ONE];
-        if let Some(Stream { stages, stage_bytes, shared }) = stream {
-            arguments.extend(args![x, norm, epsilon]);
-            arguments.extend(places);
-            arguments.extend(args![residual, gated, stages, stage_bytes]);
-            arguments.extend(self.format_arguments(&first.layout));
-            self.launch(format!("stream_{kernel}"), grid, STREAM_THREADS, shared, arguments);
-            return Ok(());
-        }
         arguments.extend(args![x, rows, norm, epsilon]);
         arguments.extend(places);
         arguments.extend(args![residual, gated, 0, NULL, Arg::Known(Argument::Long(0)), 0]);
@@ -380,26 +366,6 @@ impl Lowering<'_, '_> {
         let width = if first.layout.is_quantised() { vector_width(rows) } else { rows };
         self.launch(format!("matvec_{kernel}_{width}"), grid, VECTOR_THREADS, shared, arguments);
         Ok(())
-    }
-
-    /// How weights of a product of one row come through shared memory, where the device can do that: in as much of it as lets
-    /// the next launch do the same at the same time.
-    fn stream(&self, parts: &[&Part]) -> Option<Stream> {
-        let first = &parts[0].matrix;
-        if self.device.matrix_units() < MatrixUnits::Group || !first.layout.is_quantised() {
-            return None;
-        }
-        let groups = first.columns.div_ceil(GROUP_COLUMNS);
-        let stage_bytes =
-            parts.iter().map(|part| layout::TILE as u32 * part.matrix.row_bytes / groups).max()?;
-        let activations = groups * GROUP_COLUMNS / 32 * ACTIVATION_BYTES;
-        let stages =
-            |room: u32| room.saturating_sub(activations + STREAM_OTHER) / (STREAM_WARPS * stage_bytes);
-        let [least, most] = STREAM_STAGES;
-        let whole = self.device.shared_bytes();
-        let stages = stages(whole / 2).max(stages(whole).min(least)).min(most);
-        let shared = activations + stages * STREAM_WARPS * stage_bytes;
-        (stages >= least).then_some(Stream { stages, stage_bytes, shared })
     }
 
     /// Blocks of the kernels for few rows; `parts` says how many parts of so many rows there are.
@@ -605,7 +571,7 @@ fn vector_width(rows: u32) -> u32 {
 }
 
 /// Pairs of layouts that one launch may mix.
-const PAIRS: &[(&str, &str)] = &[("code4_super", "code6_halves"), ("code5_super", "code6_halves")];
+pub(super) const PAIRS: &[(&str, &str)] = &[("code4_super", "code6_halves"), ("code5_super", "code6_halves")];
 
 /// The kernel for up to three matrices of one width, the order of the matrices, and how many of them have the first
 /// layout.

@@ -169,7 +169,7 @@ pub fn work(sequence: u32, tokens: &[u32], outputs: OutputRows) -> Work {
 
 /// Runs tokens of one sequence and returns all rows of logits.
 pub fn all_rows(model: &mut Model, sequence: u32, tokens: &[u32]) -> Vec<f32> {
-    run(model, vec![work(sequence, tokens, OutputRows::All)]).logits
+    run(model, vec![work(sequence, tokens, OutputRows::All)]).logits.into_vec()
 }
 
 pub fn run(model: &mut Model, work: Vec<Work>) -> Outputs {
