@@ -37,7 +37,7 @@ const KEYS: &[&str] = &[
 fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(&["attn_sinks.weight", "exp_probs_b.bias"]).needing(OUTPUT);
     b.require_keys(KEYS)?;
-    b.indexer_keys(&[])?;
+    b.indexer_keys(&["head_count", "key_length", "top_k"])?;
     let head_dim = b.key_dim()?;
     let compressed = b.rope_settings(RopeKind::Interleaved, head_dim, false)?;
     let mut compressed = b.of_last_elements(compressed, head_dim)?;
