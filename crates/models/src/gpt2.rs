@@ -16,17 +16,17 @@ pub const STARCODER: Architecture = Architecture { name: "starcoder", build: lea
 pub const BLOOM: Architecture = Architecture {
     name: "bloom",
     build: |b| {
-        let b = with_biases(b).needing(&["token_embd_norm.weight", "token_embd_norm.bias"]);
+        let b = with_biases(b).needing(&["attn_qkv.bias", "token_embd_norm.weight", "token_embd_norm.bias"]);
         learned_or_alibi(b, Some(8.0))
     },
 };
-/// Files of all but MPT have every bias.
+/// Files of all but MPT have these biases.
 fn with_biases(b: Builder<'_>) -> Builder<'_> {
     b.needing(NORM_BIASES).needing(MATRIX_BIASES)
 }
 
 fn learned(b: Builder<'_>) -> Result<Graph, ModelError> {
-    learned_or_alibi(with_biases(b).needing(&["position_embd.weight"]), None)
+    learned_or_alibi(with_biases(b).needing(&["attn_qkv.bias", "position_embd.weight"]), None)
 }
 
 /// MPT: ALiBi by key, bounded projections.
@@ -116,7 +116,7 @@ pub const JAIS: Architecture = Architecture {
         let mut decoder = Decoder::new(None);
         decoder.attention.alibi_max_bias = b.applied_f32("attention.max_alibi_bias")?;
         decoder.attention.scale = Some(1.0 / b.key_dim()? as f32);
-        decoder.build(with_biases(b).needing(&["ffn_gate.bias"]).needing(OUTPUT))
+        decoder.build(with_biases(b).needing(&["attn_qkv.bias", "ffn_gate.bias"]).needing(OUTPUT))
     },
 };
 
@@ -139,7 +139,7 @@ pub const GPTNEOX: Architecture = Architecture { name: "gptneox", build: gptneox
 
 fn gptneox(b: Builder<'_>) -> Result<Graph, ModelError> {
     b.require_keys(&["use_parallel_residual"])?;
-    let mut b = with_biases(b).needing(OUTPUT);
+    let mut b = with_biases(b).needing(&["attn_qkv.bias"]).needing(OUTPUT);
     let network = FeedForward::plain(Function::Gelu);
     if !b.bool_or("use_parallel_residual", true)? {
         return Decoder::new(RopeKind::Split).with_network(network).build(b);

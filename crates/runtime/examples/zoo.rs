@@ -18,8 +18,7 @@ fn main() -> ExitCode {
     let cpu = checks::cpu();
     let heading: String = CHECKS.iter().map(|check| format!(" {:>11}", check.name)).collect();
     println!("{:28}{heading}  state", "model");
-    let is_wanted =
-        |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str()));
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part.as_str()));
     let mut tally = Tally::default();
     for model in zoo::models().into_iter().filter(|model| is_wanted(&model.name)) {
         let outcomes = checks::check(&model, &cpu);

@@ -32,7 +32,7 @@ impl Residuals {
 /// Biases of a decoder's layer norms, for [`Builder::needing`].
 pub const NORM_BIASES: &[&str] = &["attn_norm.bias", "ffn_norm.bias", "output_norm.bias"];
 /// Biases of its matrices.
-pub const MATRIX_BIASES: &[&str] = &["attn_qkv.bias", "attn_output.bias", "ffn_up.bias", "ffn_down.bias"];
+pub const MATRIX_BIASES: &[&str] = &["attn_output.bias", "ffn_up.bias", "ffn_down.bias"];
 /// An output matrix of its own, instead of the embedding table.
 pub const OUTPUT: &[&str] = &["output.weight"];
 
