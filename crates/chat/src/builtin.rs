@@ -87,10 +87,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// The source of a built-in template.
 pub fn find(name: &str) -> Result<&'static str, Error> {
-    TEMPLATES.iter().find(|row| row.name == name).map(|row| row.source).ok_or_else(|| Error::UnknownBuiltin {
-        name: name.to_owned(),
-        known: names().collect::<Vec<_>>().join(", "),
-    })
+    let row = TEMPLATES.iter().find(|row| row.name == name);
+    row.map(|row| row.source).ok_or_else(|| Error::UnknownBuiltin { name: name.to_owned() })
 }
 
 /// The name of the built-in template that can stand for a model's own, as far as its source shows.

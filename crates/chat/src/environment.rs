@@ -6,7 +6,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
-use crate::{generator, json, markup};
+use crate::{generator, json, markup, weight};
 
 /// Name under which the one template of an environment is stored.
 pub(crate) const TEMPLATE_NAME: &str = "chat";
@@ -39,6 +39,7 @@ pub(crate) fn new() -> Result<Environment<'static>, Error> {
     environment.add_filter("from_json", json::from_json);
     generator::register(&mut environment);
     markup::register(&mut environment);
+    weight::register(&mut environment);
     environment.add_function("raise_exception", raise_exception);
     // Python's types differ from the engine's: strings and mappings are sequences too, booleans are numbers.
     environment.add_test("sequence", |value: &Value| {

@@ -12,8 +12,10 @@ pub enum Error {
         message: String,
     },
     /// The template itself refused the conversation with `raise_exception`.
-    #[error("the chat template refused the conversation: {message}")]
+    #[error("the chat template refused the conversation (line {line}): {message}")]
     Raised {
+        /// Line of the source, from 1; 0 if unknown.
+        line: usize,
         /// The template's own words.
         message: String,
     },
@@ -48,12 +50,10 @@ pub enum Error {
         limit: usize,
     },
     /// No built-in template has this name.
-    #[error("no built-in chat template is called {name:?} (known: {known})")]
+    #[error("no built-in chat template is called {name:?}")]
     UnknownBuiltin {
         /// The name asked for.
         name: String,
-        /// All known names, separated by commas.
-        known: String,
     },
     /// A message of the conversation is not usable.
     #[error("message {index}: {message}")]

@@ -16,6 +16,7 @@ mod stack;
 mod stops;
 mod template;
 mod time;
+mod weight;
 
 pub use error::Error;
 pub use stops::Stops;

@@ -7,7 +7,7 @@ use minijinja::{Environment, ErrorKind, Value};
 use serde_json::Map;
 
 use crate::environment::{self, Refusal, TEMPLATE_NAME};
-use crate::{Error, LocalTime, markup, stack};
+use crate::{Error, LocalTime, markup, stack, weight};
 
 /// What rendering may cost at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Template {
         let room = source.len().saturating_mul(stack::PER_SOURCE_BYTE);
         let environment = stack::with_room(room, || {
             let mut environment = environment::new().map_err(syntax)?;
-            let prepared = markup::rewrite(&strip_generation_blocks(source));
+            let prepared = weight::rewrite(&markup::rewrite(&strip_generation_blocks(source)));
             environment.add_template_owned(TEMPLATE_NAME, prepared).map_err(syntax)?;
             Ok(environment)
         })?;
@@ -154,7 +154,7 @@ fn explain(error: &minijinja::Error, fuel: u64) -> Error {
     let mut source: Option<&(dyn std::error::Error + 'static)> = error.source();
     while let Some(inner) = source {
         if let Some(Refusal(message)) = inner.downcast_ref::<Refusal>() {
-            return Error::Raised { message: message.clone() };
+            return Error::Raised { line, message: message.clone() };
         }
         if let Some(inner) = inner.downcast_ref::<minijinja::Error>()
             && inner.kind() == ErrorKind::OutOfFuel

@@ -55,9 +55,8 @@ fn models_templates_are_recognised() {
 }
 
 #[test]
-fn unknown_names_are_refused_with_those_there_are() {
-    let Err(Error::UnknownBuiltin { name, known }) = builtin::find("nosuch") else { panic!("it is found") };
+fn unknown_names_are_refused() {
+    let Err(Error::UnknownBuiltin { name }) = builtin::find("nosuch") else { panic!("it is found") };
     assert_eq!(name, "nosuch");
-    assert!(known.contains("chatml") && known.contains("llama2-sys-strip"), "{known}");
     assert!(builtin::find(builtin::FALLBACK).is_ok());
 }

@@ -102,6 +102,44 @@ fn c13_calls() {
     check("", "<tool_call>{\"name\":", "", "<tool_call>{\"name\":", &[]);
 }
 
+/// What a limit cuts off is never made up: arguments stay a beginning of what the whole call has.
+#[test]
+fn calls_that_are_cut_off_keep_what_there_is() {
+    let cases = [
+        ("hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {\"b\": 1, \"a\": \"one two\"}}</tool_call>"),
+        ("llama", "{\"name\": \"f\", \"parameters\": {\"b\": 1, \"a\": \"one two\"}}"),
+        ("mistral", "[TOOL_CALLS]f[ARGS]{\"b\": 1, \"a\": \"one two\"}"),
+        (
+            "qwen-coder",
+            "<tool_call>\n<function=f>\n<parameter=b>\n1\n</parameter>\n<parameter=a>\none two\n</parameter>\n</function>\n</tool_call>",
+        ),
+        ("gemma", "<|tool_call>call:f{b:1,a:<|\"|>one two<|\"|>}<tool_call|>"),
+    ];
+    for (name, text) in cases {
+        let found = dialects::DIALECTS.iter().find(|dialect| dialect.name == name);
+        assert!(found.is_some(), "{name}");
+        let whole = &parse("", found, "", &[text]).calls[0].arguments;
+        let mut most = 0;
+        for (place, _) in text.char_indices() {
+            let mut parser = OutputParser::new("", "", true, found, tools());
+            let mut deltas = parser.push(&text[..place]);
+            deltas.extend(parser.cut());
+            let called = deltas.iter().any(|delta| matches!(delta, Delta::Call(_)));
+            let arguments: String = deltas
+                .iter()
+                .map(|delta| match delta {
+                    Delta::Arguments(text) => text.as_str(),
+                    Delta::Content(text) if called => panic!("{name} at {place}: {text}"),
+                    _ => "",
+                })
+                .collect();
+            assert!(whole.starts_with(&arguments), "{name} at {place}: {arguments:?}");
+            most = most.max(arguments.len());
+        }
+        assert!(most + 3 > whole.len(), "{name}: {most} of {}", whole.len());
+    }
+}
+
 #[test]
 fn c22_nothing_is_touched_unless_asked() {
     let text = "<think>a</think> b <tool_call>{\"name\":\"g\"}</tool_call>";

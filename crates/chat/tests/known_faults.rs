@@ -45,7 +45,7 @@ fn c06_what_a_template_refuses_is_an_error_in_its_words() {
     let source = "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}{{ m.content }}{% endfor %}";
     let messages = json!([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]);
     let error = render(source, messages, None).unwrap_err();
-    assert_eq!(error, Error::Raised { message: "roles must alternate".into() });
+    assert!(matches!(error, Error::Raised { message, .. } if message == "roles must alternate"));
 }
 
 #[test]

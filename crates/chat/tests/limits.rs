@@ -40,6 +40,49 @@ fn endless_templates_end_fast() {
     }
 }
 
+/// Sixty steps make a value with 2 to the 60 parts. Whatever is done with it ends, fast and without the memory for it.
+#[test]
+fn values_that_hold_others_twice_are_paid_for() {
+    let makers = [
+        "[ns.x, ns.x]",
+        "{'a': ns.x, 'b': ns.x}",
+        "(ns.x, ns.x)",
+        "ns.x, ns.x",
+        "dict(a=ns.x, b=ns.x)",
+        "[ns.x] + [ns.x]",
+        "([ns.x] * 1000) | batch(1000) | list",
+        "([ns.x] * 1000) | slice(1) | list",
+        "[ns.x] | zip([ns.x]) | list",
+        "[{'k': 1, 'v': ns.x}, {'k': 1, 'v': ns.x}] | groupby('k')",
+        "namespace(a=ns.x, b=ns.x)",
+        "ns",
+    ];
+    let uses = [
+        "ns.x | string | length",
+        "ns.x ~ ''",
+        "{ns.x: 1}",
+        "ns.x | upper | length",
+        "[ns.x] | join(',') | length",
+        "ns.x in {'a': 1}",
+        "'' | replace(ns.x, '') | length",
+        "ns.x == [ns.x]",
+        "raise_exception(ns.x)",
+        "strftime_now(ns.x)",
+    ];
+    for maker in makers {
+        for used in uses {
+            let source = format!(
+                "{{% set ns = namespace(x=['a']) %}}{{% for i in range(60) %}}{{% set ns.x = {maker} %}}{{% endfor %}}{{{{ {used} }}}}"
+            );
+            let start = Instant::now();
+            let result = render(&source, json!([]));
+            let elapsed = start.elapsed();
+            assert!(result.is_err(), "{source}: {:?}", result.map(|text| text.len()));
+            assert!(elapsed < Duration::from_secs(2), "{source}: {elapsed:?}");
+        }
+    }
+}
+
 #[test]
 fn deep_nesting_is_harmless_on_a_small_stack() {
     let work = || {
@@ -54,7 +97,7 @@ fn deep_nesting_is_harmless_on_a_small_stack() {
         drop(render(&source, json!([])));
         let source = format!("{{{{ 1{} }}}}", " + 1".repeat(50_000));
         drop(render(&source, json!([])));
-        for grown in ["[ns.x]", "{1: ns.x}", "namespace(x=ns.x)", "[ns.x] | reverse", "[ns.x] + [1]"] {
+        for grown in ["[ns.x]", "{1: ns.x}", "[ns.x] | reverse", "[ns.x] + [1]"] {
             let source = format!(
                 "{{% set ns = namespace(x=[1]) %}}{{% for i in range(100000) %}}{{% set ns.x = {grown} %}}{{% endfor %}}"
             );
@@ -124,9 +167,9 @@ fn errors_name_what_is_wrong_and_where() {
         }
     }
     let raised = render("{{ raise_exception('no ' ~ messages[0].role) }}", json!([{ "role": "tool" }]));
-    assert_eq!(raised, Err(Error::Raised { message: "no tool".to_owned() }));
-    let raised = render("{% macro f() %}{{ raise_exception('deep') }}{% endmacro %}{{ f() }}", json!([]));
-    assert_eq!(raised, Err(Error::Raised { message: "deep".to_owned() }));
+    assert_eq!(raised, Err(Error::Raised { line: 1, message: "no tool".to_owned() }));
+    let raised = render("{% macro f() %}\n{{ raise_exception('deep') }}{% endmacro %}\n{{ f() }}", json!([]));
+    assert_eq!(raised, Err(Error::Raised { line: 2, message: "deep".to_owned() }));
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn check(expected: &Value, result: &Result<String, Error>) -> Result<(), String>
     }
     let message = expected.get("template_error").or(expected.get("python_error")).unwrap().as_str().unwrap();
     match result {
-        Err(Error::Raised { message: raised }) if raised == message => Ok(()),
+        Err(Error::Raised { message: raised, .. }) if raised == message => Ok(()),
         Err(Error::Render { .. }) => Ok(()),
         Err(error) => Err(format!("{error}, expected {message:?}")),
         Ok(text) => Err(format!("rendered {text:?}, expected error {message:?}")),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use puna_grammar::Constraint;
+use puna_grammar::{Budget, Constraint, Countdown, allows};
 use puna_sampling::{Chain, log_probabilities};
 
 use crate::ahead::{Ahead, Pending};
@@ -44,6 +44,8 @@ pub(crate) struct Job {
     chain: Chain,
     /// The grammar's place in the text, with the mask for the next token; being made while the model computes.
     constraint: Option<Pending>,
+    /// How much of its reasoning is left.
+    countdown: Option<Countdown>,
     /// What the sequence shall hold: the prompt and what was generated, less what shifts dropped.
     pub(crate) tokens: Vec<u32>,
     cached: usize,
@@ -94,6 +96,7 @@ impl Job {
             arrival: id.0,
             events,
             tokens: request.prompt.clone(),
+            countdown: request.reasoning.as_ref().map(Budget::countdown),
             request,
             chain,
             constraint,
@@ -161,7 +164,8 @@ impl Job {
                 _ => Err(puna_sampling::SamplingError::NoCandidate.into()),
             };
         }
-        let token = self.chain.sample(logits, allowed)?;
+        let forced = self.forced(allowed, logits);
+        let token = self.chain.sample(logits, forced.as_deref().or(allowed))?;
         if !self.request.ignore_end && self.request.end_of_generation.contains(&token) {
             return Ok(Next::Finish(FinishReason::EndOfGeneration { token }));
         }
@@ -171,6 +175,7 @@ impl Job {
             None => None,
         };
         self.chain.accept(token);
+        self.countdown.iter_mut().for_each(|countdown| countdown.accept(token));
         self.constraint = constraint.map(|constraint| ahead.accept(constraint, token)).transpose()?;
         self.tokens.push(token);
         self.generated += 1;
@@ -181,6 +186,19 @@ impl Job {
             return Ok(Next::Finish(FinishReason::Length));
         }
         Ok(Next::Continue)
+    }
+
+    /// The mask of the one token that has to come next, if the reasoning must end and that token may come here.
+    fn forced(&self, allowed: Option<&[u32]>, logits: &[f32]) -> Option<Vec<u32>> {
+        let token = self.countdown.as_ref()?.forced()?;
+        let possible = logits.get(token as usize).is_some_and(|logit| *logit > f32::NEG_INFINITY)
+            && allowed.is_none_or(|allowed| allows(allowed, token))
+            && !self.chain.forbids(token);
+        possible.then(|| {
+            let mut mask = vec![0; logits.len().div_ceil(32)];
+            mask[token as usize / 32] = 1 << (token % 32);
+            mask
+        })
     }
 
     /// Whether a mask allows no token that this request may get.

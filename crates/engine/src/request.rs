@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use puna_grammar::Grammar;
+use puna_grammar::{Budget, Grammar};
 use puna_sampling::Parameters;
 
 use crate::EngineError;
@@ -27,6 +27,8 @@ pub struct Request {
     pub sampling: Parameters,
     /// What the text has to follow. Its masks are made beside the model's steps.
     pub grammar: Option<Grammar>,
+    /// How long it may reason. Tokens that this forces come instead of chosen ones, unless the grammar forbids them.
+    pub reasoning: Option<Budget>,
     /// Tokens that end the generation.
     pub end_of_generation: Arc<[u32]>,
     /// Never choose those tokens instead.
@@ -58,6 +60,7 @@ impl Request {
             predict: UNLIMITED,
             sampling: Parameters::default(),
             grammar: None,
+            reasoning: None,
             end_of_generation: Arc::from([]),
             ignore_end: false,
             log_probabilities: None,

@@ -541,8 +541,12 @@ pub struct Chat {
     pub reasoning: Toggle,
     /// How hard a model should think, in the words of its template.
     pub reasoning_effort: Option<String>,
-    /// A server tells reasoning apart from content.
-    pub separate_reasoning: bool,
+    /// Where a server puts reasoning: `none`, `auto`, `deepseek` or `deepseek-legacy`.
+    pub reasoning_format: &'static str,
+    /// Tokens of reasoning in an answer at most.
+    pub reasoning_budget: Option<u32>,
+    /// What the reasoning says when its tokens are used up.
+    pub reasoning_budget_message: String,
 }
 
 impl Default for Chat {
@@ -569,7 +573,9 @@ impl Default for Chat {
             now: None,
             reasoning: Toggle::Auto,
             reasoning_effort: None,
-            separate_reasoning: true,
+            reasoning_format: "auto",
+            reasoning_budget: None,
+            reasoning_budget_message: String::new(),
         }
     }
 }

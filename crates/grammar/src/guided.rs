@@ -11,6 +11,8 @@ use crate::tokens::{Tokens, allow};
 
 /// Stack of the thread that compiles: the compiler calls itself for parts within parts.
 const STACK: usize = 256 << 20;
+/// Parts of rules that one mask may look at: about 20,000 take a millisecond.
+const MOST_ITEMS: usize = 400_000;
 /// Longest token in bytes that the library can hold.
 const MOST_BYTES: usize = 4096;
 
@@ -48,7 +50,10 @@ fn make(tokens: &Tokens) -> Result<ParserFactory, String> {
     let mut factory = ParserFactory::new(&environment, InferenceCapabilities::default(), &slices())
         .map_err(|error| error.to_string())?;
     factory.quiet();
-    factory.limits_mut().verbose_errors = false;
+    let limits = factory.limits_mut();
+    limits.verbose_errors = false;
+    // An object with three hundred properties that may all be left out needs more than the library's 50,000.
+    limits.step_max_items = MOST_ITEMS;
     Ok(factory)
 }
 

@@ -7,6 +7,7 @@
 //! bounded: a grammar that would need too much memory or time is refused, or ends its own text with an error.
 #![forbid(unsafe_code)]
 
+mod budget;
 mod check;
 mod constraint;
 mod error;
@@ -16,6 +17,7 @@ mod lazy;
 mod schema;
 mod tokens;
 
+pub use budget::{Budget, Countdown};
 pub use check::{Mismatch, check};
 pub use constraint::{Constraint, Grammar};
 pub use error::GrammarError;

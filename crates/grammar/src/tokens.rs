@@ -118,7 +118,7 @@ pub(crate) struct Node {
     pub(crate) end: u32,
     /// Where its own tokens begin in `order`; they end where those of the next node begin.
     pub(crate) first: u32,
-    /// ASCII bytes that occur below this node, itself included.
+    /// ASCII bytes that occur below this node.
     pub(crate) ascii: u128,
     /// Bytes from 128 on occur below.
     pub(crate) other: bool,
@@ -160,16 +160,27 @@ impl Trie {
             let end = self.nodes.len() as u32;
             let Some(node) = self.nodes.get_mut(index as usize) else { return };
             node.end = end;
-            match node.byte {
-                byte @ 0..128 => node.ascii |= 1 << byte,
-                _ => node.other = true,
-            }
-            let (ascii, other) = (node.ascii, node.other);
+            let (ascii, other) = match node.byte {
+                byte @ 0..128 => (node.ascii | 1 << byte, node.other),
+                _ => (node.ascii, true),
+            };
             if let Some(parent) = path.last().and_then(|parent| self.nodes.get_mut(*parent as usize)) {
                 parent.ascii |= ascii;
                 parent.other |= other;
             }
         }
+    }
+
+    /// The nodes that are one byte longer.
+    pub(crate) fn children(&self, index: usize) -> impl Iterator<Item = usize> + '_ {
+        let end_of = |index: usize| self.nodes.get(index).map_or(0, |node| node.end as usize);
+        let (mut child, end) = (index + 1, end_of(index));
+        std::iter::from_fn(move || {
+            let found = (child < end).then_some(child)?;
+            // A node's end lies behind it, whatever else is wrong.
+            child = end_of(found).max(found + 1);
+            Some(found)
+        })
     }
 
     /// Tokens of exactly this node's string.
@@ -219,8 +230,11 @@ mod tests {
         assert_eq!(trie.own(1), [1, 3]);
         assert_eq!(trie.below(0), [6, 1, 3, 2]);
         assert_eq!(trie.below(4), [5]);
-        assert_eq!(trie.nodes[0].ascii, (1 << b'a') | (1 << b'b') | (1 << b'c'));
-        assert!(trie.nodes[4].other && !trie.nodes[0].other);
+        assert_eq!(trie.nodes[0].ascii, (1 << b'b') | (1 << b'c'));
+        assert_eq!(trie.nodes[2].ascii, 0);
+        assert!(trie.nodes[4].other && !trie.nodes[5].other && !trie.nodes[0].other);
+        assert_eq!(trie.children(0).collect::<Vec<_>>(), [1]);
+        assert_eq!(trie.children(2).count(), 0);
         assert_eq!((tokens.find(b"ab"), tokens.find(b"x")), (Some(1), None));
         let mut mask = vec![0; tokens.words()];
         allow(&mut mask, 6);

@@ -52,6 +52,11 @@ impl Chain {
         self.seed
     }
 
+    /// Whether a bias rules this token out.
+    pub fn forbids(&self, token: u32) -> bool {
+        self.bias.iter().any(|(biased, bias)| *biased == token && *bias == f32::NEG_INFINITY)
+    }
+
     /// Chooses a token for a row of raw logits. `allowed` has a bit for each token that a grammar allows; the
     /// others are ruled out before any sampler. Call [`Chain::accept`] with the token that is really used.
     pub fn sample(&mut self, logits: &[f32], allowed: Option<&[u32]>) -> Result<u32, SamplingError> {

@@ -53,6 +53,11 @@ impl Grammars {
         self.get(tokenizer, Source::Calls(text))
     }
 
+    /// The model's tokens, made when they are first needed.
+    pub fn tokens(&self, tokenizer: &Tokenizer) -> &Arc<Tokens> {
+        self.tokens.get_or_init(|| grammar_tokens(tokenizer))
+    }
+
     fn get(&self, tokenizer: &Tokenizer, source: Source) -> Result<Grammar, GrammarError> {
         let locked = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         {
@@ -64,7 +69,7 @@ impl Grammars {
                 return Ok(grammar);
             }
         }
-        let tokens = self.tokens.get_or_init(|| grammar_tokens(tokenizer));
+        let tokens = self.tokens(tokenizer);
         // Not while the lock is held: others need not wait for a large schema.
         let grammar = match &source {
             Source::Text(text) => Grammar::new(text, tokens)?,

@@ -11,6 +11,7 @@
 mod api;
 mod app;
 mod audit;
+mod budget;
 mod caller;
 mod chat;
 mod clock;
@@ -46,6 +47,7 @@ pub use grammar::grammar_tokens;
 pub use many::{Entry, OWN_ROUTES, Offer, StartChild};
 pub use metrics::{METRICS, MetricRow, Metrics};
 pub use options::{AdapterFacts, AuditOptions, Defaults, Embeds, Facts, Options, Served, Tls, Warnings};
+pub use parts::Reasoning;
 pub use report::{Report, Reports};
 pub use residence::{Awake, Freed, Reload, Residence};
 pub use routes::{ROUTES, Route};

@@ -87,6 +87,8 @@ const CHAT: &[Member] = &[
     ("chat_template_kwargs", Object),
     ("reasoning_format", Text),
     ("reasoning_effort", Text),
+    ("reasoning_budget_tokens", Whole(-1)),
+    ("reasoning_budget_message", Text),
 ];
 const RESPONSES: &[Member] =
     &[("instructions", Text), ("max_output_tokens", Whole(-1)), ("tools", List(&Object))];

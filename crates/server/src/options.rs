@@ -12,6 +12,7 @@ use puna_sampling::{DEFAULT_BREAKERS, Parameters};
 use puna_tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
+use crate::parts::Reasoning;
 use crate::report::Reports;
 use crate::residence::Residence;
 
@@ -103,8 +104,12 @@ pub struct Defaults {
     pub move_parts: usize,
     /// More variables of the chat template.
     pub template_values: Map<String, Value>,
-    /// Tell reasoning in chats apart from content where a request has no `reasoning_format`.
-    pub reasoning: bool,
+    /// Where reasoning in chats goes if a request has no `reasoning_format`.
+    pub reasoning: Reasoning,
+    /// Tokens of reasoning in chats at most.
+    pub reasoning_budget: Option<usize>,
+    /// What the reasoning says when its tokens are used up.
+    pub reasoning_budget_message: String,
     /// Continue a conversation's last message if it is the assistant's.
     pub prefill: bool,
     /// Tokens of the text around a gap that are read: three quarters before it, a quarter after it.
@@ -126,7 +131,9 @@ impl Default for Defaults {
             reuse: true,
             move_parts: 0,
             template_values: Map::new(),
-            reasoning: true,
+            reasoning: Reasoning::Apart,
+            reasoning_budget: None,
+            reasoning_budget_message: String::new(),
             prefill: true,
             infill: 2048,
             suffix_first: false,

@@ -4,48 +4,84 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use puna_chat::dialects::{Delta, OutputParser, Tools};
+use puna_grammar::Passage;
 use serde_json::{Map, Value, json};
 
 use crate::api::identifier;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::fields::Fields;
+use crate::generate::Reason;
 use crate::speech::Speech;
 
 /// Tells the parts of one answer apart.
 pub struct Parts {
     parser: OutputParser,
     calls: usize,
+    /// The marks of reasoning that goes into the content.
+    inline: Option<Passage>,
+    /// Such reasoning has begun and not ended.
+    inside: bool,
+}
+
+/// Where reasoning goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reasoning {
+    /// It stays in the content, as it comes.
+    Content,
+    /// Into a member of its own.
+    Apart,
+    /// Into a member of its own; in streams into the content, between its marks.
+    Legacy,
+}
+
+impl Reasoning {
+    /// By the name that flags and requests have for it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "none" => Some(Self::Content),
+            "auto" | "deepseek" => Some(Self::Apart),
+            "deepseek-legacy" => Some(Self::Legacy),
+            _ => None,
+        }
+    }
 }
 
 /// What is looked for in answers.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    reasoning: bool,
+    reasoning: Reasoning,
+    stream: bool,
     tools: Tools,
 }
 
 impl Wanted {
-    /// As a request says: reasoning unless `reasoning_format` is `none` (without the field `reasoning` decides), calls
-    /// if there are tools.
-    pub fn new(fields: &Fields, reasoning: bool) -> ApiResult<Self> {
+    /// As a request says: reasoning as its `reasoning_format` (without the field as `reasoning`), calls if there are tools.
+    pub fn new(fields: &Fields, reasoning: Reasoning) -> ApiResult<Self> {
         let reasoning = match fields.text(&["reasoning_format"])? {
             None => reasoning,
-            Some("auto" | "deepseek") => true,
-            Some("none") => false,
-            Some(other) => {
-                let message = format!("field 'reasoning_format': '{other}', expected none, auto or deepseek");
-                return Err(ApiError::invalid(message));
-            }
+            Some(name) => Reasoning::from_name(name).ok_or_else(|| {
+                ApiError::invalid(format!(
+                    "field 'reasoning_format': '{name}', expected none, auto, deepseek or deepseek-legacy"
+                ))
+            })?,
         };
         let none = fields.get(&["tool_choice"]).is_some_and(|(_, choice)| choice == "none");
         let tools = fields.list(&["tools"])?.filter(|_| !none).map_or(&[][..], Vec::as_slice);
-        Ok(Self { reasoning, tools: Tools::from_json(tools) })
+        let stream = fields.boolean(&["stream"])?.unwrap_or(false);
+        Ok(Self { reasoning, stream, tools: Tools::from_json(tools) })
     }
 
     /// For one answer to this prompt.
     pub fn parts(&self, app: &App, prompt: &str) -> Parts {
-        Parts { parser: app.speech.parser(prompt, self.reasoning, self.tools.clone()), calls: 0 }
+        let apart = self.reasoning != Reasoning::Content;
+        let inline = (self.reasoning == Reasoning::Legacy && self.stream).then(|| app.speech.passage(prompt));
+        Parts {
+            parser: app.speech.parser(prompt, apart, self.tools.clone()),
+            calls: 0,
+            inline: inline.flatten(),
+            inside: false,
+        }
     }
 }
 
@@ -64,13 +100,13 @@ impl Parts {
 
     /// New text as `delta` members of a stream.
     pub fn push(&mut self, text: &str) -> Vec<Value> {
-        let deltas = self.parser.push(text);
+        let deltas = self.deltas(text);
         self.members(deltas)
     }
 
-    /// The rest of the answer.
-    pub fn finish(&mut self) -> Vec<Value> {
-        let deltas = self.parser.finish();
+    /// The rest of an answer that ended for this reason.
+    pub fn finish(&mut self, reason: &Reason) -> Vec<Value> {
+        let deltas = self.last_deltas(reason);
         self.members(deltas)
     }
 
@@ -79,13 +115,36 @@ impl Parts {
         self.parser.push(text)
     }
 
-    /// The rest of the answer, told apart.
-    pub fn last_deltas(&mut self) -> Vec<Delta> {
-        self.parser.finish()
+    /// The rest of an answer that ended for this reason, told apart.
+    pub fn last_deltas(&mut self, reason: &Reason) -> Vec<Delta> {
+        match reason {
+            // A stop text may be what calls end with.
+            Reason::EndOfGeneration | Reason::Stop(_) => self.parser.finish(),
+            Reason::Limit => self.parser.cut(),
+        }
+    }
+
+    /// The same with reasoning as content between its marks, if that was asked for.
+    fn inlined(&mut self, deltas: Vec<Delta>) -> Vec<Delta> {
+        let Some(Passage { begin, end, .. }) = &self.inline else { return deltas };
+        let mut all = Vec::with_capacity(deltas.len());
+        for delta in deltas {
+            let reasons = matches!(delta, Delta::Reasoning(_));
+            match std::mem::replace(&mut self.inside, reasons) {
+                false if reasons => all.push(Delta::Content(begin.clone())),
+                true if !reasons => all.push(Delta::Content(end.clone())),
+                _ => {}
+            }
+            all.push(match delta {
+                Delta::Reasoning(text) => Delta::Content(text),
+                other => other,
+            });
+        }
+        all
     }
 
     fn members(&mut self, deltas: Vec<Delta>) -> Vec<Value> {
-        deltas.into_iter().map(|delta| self.member(delta)).collect()
+        self.inlined(deltas).into_iter().map(|delta| self.member(delta)).collect()
     }
 
     fn member(&mut self, delta: Delta) -> Value {
@@ -106,10 +165,10 @@ impl Parts {
         }
     }
 
-    /// A whole answer as a `message`.
-    pub fn message(&mut self, text: &str) -> Value {
+    /// A whole answer, which ended for this reason, as a `message`.
+    pub fn message(&mut self, text: &str, reason: &Reason) -> Value {
         let mut deltas = self.push(text);
-        deltas.extend(self.finish());
+        deltas.extend(self.finish(reason));
         let (mut content, mut reasoning) = (String::new(), String::new());
         let mut calls: Vec<Value> = Vec::new();
         for mut delta in deltas {

@@ -59,7 +59,7 @@ fn declared(fields: &Fields) -> ApiResult<Vec<Tool>> {
     Ok(Tools::from_json(fields.list(&["tools"])?.map_or(&[][..], Vec::as_slice)).0)
 }
 
-/// The grammar for answers to this prompt, if calls are to be held to one. Where the model decides, it begins with a
+/// The grammar for answers to this prompt, if calls, or JSON after reasoning, are to be held to one. Where the model decides, it begins with a
 /// call.
 pub fn grammar(app: &App, fields: &Fields, choice: &Choice, prompt: &str) -> ApiResult<Option<Grammar>> {
     // Whoever names a function wants it called, once; small models would go on and on.
@@ -70,8 +70,14 @@ pub fn grammar(app: &App, fields: &Fields, choice: &Choice, prompt: &str) -> Api
     if let Choice::Function(name) = choice {
         tools.retain(|tool| tool.name == *name);
     }
+    if *choice == Choice::None {
+        tools.clear();
+    }
+    let answer = grammar::schema(fields)?.filter(|_| !required);
+    // JSON that is asked for comes after the reasoning, which a prompt may have begun.
+    let reasons = tools.is_empty() && answer.is_some() && app.speech.passage(prompt).is_some();
     let own = app.served.defaults.grammar.is_some();
-    if *choice == Choice::None || tools.is_empty() || (own && !required) {
+    if !reasons && (tools.is_empty() || (own && !required)) {
         return Ok(None);
     }
     let strict = |name: &str| {
@@ -93,7 +99,6 @@ pub fn grammar(app: &App, fields: &Fields, choice: &Choice, prompt: &str) -> Api
             },
         };
     }
-    let answer = grammar::schema(fields)?.filter(|_| !required);
     let answer = match answer.as_ref().map(lark_schema) {
         None => None,
         Some(Ok(schema)) => Some(schema),

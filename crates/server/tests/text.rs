@@ -324,7 +324,7 @@ fn reasoning_goes_where_the_flag_or_the_request_says() {
     let template = format!("{TEMPLATE}{{# <think></think> #}}");
     let model = Scripted::new(2000, 2).script("call", bytes("<think>hm</think>\nI look."));
     let mut served = served(model, 16, tokenizer(), &template);
-    served.defaults.reasoning = false;
+    served.defaults.reasoning = puna_server::Reasoning::Content;
     let client = Client::new(puna_server::Server::start(served, options()).unwrap());
     let mut body = json!({"messages": [{"role": "user", "content": "@call:"}]});
     let message = |body: &Value| {

@@ -16,6 +16,7 @@ mod convert_legacy;
 mod cvector;
 mod devices;
 mod diffusion;
+mod early;
 mod embedder;
 mod embedding;
 mod export_lora;

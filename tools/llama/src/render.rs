@@ -16,7 +16,13 @@ pub const SPEC: Spec<Config> = Spec {
     name: "template",
     tool: ToolSet::RENDER,
     about: "Print the prompt that a chat template makes of a conversation: a JSON file with messages, tools, \
-            add_generation_prompt (true unless given), bos_token, eos_token and whatever else the template reads",
+            add_generation_prompt (true unless given), bos_token, eos_token and whatever else the template reads. \
+            Built-in templates: bailing bailing-think bailing2 chatglm3 chatglm4 chatml command-r deepseek deepseek-ocr \
+            deepseek2 deepseek3 exaone-moe exaone3 exaone4 falcon3 gemma gigachat glmedge gpt-oss granite granite-4.0 \
+            granite-4.1 grok-2 hunyuan-dense hunyuan-moe hunyuan-vl kimi-k2 llama2 llama2-sys llama2-sys-bos \
+            llama2-sys-strip llama3 llama4 megrez minicpm mistral-v1 mistral-v3 mistral-v3-tekken mistral-v7 \
+            mistral-v7-tekken monarch openchat orion pangu-embedded phi3 phi4 rwkv-world seed_oss smolvlm solar-open \
+            vicuna vicuna-orca yandex zephyr",
     groups: FLAGS,
     positional: None,
 };
@@ -86,4 +92,16 @@ fn conversation(
     let mut extra = values;
     extra.extend(members);
     Ok(Conversation { messages, tools, add_generation_prompt, extra, now: Some(now) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_names_every_built_in_template() {
+        for name in puna_chat::builtin::names() {
+            assert!(SPEC.about.split_whitespace().any(|word| word == name), "{name}");
+        }
+    }
 }

@@ -5,13 +5,13 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::speculation::Guessing;
-use crate::{constraint, file_types, files, interrupt, load, models, pages, recommended, session};
+use crate::{constraint, early, file_types, files, interrupt, load, models, pages, recommended, session};
 use puna_engine::{Aids, DiskCache, Engine, EngineOptions, UNLIMITED};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_runtime::{Model, ModelOptions, OutputRows, Pooling, Purpose};
 use puna_server::{
-    AdapterFacts, AuditOptions, Defaults, Embeds, Facts, Options, Report, Reports, Residence, Served, Server,
-    ServerError, Stopper, Tls, Warnings,
+    AdapterFacts, AuditOptions, Defaults, Embeds, Facts, Options, Reasoning, Report, Reports, Residence,
+    Served, Server, ServerError, Stopper, Tls, Warnings,
 };
 use puna_tokenizer::Tokenizer;
 use std::path::PathBuf;
@@ -68,6 +68,7 @@ fn serve(
     let about = config.server.alias.clone().filter(|_| routed.is_some());
     let console = Arc::new(console.about(about));
     let mut options = options(invocation, config)?;
+    early::check(config)?;
     let hearing = console.clone();
     options.warnings = Warnings::to(move |message| hearing.warn(message));
     options.routed = routed;
@@ -202,7 +203,9 @@ fn served(
         reuse: config.server.cache_prompt,
         move_parts: config.server.cache_reuse as usize,
         template_values: renderer.values,
-        reasoning: config.chat.separate_reasoning,
+        reasoning: Reasoning::from_name(config.chat.reasoning_format).unwrap_or(Reasoning::Apart),
+        reasoning_budget: config.chat.reasoning_budget.map(|tokens| tokens as usize),
+        reasoning_budget_message: config.chat.reasoning_budget_message.clone(),
         prefill: config.server.prefill,
         infill: config.context.batch as usize,
         suffix_first: config.server.suffix_first,

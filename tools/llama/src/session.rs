@@ -4,7 +4,7 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::speculation::Guessing;
-use crate::{console, constraint, interrupt, load, recommended};
+use crate::{console, constraint, early, interrupt, load, recommended};
 use puna_chat::Stops;
 use puna_engine::{Aids, Engine, EngineOptions, Event, FinishReason, Request, Timings};
 use puna_flags::{Config, Sampling, Spec};
@@ -80,6 +80,7 @@ impl Session {
         predict: i32,
     ) -> Result<Self, Failure> {
         interrupt::install();
+        early::check(config)?;
         check_sampling(invocation, &config.sampling)?;
         let guessing = Guessing::open(invocation, config, console)?;
         let opened = load::open(invocation, config, console, true)?;

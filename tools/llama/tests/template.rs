@@ -135,11 +135,12 @@ fn mistakes_are_named() {
     );
     assert!(fails("chatml", "{").contains("c.json"));
     let raised = fails("\n{{ raise_exception('not ' ~ 'so') }}", r#"{"messages": []}"#);
-    assert_eq!(raised, "error: the chat template refused the conversation: not so");
+    assert_eq!(raised, "error: the chat template refused the conversation (line 2): not so");
     let unknown = fails("a\n{{ x | nosuch }}", r#"{"messages": []}"#);
     assert!(unknown.contains("line 2") && unknown.contains("nosuch"), "{unknown}");
     assert!(fails("{% if %}", r#"{"messages": []}"#).contains("line 1"));
-    assert!(fails("nosuch", r#"{"messages": []}"#).contains("llama2-sys-strip"));
+    assert!(fails("llama2-sys-stripp", r#"{"messages": []}"#).contains("did you mean llama2-sys-strip?"));
+    assert!(fails("nosuchname", r#"{"messages": []}"#).contains("--help"));
     assert!(failure(2, &["template", "--chat-template", "chatml"]).contains("--conversation FILE"));
     assert!(failure(2, &["template", "--conversation", &good]).contains("--chat-template-file"));
     let late = ["template", "--chat-template", "chatml", "--conversation", &good, "--now", "tomorrow"];

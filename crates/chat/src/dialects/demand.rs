@@ -11,7 +11,7 @@ const MOST_STARTS: usize = 200;
 /// What is asked for.
 #[derive(Debug)]
 pub struct Demand<'a> {
-    /// The functions of which one is to be called. Their parameters are schemas that a grammar can enforce.
+    /// The functions of which one is to be called, none for an answer only. Their parameters are schemas that a grammar can enforce.
     pub tools: &'a [Tool],
     /// More than one call may be written.
     pub parallel: bool,
@@ -45,7 +45,8 @@ pub fn demand(
     let whole = match (asked.required, asked.answer) {
         (true, _) => after_reasoning(template, prompt, dialect, calls),
         (false, Some(answer)) => {
-            let either = Form::Any(vec![calls, Form::Json(answer.clone())]);
+            let answer = Form::Json(answer.clone());
+            let either = if asked.tools.is_empty() { answer } else { Form::Any(vec![calls, answer]) };
             after_reasoning(template, prompt, dialect, either)
         }
         (false, None) => calls,

@@ -96,6 +96,21 @@ impl OutputParser {
         deltas
     }
 
+    /// Ends an answer that a limit has cut off: the arguments of a call that has begun stay as far as they came.
+    pub fn cut(&mut self) -> Vec<Delta> {
+        let called = matches!(self.state, State::Call(_) | State::Bare) && self.memory.handed.0 > 0;
+        // Directly behind a call, what looks like a mark is one.
+        let frame = self.dialect.map_or(&[][..], |dialect| dialect.frame);
+        let held = self.held.trim_start();
+        let mark =
+            self.state == State::Content && self.fresh && frame.iter().any(|mark| mark.starts_with(held));
+        if called || mark {
+            self.held.clear();
+            return Vec::new();
+        }
+        self.finish()
+    }
+
     /// Texts that end or begin a part and that control tokens may stand for.
     pub fn marks(&self) -> impl Iterator<Item = &'static str> {
         let reasoning = self.reasoning.map(|marks| [marks.begin, marks.end]).into_iter().flatten();

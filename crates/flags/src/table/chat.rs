@@ -2,9 +2,10 @@
 
 use crate::config::Config;
 use crate::flag::{Flag, ToolSet};
-use crate::values::{TOGGLE_WORDS, choice, filled, integer, path, toggle};
+use crate::values::{TOGGLE_WORDS, at_least, choice, filled, path, toggle};
 
 const WITH_INPUT: ToolSet = ToolSet::CLI.or(ToolSet::COMPLETION);
+const REASONING: ToolSet = ToolSet::CHAT.or(ToolSet::SERVE);
 
 pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::text("-sys --system-prompt", "TEXT", "System prompt", |c: &mut Config, v| {
@@ -139,13 +140,10 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::value(
         "--reasoning-format",
         "FORMAT",
-        "Where a server puts reasoning: none (in the content), auto or deepseek (in reasoning_content); elsewhere it is printed as it comes",
-        |c: &mut Config, v| match choice(v, &["none", "auto", "deepseek", "deepseek-legacy"])? {
-            "deepseek-legacy" => Err("deepseek-legacy is not supported yet".into()),
-            format => {
-                c.chat.separate_reasoning = format != "none";
-                Ok(())
-            }
+        "Where a server puts reasoning: none (in the content), auto or deepseek (in reasoning_content), deepseek-legacy (the same, but in streams in the content, between its marks); elsewhere it is printed as it comes",
+        |c: &mut Config, v| {
+            c.chat.reasoning_format = choice(v, &["none", "auto", "deepseek", "deepseek-legacy"])?;
+            Ok(())
         },
     )
     .env("LLAMA_ARG_THINK")
@@ -162,17 +160,29 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     )
     .env("LLAMA_ARG_REASONING_EFFORT")
     .tools(ToolSet::TEMPLATE),
-    Flag::value("--reasoning-budget", "N", "Only -1 (no limit) so far", |_, v| match integer::<i32>(v)? {
-        -1 => Ok(()),
-        _ => Err("a limit of reasoning is not supported yet".into()),
-    })
+    Flag::value(
+        "--reasoning-budget",
+        "N",
+        "Tokens of reasoning in an answer at most; then its end is forced (0 at once, -1 no limit)",
+        |c: &mut Config, v| {
+            c.chat.reasoning_budget = u32::try_from(at_least::<i32>(v, -1)?).ok();
+            Ok(())
+        },
+    )
     .env("LLAMA_ARG_THINK_BUDGET")
     .default("-1")
-    .tools(ToolSet::TEMPLATE),
-    Flag::text("--reasoning-budget-message", "TEXT", "Text at the end of the budget", |_, _| Ok(()))
-        .env("LLAMA_ARG_THINK_BUDGET_MESSAGE")
-        .inert("there is no limit")
-        .tools(ToolSet::TEMPLATE),
+    .tools(REASONING),
+    Flag::text(
+        "--reasoning-budget-message",
+        "TEXT",
+        "What the reasoning says before its forced end",
+        |c: &mut Config, v| {
+            c.chat.reasoning_budget_message = v.to_owned();
+            Ok(())
+        },
+    )
+    .env("LLAMA_ARG_THINK_BUDGET_MESSAGE")
+    .tools(REASONING),
     Flag::switch("--skip-chat-parsing", "Print answers as they come", |_, _| ())
         .negative("--no-skip-chat-parsing")
         .env("LLAMA_ARG_SKIP_CHAT_PARSING")

@@ -1,18 +1,18 @@
 //! Which tokens may come next.
 //!
-//! Going through the whole vocabulary takes milliseconds, so it is done once for each situation: the states of a
-//! set, without what comes after their rules. Tokens that stay within these rules are the same whatever comes
-//! after; for those that leave a rule the place in the tree of tokens is noted where they do, and only from
-//! there on, mostly a few tokens, the real continuation is followed.
+//! Going through the whole vocabulary takes milliseconds, so it is done once for each state, without what comes after its
+//! rule: a set of states allows what its states allow. Tokens that stay within the rule are the same whatever comes after; for
+//! those that leave it the place in the tree of tokens is noted where they do, and only from there on, mostly a few tokens,
+//! the real continuation is followed. What a set of states allows together is remembered, too.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::automaton::Automaton;
+use super::automaton::{Automaton, StateId};
 use super::sets::{DEAD, END, Item, NumberMap, ReturnId, Set, SetId, Sets, UNKNOWN};
 use crate::GrammarError;
-use crate::tokens::{Tokens, allow};
+use crate::tokens::{Tokens, Trie, allow};
 
-/// Situations that are remembered, in bytes.
+/// Bytes of what is remembered about states, and about sets of them.
 const MOST_BYTES: usize = 64 << 20;
 /// Sets that are remembered for finding them.
 const MOST_SETS: usize = 20_000;
@@ -25,18 +25,63 @@ pub(crate) struct Compiled {
     known: Mutex<Known>,
 }
 
-/// What is true of a situation whatever comes after its rules.
+/// What is true of a state whatever comes after its rule.
 #[derive(Debug)]
-struct Situation {
+struct Alone {
     mask: Vec<u32>,
-    /// For each of the unknown returns, the places in the tree of tokens where it happens.
-    leaves: Vec<Vec<u32>>,
+    exits: Exits,
+}
+
+/// Where tokens go on after the rule has ended within them: nodes of the tree of tokens, by their bytes.
+#[derive(Debug, Default)]
+struct Exits {
+    nodes: Vec<u32>,
+    /// Where those of each byte begin; behind them all is the end. Empty if there are none.
+    starts: Vec<u32>,
+}
+
+/// What is true of states together.
+#[derive(Debug)]
+struct Together {
+    mask: Vec<u32>,
+    /// For each return the states that come before it and have exits.
+    before: Vec<Vec<Arc<Alone>>>,
 }
 
 #[derive(Debug)]
 struct Known {
-    situations: NumberMap<Vec<Item>, Arc<Situation>>,
+    alone: NumberMap<StateId, Arc<Alone>>,
+    together: NumberMap<Vec<Item>, Arc<Together>>,
+    bytes: usize,
     sets: Sets,
+}
+
+impl Exits {
+    /// Those at these places.
+    fn new(trie: &Trie, places: &[u32]) -> Self {
+        let children = || places.iter().flat_map(|place| trie.children(*place as usize));
+        let byte = |node: usize| trie.nodes.get(node).map_or(0, |node| node.byte as usize);
+        let mut starts = vec![0u32; 257];
+        children().for_each(|node| starts[byte(node) + 1] += 1);
+        (0..256).for_each(|byte| starts[byte + 1] += starts[byte]);
+        if starts[256] == 0 {
+            return Self::default();
+        }
+        let mut nodes = vec![0; starts[256] as usize];
+        let mut next = starts.clone();
+        for node in children() {
+            let place = &mut next[byte(node)];
+            nodes[*place as usize] = node as u32;
+            *place += 1;
+        }
+        Self { nodes, starts }
+    }
+
+    /// Those with this byte.
+    fn with(&self, byte: u8) -> &[u32] {
+        let start = |index: usize| self.starts.get(index).map_or(0, |start| *start as usize);
+        self.nodes.get(start(byte as usize)..start(byte as usize + 1)).unwrap_or_default()
+    }
 }
 
 impl Compiled {
@@ -44,7 +89,8 @@ impl Compiled {
         let sets = Sets::new(&automaton);
         // Not while an answer waits for its first mask.
         tokens.trie();
-        let known = Mutex::new(Known { situations: NumberMap::default(), sets });
+        let (alone, together) = (NumberMap::default(), NumberMap::default());
+        let known = Mutex::new(Known { alone, together, bytes: 0, sets });
         Self { automaton, tokens, known }
     }
 
@@ -63,77 +109,99 @@ impl Compiled {
                 returns.len() - 1
             });
             let alike = self.automaton.alike.get(*state as usize).copied().unwrap_or(*state);
-            key.push((alike, index as ReturnId + 1));
+            key.push((alike, index as ReturnId));
         }
         key.sort_unstable();
         key.dedup();
         if returns.len() > UNKNOWN as usize {
             return self.walk(sets, set, 0, u32::MAX, mask, None, &mut Vec::new());
         }
-        let situation = self.situation(key)?;
-        for (word, known) in mask.iter_mut().zip(&situation.mask) {
+        let together = self.together(key, returns.len())?;
+        for (word, known) in mask.iter_mut().zip(&together.mask) {
             *word |= known;
         }
         let trie = self.tokens.trie();
         let mut path = Vec::new();
-        for (after, places) in returns.iter().zip(&situation.leaves) {
+        for (after, before) in returns.iter().zip(&together.before) {
             let next = sets.after(&self.automaton, *after)?;
             // After the root there may be thousands of places and nothing that goes on.
-            if sets.get(next).is_none_or(|set| set.items.is_empty()) {
+            if before.is_empty() || sets.get(next).is_none_or(|set| set.items.is_empty()) {
                 continue;
             }
-            for place in places {
-                let place = *place as usize;
-                let end = trie.nodes.get(place).map_or(0, |node| node.end);
-                if end as usize > place + 1 {
-                    self.walk(sets, next, place + 1, end, mask, None, &mut path)?;
+            for byte in 0..=u8::MAX {
+                if sets.step(&self.automaton, next, self.automaton.class[byte as usize])? == DEAD {
+                    continue;
+                }
+                for node in before.iter().flat_map(|alone| alone.exits.with(byte)) {
+                    let end = trie.nodes.get(*node as usize).map_or(0, |node| node.end);
+                    self.walk(sets, next, *node as usize, end, mask, None, &mut path)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn situation(&self, key: Vec<Item>) -> Result<Arc<Situation>, GrammarError> {
+    /// What states allow together, each before one of so many returns.
+    fn together(&self, key: Vec<Item>, returns: usize) -> Result<Arc<Together>, GrammarError> {
         // What is in there is valid after any panic: it is only ever added to.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = known.situations.get(&key) {
+        if let Some(found) = known.together.get(&key) {
             return Ok(found.clone());
         }
-        let bytes = (self.tokens.words() * 4).max(1024);
-        if known.situations.len() >= MOST_BYTES / bytes {
-            known.situations.clear();
+        if known.bytes > MOST_BYTES {
+            (known.alone, known.together) = (NumberMap::default(), NumberMap::default());
+            known.bytes = 0;
+        }
+        let mut mask = vec![0; self.tokens.words()];
+        let mut before = vec![Vec::new(); returns];
+        for (state, after) in &key {
+            let alone = self.alone(&mut known, *state)?;
+            for (word, known) in mask.iter_mut().zip(&alone.mask) {
+                *word |= known;
+            }
+            if let (false, Some(before)) = (alone.exits.nodes.is_empty(), before.get_mut(*after as usize)) {
+                before.push(alone);
+            }
+        }
+        known.bytes += mask.len() * 4 + key.len() * 16 + 1024;
+        let together = Arc::new(Together { mask, before });
+        known.together.insert(key, together.clone());
+        Ok(together)
+    }
+
+    /// What one state allows.
+    fn alone(&self, known: &mut Known, state: StateId) -> Result<Arc<Alone>, GrammarError> {
+        if let Some(found) = known.alone.get(&state) {
+            return Ok(found.clone());
         }
         if known.sets.size() > MOST_SETS {
             known.sets = Sets::new(&self.automaton);
         }
         let mut mask = vec![0; self.tokens.words()];
-        let most = key.iter().map(|(_, after)| *after).max().unwrap_or(0);
-        let mut leaves = vec![Vec::new(); most as usize];
         known.sets.begin_token();
-        // What can be reached without reading is in there already.
-        let set = known.sets.intern(Set { items: key.clone(), leaves: Vec::new() });
-        for (state, _) in &key {
-            for (token, negated, _) in
-                self.automaton.states.get(*state as usize).map_or(&[][..], |s| &s.tokens)
-            {
-                match negated {
-                    false => allow(&mut mask, *token),
-                    true => {
-                        let others = self.tokens.iter().filter(|(id, other)| id != token && !other.end);
-                        others.for_each(|(id, _)| allow(&mut mask, id));
-                    }
+        // What can be reached without reading is beside it in each set.
+        let set = known.sets.intern(Set { items: vec![(state, 1)], leaves: Vec::new() });
+        let tokens = self.automaton.states.get(state as usize).map_or(&[][..], |state| &state.tokens);
+        for (token, negated, _) in tokens {
+            match negated {
+                false => allow(&mut mask, *token),
+                true => {
+                    let others = self.tokens.iter().filter(|(id, other)| id != token && !other.end);
+                    others.for_each(|(id, _)| allow(&mut mask, id));
                 }
             }
         }
-        let path = &mut Vec::new();
-        self.walk(&mut known.sets, set, 0, u32::MAX, &mut mask, Some(&mut leaves), path)?;
-        let situation = Arc::new(Situation { mask, leaves });
-        known.situations.insert(key, situation.clone());
-        Ok(situation)
+        let mut places = Vec::new();
+        self.walk(&mut known.sets, set, 0, u32::MAX, &mut mask, Some(&mut places), &mut Vec::new())?;
+        let exits = Exits::new(self.tokens.trie(), &places);
+        known.bytes += (mask.len() + exits.nodes.len() + exits.starts.len()) * 4 + 1024;
+        let alone = Arc::new(Alone { mask, exits });
+        known.alone.insert(state, alone.clone());
+        Ok(alone)
     }
 
-    /// Follows the tokens of a part of the tree, `from` to before `to`, whose parent led to `start`. Where a
-    /// return is possible that is not known, the place is added to those of the return in `leaves`. `path` is space.
+    /// Follows the tokens of a part of the tree, `from` to before `to`, whose parent led to `start`. Where the return
+    /// is possible that is not known, the place is added to `places`. `path` is space.
     #[allow(clippy::too_many_arguments)] // the state of one walk
     fn walk(
         &self,
@@ -142,7 +210,7 @@ impl Compiled {
         from: usize,
         to: u32,
         mask: &mut [u32],
-        mut leaves: Option<&mut Vec<Vec<u32>>>,
+        mut places: Option<&mut Vec<u32>>,
         path: &mut Vec<SetId>,
     ) -> Result<(), GrammarError> {
         let trie = self.tokens.trie();
@@ -161,21 +229,18 @@ impl Compiled {
                 at = node.end as usize;
                 continue;
             }
-            if next == before && !node.other && node.ascii & !sets.loops(&self.automaton, next)? == 0 {
-                // All that is below stays in this set.
+            let ends = !node.other && node.ascii == 0;
+            if ends || (!node.other && node.ascii & !sets.loops(&self.automaton, next)? == 0) {
+                // All that is below stays in this set; or there is nothing, and nothing to go on with after a return.
                 trie.below(at).iter().for_each(|token| allow(mask, *token));
                 at = node.end as usize;
                 continue;
             }
             trie.own(at).iter().for_each(|token| allow(mask, *token));
-            if let Some(leaves) = &mut leaves
-                && let Some(set) = sets.get(next)
+            if let Some(places) = &mut places
+                && sets.get(next).is_some_and(|set| set.leaves.iter().any(|leaf| *leaf != END))
             {
-                for leaf in set.leaves.iter().filter(|leaf| **leaf != END) {
-                    if let Some(places) = leaves.get_mut(*leaf as usize - 1) {
-                        places.push(at as u32);
-                    }
-                }
+                places.push(at as u32);
             }
             path.push(next);
             at += 1;

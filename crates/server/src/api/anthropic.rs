@@ -61,6 +61,9 @@ pub fn to_chat(fields: &Fields) -> ApiResult<Fields> {
     if let Some(thinking) = fields.object(&["thinking"])? {
         let enabled = thinking.get("type").is_some_and(|kind| kind == "enabled");
         members.insert("chat_template_kwargs".into(), json!({ "enable_thinking": enabled }));
+        if let Some(tokens) = thinking.get("budget_tokens").filter(|_| enabled) {
+            members.insert("thinking_budget_tokens".into(), tokens.clone());
+        }
     }
     if let Some(tools) = fields.list(&["tools"])? {
         let tool = |tool: &Value| {
@@ -253,7 +256,7 @@ impl Protocol for Anthropic {
                 self.add(deltas)
             }
             Output::Ending(ending) => {
-                let deltas = self.parts.last_deltas();
+                let deltas = self.parts.last_deltas(&ending.reason);
                 let mut frames = self.add(deltas);
                 self.close(&mut frames);
                 let (reason, sequence) = self.stop(&ending.reason);
@@ -271,7 +274,7 @@ impl Protocol for Anthropic {
     fn whole(&mut self, endings: Vec<Ending>) -> Value {
         let Some(ending) = endings.first() else { return Value::Null };
         let mut deltas = self.parts.deltas(&ending.text);
-        deltas.extend(self.parts.last_deltas());
+        deltas.extend(self.parts.last_deltas(&ending.reason));
         // The blocks are what counts; there is no stream to tell.
         drop(self.add(deltas));
         self.close(&mut Vec::new());

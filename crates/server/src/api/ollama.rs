@@ -300,14 +300,14 @@ impl Ollama {
         (content, thinking, calls)
     }
 
-    fn deltas(&mut self, text: &str, last: bool) -> Vec<Delta> {
+    fn deltas(&mut self, text: &str, last: Option<&Reason>) -> Vec<Delta> {
         match &mut self.parts {
             None if text.is_empty() => Vec::new(),
             None => vec![Delta::Content(text.to_owned())],
             Some(parts) => {
                 let mut deltas = parts.deltas(text);
-                if last {
-                    deltas.extend(parts.last_deltas());
+                if let Some(reason) = last {
+                    deltas.extend(parts.last_deltas(reason));
                 }
                 deltas
             }
@@ -346,7 +346,7 @@ impl Protocol for Ollama {
         match output {
             Output::Progress { .. } => Vec::new(),
             Output::Piece(piece) => {
-                let deltas = self.deltas(&piece.text, false);
+                let deltas = self.deltas(&piece.text, None);
                 let (content, thinking, calls) = self.gather(deltas, false);
                 if content.is_empty() && thinking.is_empty() && calls.is_empty() {
                     return Vec::new();
@@ -354,7 +354,7 @@ impl Protocol for Ollama {
                 vec![Frame::Line(Value::Object(self.chunk(&content, &thinking, calls)))]
             }
             Output::Ending(ending) => {
-                let deltas = self.deltas("", true);
+                let deltas = self.deltas("", Some(&ending.reason));
                 let (content, thinking, calls) = self.gather(deltas, true);
                 let mut frames = Vec::new();
                 if !calls.is_empty() || !content.is_empty() || !thinking.is_empty() {
@@ -374,7 +374,7 @@ impl Protocol for Ollama {
 
     fn whole(&mut self, endings: Vec<Ending>) -> Value {
         let Some(ending) = endings.first() else { return Value::Null };
-        let deltas = self.deltas(&ending.text, true);
+        let deltas = self.deltas(&ending.text, Some(&ending.reason));
         let (content, thinking, calls) = self.gather(deltas, true);
         let mut chunk = self.chunk(&content, &thinking, calls);
         self.last(&mut chunk, ending);

@@ -14,7 +14,7 @@ use crate::generate::{Ending, Output, Reason, Scored};
 use crate::parts::{Parts, Wanted};
 use crate::plan::{Plan, members};
 use crate::stream::{Frame, Protocol, answer, timings};
-use crate::{chat, edge::Call, probabilities, prompt, tool_choice};
+use crate::{budget, chat, edge::Call, probabilities, prompt, tool_choice};
 
 /// `POST /v1/completions`.
 pub async fn completions(app: Arc<App>, call: Call) -> ApiResult<Response> {
@@ -67,6 +67,9 @@ pub fn chat_plan(app: &App, fields: &Fields, stop_fields: &[&str]) -> ApiResult<
     };
     let mut plan = Plan::new(app, fields, vec![chat::tokens(app, &text)], probable, stop_fields)?;
     plan.shown = wanted.shown(app, &text);
+    if let Some(budget) = budget::of(app, fields, &text)? {
+        plan.requests.iter_mut().for_each(|request| request.reasoning = Some(budget.clone()));
+    }
     if let Some(grammar) = tool_choice::grammar(app, fields, &choice, &text)? {
         plan.requests.iter_mut().for_each(|request| request.grammar = Some(grammar.clone()));
     }
@@ -227,7 +230,8 @@ impl Protocol for OpenAi {
             Output::Ending(ending) => {
                 self.usage.add(ending);
                 self.last_timings = timings(ending);
-                let rest = self.parts.get_mut(index).map(Parts::finish).unwrap_or_default();
+                let parts = self.parts.get_mut(index);
+                let rest = parts.map(|parts| parts.finish(&ending.reason)).unwrap_or_default();
                 let mut frames = self.chat_chunks(index, rest, &[]);
                 let reason = json!(self.reason(index, &ending.reason));
                 let mut chunk = match self.style {
@@ -258,7 +262,7 @@ impl Protocol for OpenAi {
         for (index, ending) in endings.iter().enumerate() {
             self.usage.add(ending);
             let log_probabilities = self.log_probabilities(&ending.scored);
-            let message = self.parts.get_mut(index).map(|parts| parts.message(&ending.text));
+            let message = self.parts.get_mut(index).map(|parts| parts.message(&ending.text, &ending.reason));
             let reason = self.reason(index, &ending.reason);
             choices.push(match message {
                 None => json!({

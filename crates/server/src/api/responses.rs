@@ -350,7 +350,7 @@ impl Protocol for Responses {
             }
             Output::Ending(ending) => {
                 self.last = Some((**ending).clone());
-                let deltas = self.parts.last_deltas();
+                let deltas = self.parts.last_deltas(&ending.reason);
                 self.add(deltas)
             }
         }
@@ -370,7 +370,7 @@ impl Protocol for Responses {
     fn whole(&mut self, endings: Vec<Ending>) -> Value {
         let Some(ending) = endings.into_iter().next() else { return Value::Null };
         let mut deltas = self.parts.deltas(&ending.text);
-        deltas.extend(self.parts.last_deltas());
+        deltas.extend(self.parts.last_deltas(&ending.reason));
         // The items are what counts; there is no stream to tell.
         drop(self.add(deltas));
         let status = status(&ending.reason);

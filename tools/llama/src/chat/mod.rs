@@ -15,7 +15,10 @@ use crate::session::{Answer, End, Session, summary};
 use input::{Input, Line};
 use puna_engine::Timings;
 use puna_flags::Config;
+use puna_grammar::{Budget, Tokens};
+use puna_server::grammar_tokens;
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
 
 /// Whether the model's file has a chat template.
 pub fn has_template(session: &Session) -> bool {
@@ -35,6 +38,7 @@ pub struct Chat<'a> {
     /// Text of files that goes before the next message.
     attached: String,
     totals: Totals,
+    limit: Option<Limit>,
     show_timings: bool,
     /// Drop the oldest messages when the context is too small for all.
     forget: bool,
@@ -43,6 +47,13 @@ pub struct Chat<'a> {
     multiline: bool,
     display: bool,
     colour: bool,
+}
+
+/// How long answers may reason.
+struct Limit {
+    tokens: Arc<Tokens>,
+    most: usize,
+    message: String,
 }
 
 /// Sums over all answers.
@@ -76,6 +87,11 @@ impl<'a> Chat<'a> {
             conversation,
             attached: String::new(),
             totals: Totals::default(),
+            limit: config.chat.reasoning_budget.map(|most| Limit {
+                tokens: grammar_tokens(&session.tokenizer),
+                most: most as usize,
+                message: config.chat.reasoning_budget_message.clone(),
+            }),
             show_timings: config.chat.show_timings,
             forget: config.context.shift,
             single_turn: config.chat.single_turn,
@@ -166,6 +182,13 @@ impl<'a> Chat<'a> {
         let mut request = self.session.request(prompt);
         // Each answer draws anew, so that another try differs, and all are determined by the first seed.
         request.sampling.seed = self.session.seed().wrapping_add(self.totals.answers);
+        if let Some(limit) = &self.limit
+            && let Some(passage) = self.renderer.passage(&self.conversation)?
+        {
+            let closing = format!("{}{}", limit.message, passage.end);
+            let closing = self.session.tokenizer.encode(&closing, false, true);
+            request.reasoning = Some(Budget::new(&limit.tokens, passage, limit.most, closing));
+        }
         let mut out = io::stdout();
         let mut ended = true;
         let mut show = |text: &str| {

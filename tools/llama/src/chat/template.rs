@@ -4,8 +4,10 @@ use super::conversation::Conversation;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::session::Session;
+use puna_chat::dialects::reasoning_of;
 use puna_chat::{LocalTime, Template, builtin};
-use puna_flags::{Chat, Toggle};
+use puna_flags::{Chat, Toggle, closest};
+use puna_grammar::Passage;
 use puna_tokenizer::{Tokenizer, Vocabulary};
 use serde_json::{Map, Value};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -81,7 +83,13 @@ impl Chosen {
                 Some(Self::new(source, "the text of --chat-template"))
             }
             (None, Some(name)) => {
-                let source = builtin::find(name).map_err(failed)?;
+                let source = builtin::find(name).map_err(|error| {
+                    let near = closest(name, builtin::names());
+                    let hint = near.map(|near| format!("did you mean {near}? ")).unwrap_or_default();
+                    Failure::Failed(format!(
+                        "--chat-template: {error}; {hint}'llama template --help' lists them"
+                    ))
+                })?;
                 Some(Self::new(source, format!("{name}, built in, as --chat-template says")))
             }
             (None, None) => None,
@@ -98,6 +106,12 @@ impl Chosen {
             false => failed(error),
         })
     }
+}
+
+/// Checks what the flags say about the template, as far as that goes without a model.
+pub fn check(chat: &Chat) -> Result<(), Failure> {
+    values(chat)?;
+    Chosen::given(chat)?.map_or(Ok(()), |chosen| chosen.compile(None).map(drop))
 }
 
 /// More variables, as the flags give them.
@@ -153,6 +167,12 @@ impl Renderer {
         let own = tokenizer.vocabulary().add_bos() && !bos.is_empty();
         let text = text.strip_prefix(bos).filter(|_| own).unwrap_or(&text);
         Ok(tokenizer.encode(text, true, true))
+    }
+
+    /// The part of an answer to this conversation in which the model reasons, if it does.
+    pub fn passage(&self, conversation: &Conversation) -> Result<Option<Passage>, Failure> {
+        let found = reasoning_of(self.template.source(), &self.text(conversation)?);
+        Ok(found.map(|(begin, end, open)| Passage { begin: begin.to_owned(), end: end.to_owned(), open }))
     }
 
     fn text(&self, conversation: &Conversation) -> Result<String, Failure> {

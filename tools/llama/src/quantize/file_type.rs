@@ -1,5 +1,6 @@
 //! The kinds of files that `quantize` writes.
 
+use puna_flags::closest;
 use puna_quant::DType;
 
 /// What `general.file_type` says: the format of most tensors and the rules for the others.
@@ -106,6 +107,25 @@ pub fn find(text: &str) -> Option<&'static Row> {
         .find(|row| number == Some(row.id) || row.names.iter().any(|name| name.eq_ignore_ascii_case(text)))
 }
 
+/// What to say of a type that there is not.
+pub fn unknown(text: &str) -> String {
+    let plain = |name: &str| name.replace(['_', '-'], "").to_ascii_uppercase();
+    let names: Vec<(&str, String)> =
+        FILE_TYPES.iter().flat_map(|row| row.names).map(|name| (*name, plain(name))).collect();
+    let near = closest(&plain(text), names.iter().map(|(_, plain)| plain.as_str()));
+    let near = names.iter().find(|(_, plain)| near == Some(plain));
+    let hint = near.map_or_else(
+        || {
+            format!(
+                "expected COPY or one of {}",
+                names.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
+            )
+        },
+        |(name, _)| format!("did you mean {name}?"),
+    );
+    format!("unknown type {text:?}; {hint}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +141,13 @@ mod tests {
             assert_eq!(find(text).map(|row| row.file_type), Some(expected), "{text}");
         }
         assert!(find("Q9").is_none() && find("4").is_none() && find("-1").is_none());
+    }
+
+    #[test]
+    fn an_unknown_type_has_a_suggestion_or_a_list() {
+        assert_eq!(unknown("q4km"), "unknown type \"q4km\"; did you mean Q4_K_M?");
+        assert_eq!(unknown("Q8-0"), "unknown type \"Q8-0\"; did you mean Q8_0?");
+        let text = unknown("Q99");
+        assert!(text.contains("one of Q1_0 Q2_0 ") && text.ends_with(" BF16 F32"), "{text}");
     }
 }

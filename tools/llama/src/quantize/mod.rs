@@ -113,12 +113,12 @@ fn arguments(invocation: &Invocation, config: &Config) -> Result<Arguments, Fail
         }
         [input, output, kind] => (*input, Some(*output), *kind, None),
         [input, output, kind, threads] => (*input, Some(*output), *kind, Some(*threads)),
-        [_, kind] => return Err(invocation.usage(format!("unknown type {kind:?}"))),
+        [_, kind] => return Err(invocation.usage(file_type::unknown(kind))),
         _ => return Err(invocation.usage("expected INPUT [OUTPUT] TYPE [THREADS]")),
     };
     let file_type = file_type::find(kind);
     if !is_type(kind) {
-        return Err(invocation.usage(format!("unknown type {kind:?}")));
+        return Err(invocation.usage(file_type::unknown(kind)));
     }
     let most = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = match threads {
