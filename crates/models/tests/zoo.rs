@@ -102,7 +102,8 @@ fn the_page_of_models_names_what_there_is() {
     let checked: Vec<String> =
         decoders.chain(zoo::embedding_models().into_iter().map(|model| model.name)).collect();
     let mut rows = 0;
-    for row in page.lines().filter(|line| line.starts_with("| ")).skip(2) {
+    let table = page.split("\n## ").next().expect("a split has a first piece");
+    for row in table.lines().filter(|line| line.starts_with("| ")).skip(2) {
         let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
         let quoted = |cell: usize| cells[cell].split('`').skip(1).step_by(2);
         for name in quoted(1) {
