@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Rows and columns: the widths of small models, and one of a larger model.
 const SHAPES: [(usize, usize); 4] = [(1536, 576), (576, 1536), (2048, 640), (4096, 4096)];
-const BATCHES: [usize; 6] = [1, 4, 8, 16, 32, 512];
+const BATCHES: [usize; 7] = [1, 4, 8, 12, 16, 32, 512];
 
 struct Buffers {
     activation: AlignedBuffer,

@@ -219,6 +219,13 @@ fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Drop for CpuPartition {
+    fn drop(&mut self) {
+        // A worker that lost its core may still read weights for a step that ended without it.
+        self.pool.settle();
+    }
+}
+
 impl CpuPartition {
     /// Refuses a step that would make chunks access the same memory, or memory that is not there. All tasks rely
     /// on it.

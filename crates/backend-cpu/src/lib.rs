@@ -3,16 +3,19 @@
 //! Kernels are chosen by what the processor has ([`isa::Features`]), one file per instruction set, each tested
 //! against plain arithmetic.
 
+pub mod apart;
 mod available;
 mod backend;
 pub mod bandwidth;
+mod cores;
 mod frame;
 pub mod isa;
 pub mod kernels;
 mod lower;
 pub mod memory;
-mod pace;
 pub mod pool;
+mod precision;
+mod product;
 mod recurrent;
 mod recurrent_tasks;
 mod row_ops;

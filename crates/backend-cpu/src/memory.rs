@@ -1,7 +1,9 @@
 //! Zeroed memory aligned to a cache line, and giving memory back.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Gives the pages of freed memory back to the system. The allocator keeps them for the next time, of which a program
 /// that waits for hours does not know when it will be. Takes some milliseconds; where the C library has no way to do
@@ -103,3 +105,87 @@ impl Drop for AlignedBuffer {
 unsafe impl Send for AlignedBuffer {}
 // SAFETY: as above; writing through `as_pointer` is the caller's responsibility.
 unsafe impl Sync for AlignedBuffer {}
+
+/// A part of a buffer that several owners have together. Who writes to it needs an exclusion of their own.
+#[derive(Clone)]
+pub struct Share {
+    buffer: Arc<AlignedBuffer>,
+    range: Range<usize>,
+}
+
+impl Share {
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// The first byte; writing through it needs the caller's own exclusion.
+    pub fn as_pointer(&self) -> *mut u8 {
+        self.buffer.as_pointer().wrapping_add(self.range.start)
+    }
+
+    /// All bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.buffer.as_slice()[self.range.clone()]
+    }
+}
+
+impl From<AlignedBuffer> for Share {
+    fn from(buffer: AlignedBuffer) -> Self {
+        let range = 0..buffer.len();
+        Self { buffer: Arc::new(buffer), range }
+    }
+}
+
+/// A buffer in large pages that is given away in parts, one after the other. Matrices that lie in buffers of their own
+/// have large pages only in their middle, and those of less than some megabytes none at all.
+pub struct Room {
+    buffer: Arc<AlignedBuffer>,
+    used: usize,
+}
+
+impl Room {
+    /// The bytes that a part of so many takes up.
+    pub fn taken_by(bytes: usize) -> Option<usize> {
+        bytes.checked_next_multiple_of(ALIGNMENT)
+    }
+
+    /// Room for parts that take up `bytes` bytes together, or `None` if the system has no memory for it.
+    pub fn new(bytes: usize) -> Option<Self> {
+        Some(Self { buffer: Arc::new(AlignedBuffer::large(bytes)?), used: 0 })
+    }
+
+    /// The next part, at a multiple of 64 bytes; `None` if there is less left.
+    pub fn take(&mut self, bytes: usize) -> Option<Share> {
+        let end = self.used.checked_add(Self::taken_by(bytes)?)?;
+        if end > self.buffer.len() {
+            return None;
+        }
+        let range = self.used..self.used + bytes;
+        self.used = end;
+        Some(Share { buffer: self.buffer.clone(), range })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_each_other_and_end_with_the_room() {
+        let mut room = Room::new(192).unwrap();
+        let (first, second) = (room.take(65).unwrap(), room.take(3).unwrap());
+        assert_eq!((first.len(), second.len()), (65, 3));
+        assert_eq!(second.as_pointer().addr() - first.as_pointer().addr(), 128);
+        assert_eq!(first.as_pointer().align_offset(ALIGNMENT), 0);
+        assert!(room.take(65).is_none() && room.take(usize::MAX).is_none());
+        assert!(room.take(0).is_some_and(|part| part.is_empty()));
+        drop(room);
+        assert_eq!(first.as_slice(), [0; 65]);
+    }
+}

@@ -2,21 +2,24 @@
 //!
 //! A program is a list of [`Stage`]s; a stage is a number of independent chunks. Chunks are claimed one by one,
 //! and a stage is complete when its *chunks* are done, not when its threads have arrived: a thread that the
-//! operating system took off its core between two chunks holds up nobody. Whoever finishes the last chunk of a
-//! stage opens the next one, so a stage with one chunk costs no meeting of the threads.
+//! operating system took off its core between two chunks holds up nobody, and where chunks are pieces
+//! ([`crate::apart`]), hardly ever one that was in the middle of a chunk. Whoever finds all chunks done opens the next
+//! stage, so a stage with one chunk costs no meeting of the threads.
 //!
-//! Workers hold no reference into the caller's list except while they run a claimed chunk. A claim carries the
-//! number of the stage it was made for (its epoch), so a late worker cannot claim from a stage that is over.
+//! Workers hold no reference into the caller's list except while they run a claimed chunk or are guests of the stage. A
+//! claim carries the number of the stage it was made for (its epoch), so a late worker cannot claim from a stage that is
+//! over.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use crate::apart::{Hold, Piece};
+use crate::cores::{Cores, core};
 use crate::memory::AlignedBuffer;
-use crate::pace::Pace;
 
 /// One step of a program: `chunks` independent pieces of work.
 pub trait Stage: Sync {
@@ -27,7 +30,19 @@ pub trait Stage: Sync {
     /// Does chunk `chunk` (in `0..self.chunks()`). Chunks of a stage run concurrently and in any order.
     fn run(&self, chunk: usize, scratch: &mut Scratch<'_>);
 
-    /// Bytes of scratch memory that one call of [`Stage::run`] needs; asked before the first stage runs.
+    /// If chunks are pieces, all of them: how long to wait for one, counted from when a worker finds nothing else to do,
+    /// before another worker computes it too. Then [`Stage::piece`] gives each, and [`Stage::run`] is not called if there
+    /// are several workers.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Chunk `chunk` as it is run by `worker`; always the same but for what has no influence on the results.
+    fn piece(&self, _chunk: usize, _worker: usize) -> Option<Piece> {
+        None
+    }
+
+    /// Bytes of scratch memory that one call of [`Stage::run`], or one piece, needs; asked before the first stage runs.
     fn scratch_bytes(&self) -> usize {
         0
     }
@@ -113,7 +128,35 @@ struct Worker {
     parked: AtomicBool,
     /// The thread to unpark; worker 0 is whoever called `run`.
     thread: Mutex<Option<Thread>>,
-    scratch: Mutex<AlignedBuffer>,
+    /// What the worker computes apart.
+    hold: Hold,
+    /// An epoch and how many chunks of that stage the worker has done.
+    done: AtomicU64,
+    scratch: Mutex<Workbench>,
+}
+
+/// A worker's scratch memory and what lies in it.
+struct Workbench {
+    buffer: AlignedBuffer,
+    /// Epoch and input of the piece that [`Piece::prepare`] last read the input of.
+    prepared: (u64, usize),
+}
+
+impl Workbench {
+    fn new(bytes: usize) -> Option<Self> {
+        Some(Self { buffer: AlignedBuffer::new(bytes)?, prepared: (0, 0) })
+    }
+
+    /// # Safety
+    /// The stage `epoch`, which the piece belongs to, stays open during the call.
+    unsafe fn prepare(&mut self, epoch: u64, piece: &Piece) {
+        let wanted = (epoch, piece.input());
+        if self.prepared != wanted {
+            // SAFETY: promised by the caller.
+            unsafe { piece.prepare(self.buffer.as_mut_slice()) };
+            self.prepared = wanted;
+        }
+    }
 }
 
 #[repr(align(128))]
@@ -122,14 +165,20 @@ struct Padded<T>(T);
 struct Shared {
     /// Epoch and number of chunks of the open stage; no chunks: the run is over.
     open: Padded<AtomicU64>,
-    /// Chunks of the open stage that are done.
-    done: Padded<AtomicU32>,
+    /// The last stage that somebody found complete.
+    closed: Padded<AtomicU64>,
+    /// Workers that read what belongs to the open stage without a claim on a chunk of it.
+    guests: Padded<AtomicU32>,
     /// Workers that are parked or about to park.
     sleepers: Padded<AtomicU32>,
     /// The caller's list and the place in it; read only by someone who holds a claim or opens a stage.
     stages: AtomicPtr<&'static dyn Stage>,
     stage_count: AtomicU32,
     stage: AtomicU32,
+    /// Microseconds of patience with pieces of the open stage; 0 if it has none. Only a hint, for it may be read late.
+    patience: AtomicU32,
+    /// Core that worker 0 ran on when the run began.
+    leader: AtomicUsize,
     failed: AtomicBool,
     shutdown: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -165,19 +214,22 @@ impl Pool {
                     ticket: AtomicU64::new(0),
                     parked: AtomicBool::new(false),
                     thread: Mutex::new(None),
-                    scratch: Mutex::new(
-                        AlignedBuffer::new(0).ok_or(PoolError::Memory { bytes: 0, threads })?,
-                    ),
+                    hold: Hold::default(),
+                    done: AtomicU64::new(0),
+                    scratch: Mutex::new(Workbench::new(0).ok_or(PoolError::Memory { bytes: 0, threads })?),
                 })
             })
             .collect::<Result<Vec<_>, PoolError>>()?;
         let shared = Arc::new(Shared {
             open: Padded(AtomicU64::new(0)),
-            done: Padded(AtomicU32::new(0)),
+            closed: Padded(AtomicU64::new(0)),
+            guests: Padded(AtomicU32::new(0)),
             sleepers: Padded(AtomicU32::new(0)),
             stages: AtomicPtr::new(std::ptr::null_mut()),
             stage_count: AtomicU32::new(0),
             stage: AtomicU32::new(0),
+            patience: AtomicU32::new(0),
+            leader: AtomicUsize::new(usize::MAX),
             failed: AtomicBool::new(false),
             shutdown: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -210,15 +262,15 @@ impl Pool {
         if bytes > *size {
             for worker in &self.shared.workers {
                 let error = PoolError::Memory { bytes, threads: self.threads() };
-                *lock(&worker.scratch) = AlignedBuffer::new(bytes).ok_or(error)?;
+                *lock(&worker.scratch) = Workbench::new(bytes).ok_or(error)?;
             }
             *size = bytes;
         }
         if self.threads() == 1 {
-            let mut buffer = lock(&self.shared.workers[0].scratch);
+            let mut workbench = lock(&self.shared.workers[0].scratch);
             for stage in stages {
                 for chunk in 0..stage.chunks() {
-                    stage.run(chunk, &mut Scratch { worker: 0, bytes: buffer.as_mut_slice() });
+                    stage.run(chunk, &mut Scratch { worker: 0, bytes: workbench.buffer.as_mut_slice() });
                 }
             }
             return Ok(());
@@ -230,6 +282,11 @@ impl Pool {
             Some(payload) => resume_unwind(payload),
             None => Ok(()),
         }
+    }
+
+    /// Waits until no worker reads what pieces of earlier runs name. To be called before that is freed.
+    pub fn settle(&self) {
+        self.shared.workers.iter().for_each(|worker| worker.hold.settle());
     }
 
     /// Calls `work` once for every number in `0..chunks`, on all workers. For loading and repacking; a panic is
@@ -275,6 +332,7 @@ impl Shared {
         }
         *lock(&self.workers[0].thread) = Some(std::thread::current());
         self.failed.store(false, Ordering::Relaxed);
+        self.leader.store(core(), Ordering::Relaxed);
         self.stages.store(stages.as_ptr().cast_mut().cast(), Ordering::Relaxed);
         self.stage_count.store(stages.len() as u32, Ordering::Relaxed);
         let (mut seen, _) = unpack(self.open.0.load(Ordering::Acquire));
@@ -292,49 +350,27 @@ impl Shared {
     /// Body of a worker thread.
     fn work(&self, worker: usize) {
         let mut seen = 0;
-        let mut pace = Pace::new();
+        let mut cores = Cores::default();
         while !self.shutdown.load(Ordering::SeqCst) {
             let (epoch, chunks) = unpack(self.wait(worker, seen));
-            if let Some(time) = pace.begin() {
-                self.rest(time);
-                pace.rested();
-                continue;
-            }
+            cores.keep_off(self.leader.load(Ordering::Relaxed));
             self.take_part(worker, epoch, chunks);
-            pace.end();
             seen = epoch;
         }
     }
 
-    /// Sleeps for `time`; the end of the pool cuts it short.
-    fn rest(&self, time: Duration) {
-        let end = Instant::now() + time;
-        while !self.shutdown.load(Ordering::SeqCst) {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            std::thread::park_timeout(left);
-        }
-    }
-
-    /// Works on stage `epoch` as far as there are chunks left, and opens the next one if this completes it.
+    /// Works on stage `epoch` as far as there are chunks left, and opens the next one if it is complete.
     fn take_part(&self, worker: usize, epoch: u64, chunks: usize) {
-        let finished = self.claim_and_run(worker, epoch, chunks);
-        if finished > 0 {
-            let done = self.done.0.fetch_add(finished as u32, Ordering::AcqRel) as usize + finished;
-            if done == chunks {
-                let next = self.stage.load(Ordering::Relaxed) + 1;
-                self.open_from(next, epoch, worker);
-            }
-        }
+        self.workers[worker].hold.begin();
+        self.claim_and_run(worker, epoch, chunks);
+        self.workers[worker].hold.end();
+        self.close_if_complete(worker, epoch, chunks);
     }
 
     /// Claims and runs chunks of stage `epoch` until none is left, those of the worker's own range first, so
-    /// that the same worker sees the same data run after run. Returns how many were claimed.
-    fn claim_and_run(&self, worker: usize, epoch: u64, chunks: usize) -> usize {
+    /// that the same worker sees the same data run after run.
+    fn claim_and_run(&self, worker: usize, epoch: u64, chunks: usize) {
         let threads = self.workers.len();
-        let mut finished = 0;
         for step in 0..threads {
             let owner = (worker + step) % threads;
             let (start, end) = (owner * chunks / threads, (owner + 1) * chunks / threads);
@@ -349,7 +385,7 @@ impl Shared {
                     std::cmp::Ordering::Equal => next,
                     std::cmp::Ordering::Less => start,
                     // The stage is over and a later one is open.
-                    std::cmp::Ordering::Greater => return finished,
+                    std::cmp::Ordering::Greater => return,
                 };
                 if next >= end {
                     break;
@@ -357,32 +393,150 @@ impl Shared {
                 let claim = pack(epoch, next + 1);
                 match ticket.compare_exchange_weak(word, claim, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => {
-                        self.run_chunk(worker, next);
-                        finished += 1;
+                        if self.failed.load(Ordering::Relaxed) || self.run_chunk(worker, epoch, next) {
+                            self.count(worker, epoch);
+                        }
                         word = ticket.load(Ordering::Relaxed);
                     }
                     Err(current) => word = current,
                 }
             }
         }
-        finished
     }
 
-    /// Runs a claimed chunk of the open stage.
-    fn run_chunk(&self, worker: usize, chunk: usize) {
-        if self.failed.load(Ordering::Relaxed) {
+    /// Notes that the worker has done a chunk of stage `epoch`. At once, for it may lose its core in the middle of the
+    /// next; and in memory of its own, for which the workers do not compete.
+    fn count(&self, worker: usize, epoch: u64) {
+        let done = &self.workers[worker].done;
+        let (tag, count) = unpack(done.load(Ordering::Relaxed));
+        done.store(pack(epoch, if tag == epoch { count + 1 } else { 1 }), Ordering::Release);
+    }
+
+    /// Opens the next stage if all `chunks` of stage `epoch` are done and nobody else does it.
+    fn close_if_complete(&self, worker: usize, epoch: u64, chunks: usize) {
+        // Of two workers that finish at the same time, one at least must see what both have counted.
+        fence(Ordering::SeqCst);
+        let counts = self.workers.iter().map(|worker| unpack(worker.done.load(Ordering::Acquire)));
+        let done: usize = counts.filter(|(tag, _)| *tag == epoch).map(|(_, count)| count).sum();
+        if chunks == 0 || done < chunks || self.closed.0.fetch_max(epoch, Ordering::AcqRel) >= epoch {
             return;
         }
-        // SAFETY: the caller holds a claim on a chunk of the open stage. Until that claim is counted as done the
-        // stage stays open and `lead` does not return, so the list and its stages are alive.
+        // Guests stay for less than a microsecond, unless they lose their core.
+        let mut spins = 0;
+        while self.guests.0.load(Ordering::SeqCst) > 0 {
+            spins += 1;
+            if spins < 1000 { std::hint::spin_loop() } else { std::thread::sleep(Duration::from_micros(50)) }
+        }
+        let next = self.stage.load(Ordering::Relaxed) + 1;
+        self.open_from(next, epoch, worker);
+    }
+
+    /// Runs a claimed chunk of the open stage. Returns whether it is this worker's to count; if not, another worker was
+    /// done with it sooner, and the stage may be over.
+    fn run_chunk(&self, worker: usize, epoch: u64, chunk: usize) -> bool {
+        // SAFETY: the caller holds a claim on a chunk of the open stage. Until that chunk is counted the stage stays
+        // open and `lead` does not return, so the list and its stages are alive.
         let stage = unsafe { self.stage_at(self.stage.load(Ordering::Relaxed)) };
+        let Worker { hold, scratch, .. } = &self.workers[worker];
+        let name = pack(epoch, chunk + 1);
+        let mut mine = true;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut buffer = lock(&self.workers[worker].scratch);
-            stage.run(chunk, &mut Scratch { worker, bytes: buffer.as_mut_slice() });
+            let mut workbench = lock(scratch);
+            let Some(piece) = stage.piece(chunk, worker) else {
+                stage.run(chunk, &mut Scratch { worker, bytes: workbench.buffer.as_mut_slice() });
+                return;
+            };
+            // SAFETY: the stage is open.
+            unsafe { workbench.prepare(epoch, &piece) };
+            hold.offer(name);
+            mine = false;
+            // From here on the stage may close at any time.
+            // SAFETY: prepared; who frees what pieces read calls `settle`, which waits for `hold`.
+            unsafe { piece.compute(workbench.buffer.as_mut_slice()) };
+            mine = hold.take(name);
+            if mine {
+                // SAFETY: computed; the chunk is not counted, so the stage is open.
+                unsafe { piece.store(workbench.buffer.as_slice()) };
+            }
         }));
         if let Err(payload) = outcome {
-            self.fail(payload);
+            mine = mine || hold.take(name);
+            if mine {
+                self.fail(payload);
+            }
         }
+        mine
+    }
+
+    /// Another worker's piece of stage `epoch`: whose, and its name.
+    fn offered(&self, worker: usize, epoch: u64) -> Option<(&Hold, u64)> {
+        let threads = self.workers.len();
+        let others = (1..threads).map(|step| &self.workers[(worker + step) % threads].hold);
+        others.map(|hold| (hold, hold.offered())).find(|(_, name)| {
+            let (tag, number) = unpack(*name);
+            tag == epoch && number > 0
+        })
+    }
+
+    /// Does what helps a worker to go on that finds no chunk of stage `epoch` left. Returns whether something did; if
+    /// not, the chunks that are missing are no pieces.
+    fn help(&self, worker: usize, epoch: u64, chunks: usize) -> bool {
+        // Whoever did the last chunk may have lost its core before it looked.
+        self.close_if_complete(worker, epoch, chunks);
+        let Some((holder, name)) = self.offered(worker, epoch) else {
+            return unpack(self.open.0.load(Ordering::Acquire)).0 != epoch;
+        };
+        let patience = Duration::from_micros(self.patience.load(Ordering::Relaxed).into());
+        let start = Instant::now();
+        while holder.offered() == name {
+            if start.elapsed() > patience {
+                if self.compute_too(worker, holder, name) {
+                    self.count(worker, epoch);
+                    self.close_if_complete(worker, epoch, chunks);
+                }
+                break;
+            }
+            (0..16).for_each(|_| std::hint::spin_loop());
+        }
+        true
+    }
+
+    /// Computes the piece `name` that another worker has at hand. Returns whether this one was done sooner and so has to
+    /// count the chunk.
+    fn compute_too(&self, worker: usize, holder: &Hold, name: u64) -> bool {
+        let (epoch, number) = unpack(name);
+        let Worker { hold, scratch, .. } = &self.workers[worker];
+        let mut mine = false;
+        hold.begin();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let guest = Guest::new(&self.guests.0);
+            if holder.offered() != name {
+                return;
+            }
+            // SAFETY: the piece was there after this worker became a guest, so its stage is open, and whoever closes it
+            // waits for guests to leave.
+            let stage = unsafe { self.stage_at(self.stage.load(Ordering::Relaxed)) };
+            let mut workbench = lock(scratch);
+            let Some(piece) = stage.piece(number - 1, worker) else { return };
+            // SAFETY: the stage is open.
+            unsafe { workbench.prepare(epoch, &piece) };
+            drop(guest);
+            // SAFETY: prepared; who frees what pieces read calls `settle`, which waits for `hold`.
+            unsafe { piece.compute(workbench.buffer.as_mut_slice()) };
+            mine = holder.take(name);
+            if mine {
+                // SAFETY: computed; the chunk is not counted, so the stage is open.
+                unsafe { piece.store(workbench.buffer.as_slice()) };
+            }
+        }));
+        hold.end();
+        if let Err(payload) = outcome {
+            mine = mine || holder.take(name);
+            if mine {
+                self.fail(payload);
+            }
+        }
+        mine
     }
 
     /// # Safety
@@ -416,7 +570,9 @@ impl Shared {
                 Ok(0) => index += 1,
                 Ok(chunks) => {
                     self.stage.store(index, Ordering::Relaxed);
-                    self.done.0.store(0, Ordering::Relaxed);
+                    let patience =
+                        stage.patience().map_or(0, |time| time.as_micros().clamp(1, 1 << 20) as u32);
+                    self.patience.store(patience, Ordering::Relaxed);
                     self.open.0.store(pack(epoch + 1, chunks), Ordering::SeqCst);
                     // The opener takes part at once, so one sleeper less than there are chunks is of use.
                     self.wake(worker, chunks - 1);
@@ -458,15 +614,25 @@ impl Shared {
     /// Waits until the open stage is another than `seen` (or the pool shuts down) and returns its word.
     fn wait(&self, worker: usize, seen: u64) -> u64 {
         let Waiting { spins, yields } = self.waiting;
-        for attempt in 0..spins + yields {
-            let word = self.open.0.load(Ordering::Acquire);
-            if unpack(word).0 != seen {
+        loop {
+            let mut word = self.open.0.load(Ordering::Acquire);
+            for attempt in 0..spins + yields {
+                if unpack(word).0 != seen {
+                    return word;
+                }
+                if attempt < spins {
+                    std::hint::spin_loop();
+                } else {
+                    std::thread::yield_now();
+                }
+                word = self.open.0.load(Ordering::Acquire);
+            }
+            let (epoch, chunks) = unpack(word);
+            if epoch != seen {
                 return word;
             }
-            if attempt < spins {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
+            if chunks == 0 || !self.help(worker, seen, chunks) {
+                break;
             }
         }
         let state = &self.workers[worker];
@@ -484,5 +650,21 @@ impl Shared {
             self.sleepers.0.fetch_sub(1, Ordering::SeqCst);
         }
         self.open.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Someone who reads what belongs to the open stage.
+struct Guest<'a>(&'a AtomicU32);
+
+impl<'a> Guest<'a> {
+    fn new(guests: &'a AtomicU32) -> Self {
+        guests.fetch_add(1, Ordering::SeqCst);
+        Self(guests)
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

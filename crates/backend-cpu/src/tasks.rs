@@ -1,17 +1,20 @@
 //! The stages of a program.
 
+use std::time::Duration;
+
 use puna_graph::ops::MaskRule;
 use puna_graph::ops::OpDef;
 use puna_graph::{Array, Element, Graph, Operand, StateId, Symbol, WeightId};
 
+use crate::apart::Piece;
 use crate::frame::Frame;
 use crate::kernels::attention::{Attention, Heads, Inputs, Partials, Plan};
 use crate::kernels::matmul::{Activation, OutputView, Plan as MatrixPlan};
 use crate::pool::{Scratch, Stage};
+use crate::product::Product;
 use crate::recurrent_tasks::{BlockAttentionTask, RecurrentTask};
 use crate::row_ops::{Prepared, RowOp};
 use puna_backend::arena::SlotId;
-use puna_quant::DType;
 
 /// One stage of a program.
 #[derive(Debug)]
@@ -180,6 +183,22 @@ impl Stage for Bound<'_> {
         }
     }
 
+    fn patience(&self) -> Option<Duration> {
+        match self.task {
+            Task::MatMul(task) if task.in_pieces(self.frame) => Some(task.patience(self.frame, self.cut)),
+            _ => None,
+        }
+    }
+
+    fn piece(&self, chunk: usize, worker: usize) -> Option<Piece> {
+        match self.task {
+            Task::MatMul(task) if task.in_pieces(self.frame) => {
+                task.product(self, chunk, worker).map(Piece::new)
+            }
+            _ => None,
+        }
+    }
+
     fn scratch_bytes(&self) -> usize {
         match self.task {
             Task::Rows { .. } | Task::Evaluate(_) => 0,
@@ -240,39 +259,68 @@ impl MatMulTask {
 
     fn scratch_bytes(&self, frame: &Frame<'_>) -> usize {
         let rows = frame.extent(frame.arena.slot(self.x).symbol);
+        let pieces = self.in_pieces(frame).then(|| self.cut(frame).size);
         let bytes = self.prepared.readers.iter().map(|reader| {
             let matrix = &frame.weights.matrices(*reader)[0];
-            matrix.scratch_bytes(frame.weights.activation(*reader, rows))
+            let format = frame.weights.activation(*reader, rows);
+            let apart = pieces.map_or(0, |size| Product::apart_bytes(format, rows, matrix.columns(), size));
+            matrix.scratch_bytes(format) + apart
         });
         bytes.max().unwrap_or(0)
     }
 
+    /// How long to wait for a chunk that another worker has at hand: longer than it should take, but little beside the
+    /// milliseconds for which the system takes a core away.
+    fn patience(&self, frame: &Frame<'_>, cut: Cut) -> Duration {
+        /// What a thread reads of a matrix in a microsecond at least, unless it has no core.
+        const BYTES: usize = 4096;
+        let matrix = &frame.weights.matrices(self.prepared.readers[0])[0];
+        let bytes = matrix.bytes() / matrix.rows().max(1) * cut.size;
+        Duration::from_micros(20 + (bytes / BYTES) as u64)
+    }
+
+    /// Whether chunks are computed apart: where the step has so few rows that a chunk takes microseconds.
+    fn in_pieces(&self, frame: &Frame<'_>) -> bool {
+        const ROWS: usize = 8;
+        frame.extent(frame.arena.slot(self.x).symbol) <= ROWS
+    }
+
     fn run(&self, bound: &Bound<'_>, chunk: usize, scratch: &mut Scratch<'_>) {
+        if let Some(product) = self.product(bound, chunk, scratch.worker) {
+            // SAFETY: the stage is open, and its chunks write other rows of the results.
+            unsafe { product.compute_in_place(scratch.bytes) }
+        }
+    }
+
+    /// A chunk as `worker` computes it; none if there is no such chunk.
+    fn product(&self, bound: &Bound<'_>, chunk: usize, worker: usize) -> Option<Product> {
         let (frame, cut) = (bound.frame, bound.cut);
         let slot = frame.arena.slot(self.x);
         let (tokens, columns) = (frame.extent(slot.symbol), slot.width);
-        let Some((index, row)) = self.chunk_place(frame, cut, chunk) else { return };
+        let (index, row) = self.chunk_place(frame, cut, chunk)?;
         let weight = self.prepared.readers[index];
         let rows = frame.weights.rows(weight);
         let (format, place) = self.prepared.form(frame, weight, tokens);
-        // SAFETY: the activation was prepared by an earlier task; the slot has room for it.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(frame.pointer(place), format.bytes(tokens, columns)) };
-        let activation = Activation { format, tokens, columns, bytes };
-        let view = OutputView { pointer: frame.pointer(self.outs[index]).cast(), stride: rows };
         // The worker most likely goes on with the next chunk of its share, then with its share of the next task.
         let share = |cut: Cut, worker: usize| worker * cut.chunks / frame.threads;
         let next = match bound.next {
-            _ if chunk + 1 < share(cut, scratch.worker + 1) => self.weights_of(frame, cut, chunk + 1),
-            Some((task, cut)) => task.weights_of(frame, cut, share(cut, scratch.worker)),
+            _ if chunk + 1 < share(cut, worker + 1) => self.weights_of(frame, cut, chunk + 1),
+            Some((task, cut)) => task.weights_of(frame, cut, share(cut, worker)),
             None => std::ptr::null(),
         };
-        // SAFETY: the slot has a number for each result, and other chunks write other rows of the matrix.
-        unsafe {
-            let matrix = &frame.weights.matrices(weight)[0];
-            let range = row..(row + cut.size).min(rows);
-            matrix.multiply(frame.features, &activation, range, view, next, scratch.bytes);
-        }
+        Some(Product {
+            features: frame.features,
+            matrix: &frame.weights.matrices(weight)[0],
+            format,
+            tokens,
+            columns,
+            activation: frame.pointer(place),
+            first: row,
+            count: cut.size.min(rows - row),
+            out: frame.pointer(self.outs[index]).cast(),
+            stride: rows,
+            next,
+        })
     }
 }
 
@@ -280,8 +328,6 @@ impl AttentionTask {
     fn run(&self, bound: &Bound<'_>, chunk: usize, scratch: &mut Scratch<'_>, merge: bool) {
         let frame = bound.frame;
         let cache = frame.caches.cache(self.state);
-        // Who asks for a cache of f32 wants what its numbers say, not what BF16 leaves of them.
-        let exact_cache = cache.keys().format().dtype() == DType::F32;
         let attention = Attention {
             heads: self.heads,
             scale: self.scale,
@@ -290,7 +336,7 @@ impl AttentionTask {
             sinks: self.sinks.map(|sinks| frame.weights.vector(sinks)),
             alibi: self.alibi.as_deref(),
             relative: self.relative.as_deref(),
-            matrix_unit: frame.weights.may_round() && !exact_cache,
+            matrix_unit: frame.weights.precision().attention_rounds(cache.keys().format().dtype()),
         };
         let plan = &bound.plans[self.plan];
         let output = frame.rows_mut(self.out);

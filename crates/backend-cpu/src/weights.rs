@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use puna_backend::{BackendError, WeightSource};
 use puna_graph::{Graph, Op, Operand, WeightId};
-use puna_quant::DType;
 
 use crate::backend::CpuOptions;
 use crate::isa::Features;
 use crate::kernels::matmul::{ActivationFormat, MatrixError, PackedMatrix, Plan};
-use crate::memory::AlignedBuffer;
+use crate::memory::{Room, Share};
 use crate::pool::Pool;
+use crate::precision::Precision;
 
 /// How a weight is used, which decides its layout.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -43,9 +43,7 @@ pub struct Weights {
     /// One entry per weight of the graph; `None` for those of other segments.
     loaded: Vec<Option<Weight>>,
     features: Features,
-    deterministic: bool,
-    /// Whether most numbers of matrices are quantised and multiplied by activations in BF16 where there are many rows.
-    rounds: bool,
+    precision: Precision,
 }
 
 impl Weights {
@@ -62,6 +60,7 @@ impl Weights {
         let uses = uses(&graph, nodes);
         let total: usize = uses.keys().map(|weight| source.bytes(*weight).len()).sum();
         let mut done = 0;
+        let mut room = room(&graph, &uses, source.as_ref())?;
         let mut loaded: Vec<Option<Weight>> = graph.weights.iter().map(|_| None).collect();
         for (weight, usage) in uses {
             let bytes = source.bytes(weight).len();
@@ -70,7 +69,7 @@ impl Weights {
                     source.release(weight);
                 }
             };
-            let one = load_one(&graph, weight, usage, source.as_ref(), pool, &release)?;
+            let one = load_one(&graph, weight, usage, source.as_ref(), &mut room, pool, &release)?;
             release();
             loaded[weight.index()] = Some(one);
             done += bytes;
@@ -79,19 +78,12 @@ impl Weights {
             }
         }
         let CpuOptions { features, deterministic, .. } = options;
-        let (mut all, mut rounded) = (0, 0);
-        for weight in loaded.iter().flatten() {
-            let Weight::Matrices(matrices) = weight else { continue };
-            for matrix in matrices {
-                let count = matrix.rows() * matrix.columns();
-                all += count;
-                let form = matrix.activation(features, usize::MAX);
-                if form == ActivationFormat::Bf16 && matrix.dtype() != DType::BF16 {
-                    rounded += count;
-                }
-            }
-        }
-        Ok(Self { graph, source, loaded, features, deterministic, rounds: 2 * rounded > all })
+        let matrices = loaded.iter().flatten().flat_map(|weight| match weight {
+            Weight::Matrices(matrices) => &matrices[..],
+            Weight::Vector(_) | Weight::Table => &[],
+        });
+        let precision = Precision::new(matrices, features, deterministic);
+        Ok(Self { graph, source, loaded, features, precision })
     }
 
     /// The graph whose weights these are.
@@ -119,14 +111,12 @@ impl Weights {
 
     /// The form in which the matrices of a weight read `rows` rows of an activation.
     pub fn activation(&self, weight: WeightId, rows: usize) -> ActivationFormat {
-        // Asked as for one row, a matrix never takes a form that only many rows are worth.
-        self.matrices(weight)[0].activation(self.features, if self.deterministic { 1 } else { rows })
+        self.matrices(weight)[0].activation(self.features, self.precision.rows(rows))
     }
 
-    /// Whether attention of many rows may round to BF16: that loses far less than the weights have lost, and a row's result
-    /// may depend on how many rows share its step.
-    pub fn may_round(&self) -> bool {
-        self.rounds && !self.deterministic
+    /// How far kernels may depart from f32.
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// A decoded tensor.
@@ -188,55 +178,91 @@ pub fn is_table(graph: &Graph, weight: WeightId) -> bool {
     is_looked_up && !graph.nodes.iter().any(otherwise)
 }
 
+/// How each of the matrices of a weight is packed, and their bytes in the file.
+fn matrices<'a>(
+    graph: &Graph,
+    weight: WeightId,
+    source: &'a dyn WeightSource,
+) -> Result<(Plan, std::slice::ChunksExact<'a, u8>), BackendError> {
+    let declared = &graph.weights[weight.index()];
+    let extents: Vec<usize> = declared.shape.iter().map(|extent| *extent as usize).collect();
+    let [.., rows, columns] = extents[..] else {
+        return Err(device_error(format!(
+            "{} is multiplied by and has the shape {extents:?}",
+            declared.name
+        )));
+    };
+    let plan = Plan::new(declared.dtype, rows, columns).map_err(device_error)?;
+    Ok((plan, source.bytes(weight).chunks_exact(plan.source(0..rows).len().max(1))))
+}
+
+/// Room for all matrices.
+fn room(
+    graph: &Graph,
+    uses: &BTreeMap<WeightId, Use>,
+    source: &dyn WeightSource,
+) -> Result<Room, BackendError> {
+    let mut bytes = 0_usize;
+    for (weight, usage) in uses {
+        if matches!(usage, Use::Matrix | Use::Experts) {
+            let (plan, each) = matrices(graph, *weight, source)?;
+            let taken = Room::taken_by(plan.bytes()).and_then(|taken| taken.checked_mul(each.len()));
+            bytes = taken.and_then(|taken| taken.checked_add(bytes)).unwrap_or(usize::MAX);
+        }
+    }
+    Room::new(bytes).ok_or(BackendError::OutOfMemory {
+        device: "CPU".into(),
+        bytes: bytes as u64,
+        purpose: "weights",
+    })
+}
+
 fn load_one(
     graph: &Graph,
     weight: WeightId,
     usage: Use,
     source: &dyn WeightSource,
+    room: &mut Room,
     pool: &Pool,
     release: &dyn Fn(),
 ) -> Result<Weight, BackendError> {
     let declared = &graph.weights[weight.index()];
-    let extents: Vec<usize> = declared.shape.iter().map(|extent| *extent as usize).collect();
-    let bytes = source.bytes(weight);
-    let loaded = match (usage, extents[..].len()) {
-        (Use::Table, _) => return Ok(Weight::Table),
-        (Use::Vector, _) => {
-            let mut floats = vec![0.0; extents.iter().product()];
-            puna_quant::decode_row(declared.dtype, bytes, &mut floats).map_err(device_error)?;
-            Weight::Vector(floats)
+    match usage {
+        Use::Table => Ok(Weight::Table),
+        Use::Vector => {
+            let mut floats = vec![0.0; declared.shape.iter().map(|extent| *extent as usize).product()];
+            puna_quant::decode_row(declared.dtype, source.bytes(weight), &mut floats)
+                .map_err(device_error)?;
+            Ok(Weight::Vector(floats))
         }
-        (Use::Matrix | Use::Experts, rank) => {
-            let (rows, columns) = (extents[rank - 2], extents[rank - 1]);
-            let plan = Plan::new(declared.dtype, rows, columns).map_err(device_error)?;
-            let matrix_bytes = plan.source(0..rows).len();
-            let matrices: Result<Vec<_>, _> = bytes
-                .chunks_exact(matrix_bytes)
-                .map(|bytes| pack(plan, rows, bytes, pool, release))
-                .collect();
-            Weight::Matrices(matrices.map_err(device_error)?)
+        Use::Matrix | Use::Experts => {
+            let (plan, each) = matrices(graph, weight, source)?;
+            let packed = each.map(|bytes| {
+                let memory = room.take(plan.bytes()).ok_or(MatrixError::Memory { bytes: plan.bytes() })?;
+                pack(plan, bytes, memory, pool, release)
+            });
+            Ok(Weight::Matrices(packed.collect::<Result<_, _>>().map_err(device_error)?))
         }
-    };
-    Ok(loaded)
+    }
 }
 
 /// Packs one matrix with all threads; `release` is called from time to time, to give back what was read so far.
 fn pack(
     plan: Plan,
-    rows: usize,
     source: &[u8],
+    memory: Share,
     pool: &Pool,
     release: &dyn Fn(),
 ) -> Result<PackedMatrix, MatrixError> {
     /// Bytes of the file that may be resident beside their packed form.
     const PART: usize = 32 << 20;
-    let buffer = AlignedBuffer::large(plan.bytes()).ok_or(MatrixError::Memory { bytes: plan.bytes() })?;
+    let rows = plan.rows();
     let unit = (rows / (4 * pool.threads())).clamp(Plan::ROW_GRANULARITY, 256);
     let unit = unit.next_multiple_of(Plan::ROW_GRANULARITY);
     struct Destination(*mut u8);
     // SAFETY: each chunk writes a range of its own.
     unsafe impl Sync for Destination {}
-    let destination = Destination(buffer.as_pointer());
+    let destination = Destination(memory.as_pointer());
     let destination = &destination;
     let row_bytes = (source.len() / rows.max(1)).max(1);
     let part = (PART / row_bytes / unit).max(1) * unit;
@@ -254,5 +280,5 @@ fn pack(
             release();
         }
     }
-    PackedMatrix::new(plan, buffer)
+    PackedMatrix::new(plan, memory)
 }

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use puna_backend::partition::partition;
 use puna_backend::{Backend, Boundary, Bounds, CacheOptions, DeviceId, Partition, ProgramId, WeightSource};
@@ -102,6 +103,51 @@ fn run(cpu: &Cpu, file: &Arc<File>, graph: &Arc<Graph>, count: u32, piece: usize
     rows
 }
 
+fn cpu(threads: usize) -> Cpu {
+    let features = Features::detect();
+    Cpu::new(CpuOptions { threads, features, deterministic: true, ..CpuOptions::default() })
+        .expect("threads start")
+}
+
+/// All logits of a sequence.
+fn bits(rows: &[Vec<Vec<f32>>], sequence: usize) -> Vec<u32> {
+    rows.iter().flat_map(|row| row[sequence].iter().map(|logit| logit.to_bits())).collect()
+}
+
+/// Raises a flag in the end, come what may.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn sequences_do_not_depend_on_who_computes_their_pieces() {
+    let model = zoo::models().into_iter().find(|model| model.name == "llama-dense").expect("a zoo model");
+    let file = quantised(&model, &[DType::Q4_0, DType::F16, DType::Q4_1, DType::Q8_0]);
+    let options = BuildOptions { context: 256, only_long_texts: true, ..BuildOptions::default() };
+    let graph = Arc::new(build(&file.metadata, &file.tensors, &options).expect("it builds"));
+    let right = bits(&run(&cpu(1), &file, &graph, 1, 1), 0);
+    // Threads lose their cores to these, and others compute their pieces.
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let _stop = Stop(&stop);
+        for threads in [2, 3, 5, 2, 3, 5] {
+            let found = bits(&run(&cpu(threads), &file, &graph, 1, 1), 0);
+            assert!(found == right, "{threads} threads beside busy ones");
+        }
+    });
+}
+
 #[test]
 fn sequences_do_not_depend_on_what_shares_their_steps() {
     use DType::*;
@@ -112,15 +158,7 @@ fn sequences_do_not_depend_on_what_shares_their_steps() {
         let file = quantised(&model, formats);
         let options = BuildOptions { context: 256, only_long_texts: true, ..BuildOptions::default() };
         let graph = Arc::new(build(&file.metadata, &file.tensors, &options).expect("it builds"));
-        let cpu = |threads| {
-            let features = Features::detect();
-            Cpu::new(CpuOptions { threads, features, deterministic: true, ..CpuOptions::default() })
-                .expect("threads start")
-        };
         let alone = run(&cpu(1), &file, &graph, 1, 1);
-        let bits = |rows: &[Vec<Vec<f32>>], sequence: usize| -> Vec<u32> {
-            rows.iter().flat_map(|row| row[sequence].iter().map(|logit| logit.to_bits())).collect()
-        };
         let right = bits(&alone, 0);
         for (threads, count, piece) in [
             (1, 1, 36),

@@ -271,7 +271,7 @@ fn packing_in_parts_equals_packing_at_once() {
             let source = &source[plan.source(part.clone())];
             plan.pack_rows(source, part, &mut bytes.as_mut_slice()[place]);
         }
-        let parts = PackedMatrix::new(plan, bytes).expect("the plan's size");
+        let parts = PackedMatrix::new(plan, bytes.into()).expect("the plan's size");
         let (mut a, mut b) = (vec![0.0; columns], vec![0.0; columns]);
         for row in 0..rows {
             whole.decode_row(row, &mut a);

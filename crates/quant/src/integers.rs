@@ -37,6 +37,7 @@ pub enum Scales {
 
 impl Scales {
     /// Bytes of one scale record (16 rows).
+    #[inline]
     pub const fn bytes(self) -> usize {
         match self {
             Scales::Single(_) => 32,
@@ -49,6 +50,7 @@ impl Scales {
     }
 
     /// Blocks that one scale record covers: those of one block of the file.
+    #[inline]
     pub const fn blocks(self) -> usize {
         match self {
             Scales::Single(blocks) => blocks,
@@ -59,6 +61,7 @@ impl Scales {
     }
 
     /// Whether the two halves of a block have scales of their own, so that kernels sum them apart.
+    #[inline]
     pub const fn halves(self) -> bool {
         matches!(self, Scales::Minifloat | Scales::SuperNibbles | Scales::SuperHalf)
     }
@@ -83,11 +86,13 @@ pub struct Integer {
 
 impl Integer {
     /// Bytes of the codes of one block (16 rows).
+    #[inline]
     pub const fn code_bytes(&self) -> usize {
         GROUP * BLOCK * self.bits / 8
     }
 
     /// The largest unsigned value.
+    #[inline]
     pub const fn largest(&self) -> usize {
         let Some(table) = self.table else {
             return if self.bits == 1 { 2 } else { (1 << self.bits) - 1 };

@@ -83,8 +83,7 @@ impl Loader for Q8 {
         // SAFETY: promised by the caller; a vector never reaches over its block.
         unsafe {
             let block = row.add(d / Q8_BLOCK * Q8_BYTES);
-            let scale = V::f16_value(block.cast::<u16>().read_unaligned());
-            V::load_i8(block.add(2 + d % Q8_BLOCK).cast()).mul(V::splat(scale))
+            V::load_i8(block.add(2 + d % Q8_BLOCK).cast()).mul(V::splat_f16(block.cast()))
         }
     }
 }
@@ -235,7 +234,7 @@ unsafe fn score_integers_block<V: Vector, const ROWS: usize>(
                 let mut sum = [V::splat(0.0); ROWS];
                 for block in 0..dim / Q8_BLOCK {
                     let key = key.add(block * Q8_BYTES);
-                    let scale = V::splat(V::f16_value(key.cast::<u16>().read_unaligned()));
+                    let scale = V::splat_f16(key.cast());
                     for row in 0..ROWS {
                         let query = queries.add(row * stride + block * Q8_BLOCK);
                         sum[row] = V::dot32(query, key.add(2).cast()).fma(scale, sum[row]);

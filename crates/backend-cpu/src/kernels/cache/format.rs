@@ -209,7 +209,7 @@ unsafe fn decode_q8_0<V: Vector>(row: *const u8, output: *mut f32, dim: usize) {
     unsafe {
         for block in 0..dim / Q8_BLOCK {
             let source = row.add(block * Q8_BYTES);
-            let scale = V::splat(V::f16_value(source.cast::<u16>().read_unaligned()));
+            let scale = V::splat_f16(source.cast());
             for i in (0..Q8_BLOCK).step_by(V::LANES) {
                 let value = V::load_i8(source.add(2 + i).cast()).mul(scale);
                 value.store(output.add(block * Q8_BLOCK + i));

@@ -23,7 +23,7 @@ mod scales;
 pub use activation::ActivationFormat;
 
 use crate::isa::Features;
-use crate::memory::AlignedBuffer;
+use crate::memory::{AlignedBuffer, Share};
 use layout::{GROUP, Geometry, Layout};
 use puna_quant::DType;
 use std::ops::Range;
@@ -88,6 +88,11 @@ impl Plan {
         let geometry =
             Geometry::new(dtype, rows, columns).ok_or(MatrixError::Shape { dtype, rows, columns })?;
         Ok(Self { geometry })
+    }
+
+    /// Rows (output features).
+    pub fn rows(&self) -> usize {
+        self.geometry.rows
     }
 
     /// Bytes of the packed matrix.
@@ -159,12 +164,12 @@ pub struct OutputView {
 /// A weight matrix in the layout that its kernels read.
 pub struct PackedMatrix {
     geometry: Geometry,
-    bytes: AlignedBuffer,
+    bytes: Share,
 }
 
 impl PackedMatrix {
-    /// Takes a buffer that [`Plan::pack_rows`] filled.
-    pub fn new(plan: Plan, bytes: AlignedBuffer) -> Result<Self, MatrixError> {
+    /// Takes the memory that [`Plan::pack_rows`] filled.
+    pub fn new(plan: Plan, bytes: Share) -> Result<Self, MatrixError> {
         let Geometry { dtype, rows, columns, .. } = plan.geometry;
         let (expected, found) = (plan.bytes(), bytes.len());
         if expected != found {
@@ -183,7 +188,7 @@ impl PackedMatrix {
         let mut bytes =
             AlignedBuffer::new(plan.bytes()).ok_or(MatrixError::Memory { bytes: plan.bytes() })?;
         plan.pack_rows(source, 0..rows, bytes.as_mut_slice());
-        Self::new(plan, bytes)
+        Self::new(plan, bytes.into())
     }
 
     /// Output features.

@@ -59,6 +59,11 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn splat_f16(pointer: *const u16) -> Self {
+        Self(unsafe { _mm256_cvtph_ps(_mm_set1_epi16(pointer.cast::<i16>().read_unaligned())) })
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(pointer: *const u16) -> Self {
         Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(pointer.cast())) })
     }

@@ -51,6 +51,11 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn splat_f16(pointer: *const u16) -> Self {
+        Self(unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(pointer.cast::<i16>().read_unaligned())) })
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(pointer: *const u16) -> Self {
         Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(pointer.cast())) })
     }

@@ -29,6 +29,8 @@ pub trait Vector: Copy {
     unsafe fn store(self, pointer: *mut f32);
     unsafe fn store_first(self, pointer: *mut f32, count: usize);
     fn f16_value(bits: u16) -> f32;
+    /// One number in all lanes.
+    unsafe fn splat_f16(pointer: *const u16) -> Self;
     unsafe fn load_f16(pointer: *const u16) -> Self;
     unsafe fn load_bf16(pointer: *const u16) -> Self;
     unsafe fn load_i8(pointer: *const i8) -> Self;

@@ -45,6 +45,12 @@ impl Vector for Scalar {
     }
 
     #[inline(always)]
+    unsafe fn splat_f16(pointer: *const u16) -> Self {
+        // SAFETY: promised by the caller.
+        Self::splat(Self::f16_value(unsafe { pointer.read_unaligned() }))
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(pointer: *const u16) -> Self {
         // SAFETY: promised by the caller.
         Self(half::f16::from_bits(unsafe { pointer.read_unaligned() }).to_f32())

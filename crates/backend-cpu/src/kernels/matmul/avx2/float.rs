@@ -17,7 +17,8 @@ pub(in super::super) fn float(operands: &Operands<'_>, groups: Range<usize>) {
         let count = if operands.tokens == 1 && groups.end - group >= 2 { 2 } else { 1 };
         let mut token = 0;
         while token < operands.tokens {
-            let ahead = (token == 0).then(|| operands.ahead(group, count, groups.end, steps));
+            let ahead = operands.ahead(group, count, groups.end, steps);
+            let ahead = if token == 0 { Some(ahead) } else { None };
             token += match (count, operands.tokens - token) {
                 (2, _) => float_block::<2, 1>(operands, group, token, ahead),
                 (_, 4..) => float_block::<1, 4>(operands, group, token, ahead),
@@ -36,15 +37,22 @@ fn float_block<const R: usize, const T: usize>(
     token: usize,
     ahead: Option<Ahead>,
 ) -> usize {
-    let weights: [*const u8; R] = std::array::from_fn(|r| operands.group(group + r).as_ptr());
+    let mut weights = [std::ptr::null(); R];
+    for r in 0..R {
+        weights[r] = operands.group(group + r).as_ptr();
+    }
     let layout = operands.geometry.layout;
     let pair_bytes = if layout == Layout::Single { 128 } else { 64 };
-    let x: [&[f32]; T] = std::array::from_fn(|t| operands.activation_floats(token + t));
+    let mut x: [&[f32]; T] = [&[]; T];
+    for t in 0..T {
+        x[t] = operands.activation_floats(token + t);
+    }
     let mut sums = [[[_mm256_setzero_ps(); 2]; T]; R];
     // Both the matrix and the activation are padded to an even number of columns with zeros.
     for pair in 0..operands.geometry.padded_columns() / 2 {
         for r in 0..R {
-            if let Some((jump, target)) = ahead.map(|ahead| ahead.target(pair)) {
+            if let Some(ahead) = ahead {
+                let (jump, target) = ahead.target(pair);
                 let place = weights[r].wrapping_offset(jump).wrapping_add(target * pair_bytes);
                 prefetch(place, pair_bytes);
             }

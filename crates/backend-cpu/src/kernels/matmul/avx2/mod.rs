@@ -56,7 +56,7 @@ unsafe fn integer_tokens<const F: usize, const V: bool>(operands: &Operands<'_>,
     for group in groups {
         let mut token = 0;
         while token < operands.tokens {
-            let ahead = (token == 0).then(|| operands.ahead(group, 1, end, steps));
+            let ahead = if token == 0 { Some(operands.ahead(group, 1, end, steps)) } else { None };
             // SAFETY: forwarded from the caller.
             token += unsafe {
                 match operands.tokens - token {
@@ -85,11 +85,15 @@ unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
     let record_bytes = const { INTEGERS[F].scales.bytes() };
     let per_record = const { INTEGERS[F].scales.blocks() };
     let (codes, records) = operands.group(group).split_at(geometry.scale_offset);
-    let x: [&[u8]; T] = std::array::from_fn(|t| operands.activation_row(token + t));
+    let mut x: [&[u8]; T] = [&[]; T];
+    for t in 0..T {
+        x[t] = operands.activation_row(token + t);
+    }
     let mut sums = [[_mm256_setzero_ps(); 2]; T];
     for block in 0..geometry.blocks() {
         let (record, part) = (block / per_record, block % per_record);
-        if let Some((jump, target)) = ahead.map(|ahead| ahead.target(block)) {
+        if let Some(ahead) = ahead {
+            let (jump, target) = ahead.target(block);
             let place = codes.as_ptr().wrapping_offset(jump);
             prefetch(place.wrapping_add(target * code_bytes), code_bytes);
             if target.is_multiple_of(per_record) {

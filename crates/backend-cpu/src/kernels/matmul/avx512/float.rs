@@ -31,7 +31,8 @@ fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
         let mut token = 0;
         while token < operands.tokens {
             let left = operands.tokens - token;
-            let ahead = (few && token == 0).then(|| operands.ahead(group, count, groups.end, steps));
+            let ahead = operands.ahead(group, count, groups.end, steps);
+            let ahead = if few && token == 0 { Some(ahead) } else { None };
             token += match (count, left) {
                 (4, _) => float_block::<L, 4, 1>(operands, group, token, ahead),
                 (2, 8..) => float_block::<L, 2, 8>(operands, group, token, ahead),
@@ -55,15 +56,22 @@ fn float_block<const L: u8, const R: usize, const T: usize>(
     ahead: Option<Ahead>,
 ) -> usize {
     let pair_bytes = const { if L == SINGLE { 128 } else { 64 } };
-    let weights: [&[u8]; R] = std::array::from_fn(|r| operands.group(group + r));
-    let x: [&[f32]; T] = std::array::from_fn(|t| operands.activation_floats(token + t));
+    let mut weights: [&[u8]; R] = [&[]; R];
+    for r in 0..R {
+        weights[r] = operands.group(group + r);
+    }
+    let mut x: [&[f32]; T] = [&[]; T];
+    for t in 0..T {
+        x[t] = operands.activation_floats(token + t);
+    }
     let mut sums = [[_mm512_setzero_ps(); T]; R];
     // Both the matrix and the activation are padded to an even number of columns with zeros.
     for pair in 0..operands.geometry.padded_columns() / 2 {
         for r in 0..R {
             // SAFETY: a group has `padded_columns` columns of 16 numbers.
             let columns = unsafe { float_pair::<L>(weights[r].as_ptr(), pair) };
-            if let Some((jump, target)) = ahead.map(|ahead| ahead.target(pair)) {
+            if let Some(ahead) = ahead {
+                let (jump, target) = ahead.target(pair);
                 let place = weights[r].as_ptr().wrapping_offset(jump).wrapping_add(target * pair_bytes);
                 prefetch(place, pair_bytes);
             }

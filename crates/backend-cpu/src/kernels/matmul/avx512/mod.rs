@@ -16,7 +16,7 @@ use std::ops::Range;
 use unpack::{block_scales, quad_codes, super_scales};
 
 /// Most tokens for which weights are asked for ahead; more take long enough for the processor's own prefetching.
-const FEW: usize = 8;
+const FEW: usize = 15;
 
 /// Integer formats by [`super::ActivationFormat::Q8`] activations (AVX-512 VNNI).
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
@@ -48,7 +48,8 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
         while token < operands.tokens {
             let left = operands.tokens - token;
             // Once for each group.
-            let ahead = (few && token == 0).then(|| operands.ahead(group, count, groups.end, steps));
+            let ahead = operands.ahead(group, count, groups.end, steps);
+            let ahead = if few && token == 0 { Some(ahead) } else { None };
             token += match (count, left) {
                 (4, _) => integer_block::<F, 4, 1>(operands, group, token, ahead),
                 (2, 4..) => integer_block::<F, 2, 4>(operands, group, token, ahead),
@@ -108,7 +109,8 @@ fn integer_block<const F: usize, const R: usize, const T: usize>(
                 unsafe {
                     let scales = block_scales::<F>(record_place, super_scales, part);
                     let plane = codes[r].as_ptr().add(block * code_bytes);
-                    if let Some((jump, target)) = ahead.map(|ahead| ahead.target(block)) {
+                    if let Some(ahead) = ahead {
+                        let (jump, target) = ahead.target(block);
                         let place = codes[r].as_ptr().wrapping_offset(jump);
                         prefetch(place.wrapping_add(target * code_bytes), code_bytes);
                         if target.is_multiple_of(per_record) {
