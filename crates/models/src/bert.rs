@@ -13,8 +13,12 @@ pub const BERT: Architecture = Architecture {
 };
 
 /// Jina 2 (arXiv 2310.19923): ALiBi and a gated GELU.
-pub const JINA_BERT_V2: Architecture =
-    Architecture { name: "jina-bert-v2", build: |b| encoder(b, Positions::Alibi, jina_network) };
+pub const JINA_BERT_V2: Architecture = Architecture { name: "jina-bert-v2", build: jina_bert_v2 };
+
+fn jina_bert_v2(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let b = b.needing(&["token_types.weight", "attn_output.bias", "ffn_down.bias"]);
+    encoder(b, Positions::Alibi, jina_network)
+}
 
 /// Jina 3 (arXiv 2409.10173), without its adapters: rotation.
 pub const JINA_BERT_V3: Architecture = Architecture {
@@ -44,10 +48,11 @@ enum Positions {
 }
 
 fn encoder(
-    mut b: Builder<'_>,
+    b: Builder<'_>,
     positions: Positions,
     mut network: impl FnMut(&mut Builder<'_>, ValueId) -> Result<ValueId, ModelError>,
 ) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["token_embd_norm.bias", "attn_output_norm.bias", "layer_output_norm.bias"]);
     b.see_both_directions();
     let rope = match positions {
         Positions::Rotary => Some(b.rope_settings(RopeKind::Split, b.key_dim()?, false)?),
@@ -64,7 +69,7 @@ fn encoder(
     }
     let x = b.norm("token_embd_norm", x)?;
     let x = b.each_layer(x, |b, x| {
-        let norms = match b.has("attn_q_norm.weight") {
+        let norms = match b.has_any(&["attn_q_norm", "attn_k_norm"]) {
             true => HeadNorms::FullWidth,
             false => HeadNorms::None,
         };
@@ -87,7 +92,7 @@ fn encoder(
 fn jina_network(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> {
     let network = if b.has("ffn_gate.weight") {
         FeedForward::gated(Function::Gelu)
-    } else if Some(b.rows_of("ffn_up.weight")?) != b.layer_u32("feed_forward_length")? {
+    } else if b.rows_of("ffn_up.weight")? != b.hidden_width()? {
         FeedForward::fused(Function::Gelu)
     } else {
         FeedForward::plain(Function::Gelu)
@@ -96,10 +101,12 @@ fn jina_network(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> 
 }
 
 fn nomic_network(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> {
+    b.require_numbers(&["moe_every_n_layers"])?;
     let every = b.u32_or("moe_every_n_layers", 0)?;
     if every == 0 || b.layer() % every != 1 {
         return b.feed_forward(x, FeedForward::plain(Function::Gelu));
     }
-    let experts = Experts { activation: Function::Gelu.into(), ..Experts::new(Gating::Softmax, false) };
+    let activation = Function::Gelu.into();
+    let experts = Experts { gated: false, activation, ..Experts::new(Gating::Softmax, false) };
     b.experts(x, &experts)
 }

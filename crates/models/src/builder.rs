@@ -1,5 +1,7 @@
 //! The builder: keys, weights declared by use, and one method per operation.
 
+mod keys;
+
 use std::collections::HashMap;
 
 use puna_gguf::{Metadata, Tensors};
@@ -19,6 +21,18 @@ type Result<T> = std::result::Result<T, ModelError>;
 const MOST_LAYERS: u32 = 512;
 const MOST_WIDTH: u32 = 1 << 24;
 
+/// Numbers that most architectures read.
+const COUNTS: &[&str] = &[
+    "attention.key_length",
+    "attention.value_length",
+    "expert_count",
+    "expert_shared_count",
+    "expert_shared_feed_forward_length",
+    "leading_dense_block_count",
+    "pooling_type",
+    "rope.dimension_count",
+];
+
 /// Builds one graph.
 pub struct Builder<'m> {
     architecture: &'m str,
@@ -32,8 +46,12 @@ pub struct Builder<'m> {
     layer: Option<u32>,
     layer_prefix: &'static str,
     layers: u32,
-    /// Layers of the stack at work; an encoder and its decoder may have different numbers.
+    /// Layers of the stack at work, as arrays of one element per layer have them: with those that guess tokens further
+    /// ahead. An encoder and its decoder may have different numbers.
     stack: u32,
+    /// `block_count`
+    blocks: u32,
+    needed: Vec<&'static str>,
     norm: Option<Norm>,
 }
 
@@ -80,10 +98,24 @@ impl<'m> Builder<'m> {
             layer_prefix: "blk",
             layers: 0,
             stack: 0,
+            blocks: 0,
+            needed: Vec::new(),
             norm: None,
         };
-        builder.layers = builder.count("block_count", MOST_LAYERS)?;
-        builder.stack = builder.layers;
+        builder.blocks = builder.count("block_count", MOST_LAYERS)?;
+        builder.stack = builder.blocks;
+        builder.layers = builder.layers_of_text()?;
+        builder.count("context_length", u32::MAX)?;
+        // Not every layer or architecture reads these; a wrong one is an error in all.
+        for key in ["feed_forward_length", "expert_feed_forward_length", "expert_used_count"] {
+            builder.layer_u32(key)?;
+        }
+        for key in ["attention.head_count", "attention.head_count_kv"] {
+            builder.layer_u32(key)?;
+        }
+        for key in COUNTS {
+            builder.optional_u32(key)?;
+        }
         let causal = match options.causal {
             Some(causal) => causal,
             None => builder.bool_or("attention.causal", true)?,
@@ -92,152 +124,21 @@ impl<'m> Builder<'m> {
         Ok(builder)
     }
 
-    // ------------------------------------------------------------------ keys
-
-    /// Full name of an architecture key.
-    pub fn key(&self, key: &str) -> String {
-        format!("{}.{key}", self.architecture)
-    }
-
-    /// A required count between 1 and `most`.
-    pub fn count(&self, key: &str, most: u32) -> Result<u32> {
-        let value = self.metadata.u32(&self.key(key))?;
-        self.check_count(key, value, most)
-    }
-
-    /// A number of layers, or that of [`Builder::layers`] if the key is absent.
-    pub fn layers_or(&self, key: &str) -> Result<u32> {
-        let value = self.metadata.u32_or(&self.key(key), self.layers)?;
-        self.check_count(key, value, MOST_LAYERS)
-    }
-
-    /// A count between 1 and the widest tensor axis, or `default` if the key is absent.
-    pub fn width_or(&self, key: &str, default: u32) -> Result<u32> {
-        let value = self.metadata.u32_or(&self.key(key), default)?;
-        self.check_count(key, value, MOST_WIDTH)
-    }
-
-    fn check_count(&self, key: &str, value: u32, most: u32) -> Result<u32> {
-        if (1..=most).contains(&value) {
-            return Ok(value);
-        }
-        let rule = match most {
-            MOST_LAYERS => "between 1 and 512",
-            MOST_WIDTH => "between 1 and 16777216",
-            _ => "at least 1",
-        };
-        Err(self.value_error(key, value, rule))
-    }
-
-    /// The error of a key that is not there.
-    pub fn missing_key(&self, key: &str) -> ModelError {
-        ModelError::MissingKey { key: self.key(key), architecture: self.architecture.to_string() }
-    }
-
-    /// The error of a key whose value breaks a rule.
-    pub fn value_error(&self, key: &str, value: impl std::fmt::Display, rule: &'static str) -> ModelError {
-        ModelError::Value { key: self.key(key), value: value.to_string(), rule }
-    }
-
-    /// An optional number.
-    pub fn optional_u32(&self, key: &str) -> Result<Option<u32>> {
-        Ok(self.metadata.optional_u32(&self.key(key))?)
-    }
-
-    /// A number, or `default` if the key is absent.
-    pub fn u32_or(&self, key: &str, default: u32) -> Result<u32> {
-        Ok(self.metadata.u32_or(&self.key(key), default)?)
-    }
-
-    /// A flag, or `default` if the key is absent.
-    pub fn bool_or(&self, key: &str, default: bool) -> Result<bool> {
-        Ok(self.metadata.bool_or(&self.key(key), default)?)
-    }
-
-    /// A text, or `default` if the key is absent.
-    pub fn str_or(&self, key: &str, default: &'static str) -> Result<&str> {
-        Ok(self.metadata.str_or(&self.key(key), default)?)
-    }
-
-    /// A finite number, or `default` if the key is absent.
-    pub fn f32_or(&self, key: &str, default: f32) -> Result<f32> {
-        let value = self.metadata.f32_or(&self.key(key), default)?;
-        if value.is_finite() { Ok(value) } else { Err(self.value_error(key, value, "finite")) }
-    }
-
-    /// A finite number that is not zero; zero and absence mean "not applied".
-    pub fn applied_f32(&self, key: &str) -> Result<Option<f32>> {
-        Ok(Some(self.f32_or(key, 0.0)?).filter(|value| *value != 0.0))
-    }
-
-    /// A required positive number.
-    pub fn positive_f32(&self, key: &str) -> Result<f32> {
-        let value = self.metadata.f32(&self.key(key))?;
-        if value.is_finite() && value > 0.0 {
-            Ok(value)
-        } else {
-            Err(self.value_error(key, value, "positive"))
+    /// Layers without those after them that guess tokens further ahead (`nextn_predict_layers`), which are not run.
+    fn layers_of_text(&self) -> Result<u32> {
+        const KEY: &str = "nextn_predict_layers";
+        let ahead = self.u32_or(KEY, 0)?;
+        match self.blocks.checked_sub(ahead) {
+            Some(layers @ 1..) => Ok(layers),
+            _ => Err(self.value_error(KEY, ahead, "less than block_count")),
         }
     }
 
-    /// The current layer's element of a key that is a number for all layers or an array of one per layer.
-    pub fn layer_u32(&self, key: &str) -> Result<Option<u32>> {
-        let values = self.metadata.u32_per_layer(&self.key(key), self.stack as usize)?;
-        Ok(values.and_then(|values| values.get(self.layer.unwrap_or(0) as usize).copied()))
-    }
-
-    /// Largest number of query heads of any layer, 0 if the key is absent.
-    pub fn most_heads(&self) -> Result<u32> {
-        let key = self.key("attention.head_count");
-        let heads = self.metadata.u32_per_layer(&key, self.layers as usize)?;
-        Ok(heads.and_then(|heads| heads.into_iter().max()).unwrap_or(0))
-    }
-
-    /// Whether the file has a key of the architecture.
-    pub fn has_key(&self, key: &str) -> bool {
-        self.metadata.contains(&self.key(key))
-    }
-
-    /// The current layer's element of a key that is a number for all layers or an array of one per layer; 0 if
-    /// the key is absent.
-    pub fn layer_f32(&self, key: &str) -> Result<f32> {
-        let key = self.key(key);
-        let values = self.metadata.f32_per_layer(&key, self.stack as usize)?;
-        Ok(values.and_then(|values| values.get(self.layer() as usize).copied()).unwrap_or(0.0))
-    }
-
-    /// The current layer's element of a key without the architecture's prefix that is an array of one per layer.
-    pub fn global_layer_f32(&self, key: &str) -> Result<f32> {
-        let values = self.metadata.f32_per_layer(key, self.stack as usize)?;
-        let value = values.and_then(|values| values.get(self.layer() as usize).copied());
-        value.map_or_else(|| Ok(self.metadata.f32(key)?), Ok)
-    }
-
-    /// A key that is an array of one flag per layer, if it is an array.
-    pub fn bool_array(&self, key: &str) -> Result<Option<Vec<bool>>> {
-        let key = self.key(key);
-        match self.metadata.get(&key) {
-            Some(puna_gguf::Value::Array(_)) => {
-                Ok(self.metadata.bool_per_layer(&key, self.stack as usize)?)
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// A required array of `length` integers, as 64 bits each.
-    pub fn u64_array(&self, key: &str, length: usize) -> Result<Vec<u64>> {
-        let key = self.key(key);
-        let values = match self.metadata.required(&key)? {
-            // Factors are bit patterns and may look negative.
-            puna_gguf::Value::Array(puna_gguf::Array::I64(values)) => {
-                values.iter().map(|value| *value as u64).collect()
-            }
-            _ => self.metadata.u64_array(&key)?,
-        };
-        match values.len() == length {
-            true => Ok(values),
-            false => Err(puna_gguf::Error::ArrayLength { key, found: values.len(), expected: length }.into()),
-        }
+    /// With tensors that blocks take as optional and files of this architecture must have, wherever they are used. Names are
+    /// without the layer's prefix.
+    pub fn needing(mut self, names: &[&'static str]) -> Self {
+        self.needed.extend(names);
+        self
     }
 
     /// Rows of a table that belongs to no layer; at most 2³¹.
@@ -300,14 +201,6 @@ impl<'m> Builder<'m> {
         self.classifier = classifier;
     }
 
-    /// Elements of an array of texts, 0 if the key is absent.
-    pub fn array_length(&self, key: &str) -> u32 {
-        match self.metadata.get(&self.key(key)) {
-            Some(puna_gguf::Value::Array(array)) => u32::try_from(array.len()).unwrap_or(u32::MAX),
-            _ => 0,
-        }
-    }
-
     /// Ends the graph with these outputs.
     pub fn finish(mut self, outputs: Vec<(Output, ValueId)>) -> Graph {
         self.graph.outputs.extend(outputs);
@@ -319,7 +212,7 @@ impl<'m> Builder<'m> {
         self.layer.unwrap_or(0)
     }
 
-    /// Number of layers.
+    /// Number of layers that are run.
     pub fn layers(&self) -> u32 {
         self.layers
     }
@@ -340,9 +233,26 @@ impl<'m> Builder<'m> {
         }
     }
 
-    /// Whether the file has this tensor in the current layer.
+    /// Whether the file has this tensor in the current layer, or [must have it](Builder::needing).
     pub fn has(&self, name: &str) -> bool {
-        self.tensors.get(&self.tensor_name(name)).is_some()
+        self.needed.contains(&name) || self.tensors.get(&self.tensor_name(name)).is_some()
+    }
+
+    /// Whether the file has one of these tensors (`.weight` is added) in the current layer: then it must have all of them.
+    pub fn has_any(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.has(&format!("{name}.weight")))
+    }
+
+    /// Whether the file has the first of two tensors in the current layer; it must have one.
+    pub fn either(&self, first: &str, second: &str) -> Result<bool> {
+        match (self.has(first), self.has(second)) {
+            (true, _) => Ok(true),
+            (false, true) => Ok(false),
+            (false, false) => Err(ModelError::MissingTensor {
+                name: format!("{} or {}", self.tensor_name(first), self.tensor_name(second)),
+                architecture: self.architecture.to_string(),
+            }),
+        }
     }
 
     /// Row-major shape of a tensor in the file.
@@ -370,9 +280,9 @@ impl<'m> Builder<'m> {
         Ok(extents.map(|extent| *extent as u32).collect())
     }
 
-    /// Whether the file has this tensor, which belongs to no layer.
+    /// Whether the file has this tensor, which belongs to no layer, or must have it.
     pub fn has_global(&self, name: &str) -> bool {
-        self.tensors.get(name).is_some()
+        self.needed.contains(&name) || self.tensors.get(name).is_some()
     }
 
     /// Number of elements of a vector that belongs to no layer, 0 if it is no vector.
@@ -472,7 +382,7 @@ impl<'m> Builder<'m> {
 
     /// A tensor that belongs to no layer, if the file has it.
     pub fn optional_global_weight(&mut self, name: &str, shape: &[u32]) -> Result<Option<Operand>> {
-        if self.tensors.get(name).is_some() { self.global_weight(name, shape).map(Some) } else { Ok(None) }
+        if self.has_global(name) { self.global_weight(name, shape).map(Some) } else { Ok(None) }
     }
 
     /// Vocabulary size: rows of the embedding table.
@@ -712,13 +622,14 @@ impl<'m> Builder<'m> {
         mut x: ValueId,
         mut layer: impl FnMut(&mut Self, ValueId) -> Result<ValueId>,
     ) -> Result<ValueId> {
-        (self.layer_prefix, self.stack) = (prefix, layers);
+        let stack = if prefix == "blk" { self.blocks } else { layers };
+        (self.layer_prefix, self.stack) = (prefix, stack);
         for index in 0..layers {
             self.layer = Some(index);
             x = layer(self, x)?;
         }
         self.layer = None;
-        (self.layer_prefix, self.stack) = ("blk", self.layers);
+        (self.layer_prefix, self.stack) = ("blk", self.blocks);
         Ok(x)
     }
 

@@ -12,15 +12,19 @@ pub const COMMAND_R: Architecture = Architecture { name: "command-r", build: |b|
 /// Command R7B and A, Aya (arXiv 2504.00698): three window layers that rotate to one full layer that does not.
 pub const COHERE2: Architecture = Architecture {
     name: "cohere2",
-    build: |b| command(b, Some(WindowDefaults { length: 0, pattern: 4, full_first: false }), 0),
+    build: |b| {
+        b.require_keys(&["logit_scale"])?;
+        command(b, Some(WindowDefaults::every(4)), 0)
+    },
 };
 
 /// Cohere 2 with experts; the first layers are dense and rotate.
 pub const COHERE2MOE: Architecture = Architecture {
     name: "cohere2moe",
     build: |b| {
+        b.require_keys(&["expert_feed_forward_length", "leading_dense_block_count", "logit_scale"])?;
         let dense = b.u32_or("leading_dense_block_count", 0)?;
-        command(b, Some(WindowDefaults { length: 0, pattern: 4, full_first: true }), dense)
+        command(b, Some(WindowDefaults::every(4).full_first()), dense)
     },
 };
 
@@ -46,14 +50,14 @@ fn command(
                     false => (layer < rotated_layers).then_some(full),
                 };
             }
-            if b.has("attn_q_norm.weight") {
+            if b.has_any(&["attn_q_norm", "attn_k_norm"]) {
                 block.norms = HeadNorms::PerHead;
             }
             b.self_attention(x, &block)
         },
         |b, x| {
             let h = b.dense_or_experts(x, Function::Silu, &Experts::new(Gating::Sigmoid, false))?;
-            match b.has("ffn_up_shexp.weight") {
+            match b.has_experts() && b.has_shared_expert()? {
                 true => b.scale(h, 0.5, "ffn_mean"),
                 false => Ok(h),
             }

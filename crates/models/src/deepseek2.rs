@@ -16,7 +16,7 @@ pub const DEEPSEEK2: Architecture = Architecture {
             let multiplier = 10.0 * b.f32_or("rope.scaling.yarn_log_multiplier", 0.0)?;
             block.scale = b.latent_scale(rope, multiplier)?;
         }
-        build(b, block, Gating::Softmax)
+        build(b, block, Some(Gating::Softmax))
     },
 };
 /// DeepSeek-V3.2 and GLM-5: the sparse selection of positions picks all of a short context.
@@ -24,15 +24,21 @@ pub const DEEPSEEK32: Architecture = Architecture {
     name: "deepseek32",
     build: |mut b| {
         let block = with_tenth(&mut b)?;
-        build(b, block, Gating::Sigmoid)
+        selecting(b, block, None)
     },
 };
-pub const GLM_DSA: Architecture = Architecture { name: "glm-dsa", build: with_sigmoid };
+pub const GLM_DSA: Architecture = Architecture {
+    name: "glm-dsa",
+    build: |mut b| {
+        let block = b.latent_block(RopeKind::Interleaved)?;
+        selecting(b, block, Some(Gating::Sigmoid))
+    },
+};
 pub const MISTRAL4: Architecture = Architecture {
     name: "mistral4",
     build: |mut b| {
         let block = with_tenth(&mut b)?;
-        build(b, block, Gating::Softmax)
+        build(b, block, Some(Gating::Softmax))
     },
 };
 
@@ -53,12 +59,17 @@ fn with_tenth(b: &mut Builder<'_>) -> Result<LatentAttention, ModelError> {
     Ok(block)
 }
 
-fn with_sigmoid(mut b: Builder<'_>) -> Result<Graph, ModelError> {
-    let block = b.latent_block(RopeKind::Interleaved)?;
-    build(b, block, Gating::Sigmoid)
+fn selecting(
+    mut b: Builder<'_>,
+    block: LatentAttention,
+    gating: Option<Gating>,
+) -> Result<Graph, ModelError> {
+    b.indexer_keys(&["head_count", "key_length", "top_k"])?;
+    build(b, block, gating)
 }
 
-fn build(mut b: Builder<'_>, block: LatentAttention, gating: Gating) -> Result<Graph, ModelError> {
+fn build(mut b: Builder<'_>, block: LatentAttention, gating: Option<Gating>) -> Result<Graph, ModelError> {
+    b.require_keys(&["expert_feed_forward_length", "expert_shared_count"])?;
     let temperature = match b.applied_f32("attention.temperature_scale")? {
         Some(slope) => {
             let length = b.extent("attention.temperature_length")?;
@@ -124,20 +135,19 @@ fn minicpm3(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 /// dots 3 Note: gated, with windows in some layers. The sparse selection of positions picks all of a short context.
 pub const DOTS3NOTE: Architecture = Architecture { name: "dots3note", build: dots3note };
 
-fn dots3note(mut b: Builder<'_>) -> Result<Graph, ModelError> {
-    let windows = b.windows(WindowDefaults { length: 0, pattern: 1, full_first: false })?;
+fn dots3note(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["exp_probs_b.bias"]);
+    b.indexer_keys(&["head_count", "key_length", "top_k"])?;
+    b.require_keys(&["attention.indexer.types", "rope.freq_base_swa", "leading_dense_block_count"])?;
+    b.require_keys(&["expert_feed_forward_length", "expert_shared_count"])?;
+    let windows = b.windows(WindowDefaults::NEEDED)?;
     let full = b.latent_block(RopeKind::Interleaved)?;
     let full = LatentAttention { gate: Some(Function::Sigmoid), key_norm: true, ..full };
     let mut window = LatentAttention { windowed: true, ..full };
     if let Some(rope) = &mut window.rope {
-        rope.rope.base = b.f32_or("rope.freq_base_swa", rope.rope.base)?;
-        if rope.rope.base <= 1.0 {
-            return Err(b.value_error("rope.freq_base_swa", rope.rope.base, "above 1"));
-        }
+        rope.rope.base = b.rope_base("rope.freq_base_swa", rope.rope.base)?;
     }
-    if b.has_key("attention.key_length_mla_swa") {
-        window.scale = 1.0 / (b.extent("attention.key_length_mla_swa")? as f32).sqrt();
-    }
+    window.scale = 1.0 / (b.extent("attention.key_length_mla_swa")? as f32).sqrt();
     let x = b.embed()?;
     let x = b.decoder(
         x,
@@ -147,7 +157,7 @@ fn dots3note(mut b: Builder<'_>) -> Result<Graph, ModelError> {
             let block = if windows.contains(b.layer()) { window } else { full };
             b.latent_attention(x, &LatentAttention { mask, ..block })
         },
-        |b, x| b.dense_or_experts(x, Function::Silu, &Experts::new(Gating::Sigmoid, false)),
+        |b, x| b.dense_or_experts(x, Function::Silu, &Experts::new(None, false)),
     )?;
     let x = b.norm("output_norm", x)?;
     b.logits(x)

@@ -1,14 +1,13 @@
 //! DeepSeek-V4: attention over a window and compressed blocks, on hyper-connections.
 
 use puna_graph::ops::{
-    Attention, BlockAttention, CompressBlocks, Concat, GateBound, Gating, MaskRule, MatMulHeads, RopeKind,
-    RopePlace,
+    Attention, BlockAttention, CompressBlocks, Concat, GateBound, MaskRule, MatMulHeads, RopeKind, RopePlace,
 };
 use puna_graph::{Graph, Operand, ValueId};
 
 use crate::blocks::{
-    Activation, Experts, HYPER_ATTENTION, HYPER_FEED_FORWARD, HeadShape, RopeSettings, WindowDefaults,
-    Windows,
+    Activation, Experts, HYPER_ATTENTION, HYPER_FEED_FORWARD, HeadShape, OUTPUT, RopeSettings,
+    WindowDefaults, Windows,
 };
 use crate::{Architecture, Builder, ModelError};
 
@@ -24,7 +23,21 @@ struct Layer {
     rope: RopeSettings,
 }
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+/// What the tensors say, too, or no known file does without.
+const KEYS: &[&str] = &[
+    "attention.compress_rope_freq_base",
+    "expert_feed_forward_length",
+    "expert_shared_count",
+    "expert_weights_norm",
+    "expert_weights_scale",
+    "hash_layer_count",
+    "swiglu_clamp_exp",
+];
+
+fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["attn_sinks.weight", "exp_probs_b.bias"]).needing(OUTPUT);
+    b.require_keys(KEYS)?;
+    b.indexer_keys(&["head_count", "key_length", "top_k"])?;
     let head_dim = b.key_dim()?;
     let compressed = b.rope_settings(RopeKind::Interleaved, head_dim, false)?;
     let mut compressed = b.of_last_elements(compressed, head_dim)?;
@@ -33,7 +46,7 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     plain.rope.yarn = None;
     plain.rope.magnitude = 1.0;
     compressed.rope.base = b.rope_base("attention.compress_rope_freq_base", compressed.rope.base)?;
-    let windows = b.windows(WindowDefaults { length: 0, pattern: 0, full_first: false })?;
+    let windows = b.windows(WindowDefaults::every(0))?;
     let connections = b.hyper_settings(true)?;
     let x = b.embed()?;
     let streams = b.streams(x)?;
@@ -54,7 +67,9 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
             let x = b.norm("ffn_norm", x)?;
             let limit = b.layer_f32("swiglu_clamp_exp")?;
             let activation = Activation::silu_bounded(limit, GateBound::BeforeSilu);
-            b.experts_and_shared(x, &Experts { activation, ..Experts::new(Gating::SqrtSoftplus, false) })
+            let shared = Activation::silu_bounded(b.shared_bound()?, GateBound::BeforeSilu);
+            let shared_activation = Some(shared);
+            b.experts_and_shared(x, &Experts { activation, shared_activation, ..Experts::new(None, false) })
         })
     })?;
     let x = b.hyper_output(streams, connections.read)?;

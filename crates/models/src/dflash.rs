@@ -15,7 +15,7 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     refuse_variants(&b)?;
     let rope = b.rope_settings(RopeKind::Split, b.key_dim()?, true)?;
     let width = b.width_or("embedding_length", 0)?;
-    let layers = b.array_length("target_layers");
+    let layers = b.array_length("target_layers")?;
     if !(1..=b.layers().max(64)).contains(&layers) {
         return Err(b.value_error("target_layers", format!("{layers} layers"), "some layers"));
     }

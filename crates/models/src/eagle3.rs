@@ -43,7 +43,7 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 
 /// States of the other model's layers as one.
 fn fused(b: &mut Builder<'_>) -> Result<ValueId, ModelError> {
-    let layers = b.array_length("target_layers");
+    let layers = b.array_length("target_layers")?;
     if layers != 3 {
         return Err(b.value_error("target_layers", format!("{layers} layers"), "3 layers"));
     }

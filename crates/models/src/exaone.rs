@@ -4,7 +4,8 @@ use puna_graph::ops::{Function, GateBound, Gating, RopeKind};
 use puna_graph::{Graph, ValueId};
 
 use crate::blocks::{
-    Activation, AttentionBlock, Decoder, Experts, HeadNorms, Residuals, WindowDefaults, WindowRope, Windows,
+    Activation, AttentionBlock, Decoder, Experts, HeadNorms, OUTPUT, Residuals, WindowDefaults, WindowRope,
+    Windows,
 };
 use crate::{Architecture, Builder, ModelError};
 
@@ -16,7 +17,7 @@ fn exaone4(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     if b.layers() != 64 {
         return plain.with_residuals(Residuals::POST).build(b);
     }
-    let windows = b.windows(WindowDefaults { length: 4096, pattern: 4, full_first: false })?;
+    let windows = b.windows(WindowDefaults::every(4).or_length(4096))?;
     if windows.length == 0 {
         return plain.with_residuals(Residuals::POST).build(b);
     }
@@ -27,8 +28,10 @@ fn exaone4(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 /// EXAONE 4 with experts.
 pub const EXAONE_MOE: Architecture = Architecture { name: "exaone-moe", build: exaone_moe };
 
-fn exaone_moe(mut b: Builder<'_>) -> Result<Graph, ModelError> {
-    let windows = b.windows(WindowDefaults { length: 128, pattern: 4, full_first: false })?;
+fn exaone_moe(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(OUTPUT);
+    b.require_keys(&["expert_feed_forward_length"])?;
+    let windows = b.windows(WindowDefaults::every(4))?;
     let x = rotated_windows(&mut b, windows, true, Residuals::PRE, |_| Ok(Experts::new(None, false)))?;
     finish(b, x)
 }
@@ -36,8 +39,10 @@ fn exaone_moe(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 /// Maple: bounded experts in all layers.
 pub const MAPLE: Architecture = Architecture { name: "maple", build: maple };
 
-fn maple(mut b: Builder<'_>) -> Result<Graph, ModelError> {
-    let windows = b.windows(WindowDefaults { length: 0, pattern: 4, full_first: false })?;
+fn maple(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(OUTPUT);
+    b.require_keys(&["expert_feed_forward_length", "swiglu_clamp_exp"])?;
+    let windows = b.windows(WindowDefaults::NEEDED)?;
     let x = rotated_windows(&mut b, windows, false, Residuals::PRE, |b| {
         let limit = b.layer_f32("swiglu_clamp_exp")?;
         let activation = Activation::silu_bounded(limit, GateBound::BeforeSilu);

@@ -4,7 +4,7 @@ use puna_graph::Graph;
 use puna_graph::ops::{Function, GateBound, Gating, RmsNorm, RopeKind};
 
 use crate::blocks::{
-    Activation, AttentionBlock, Decoder, Experts, FeedForward, HeadNorms, Residuals, WindowDefaults,
+    Activation, AttentionBlock, Decoder, Experts, FeedForward, HeadNorms, OUTPUT, Residuals, WindowDefaults,
     WindowRope,
 };
 use crate::{Architecture, Builder, Head, ModelError};
@@ -12,10 +12,12 @@ use crate::{Architecture, Builder, Head, ModelError};
 /// Trinity (Arcee): norms around each branch, window layers that rotate, full layers that do not.
 pub const AFMOE: Architecture = Architecture { name: "afmoe", build: afmoe };
 
-fn afmoe(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn afmoe(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["exp_probs_b.bias"]);
+    b.require_keys(&["expert_feed_forward_length", "expert_shared_count"])?;
     let full = b.rope_settings(RopeKind::Split, b.key_dim()?, true)?;
     let rope = b.window_rope(&full, WindowRope::Copied)?;
-    let windows = b.windows(WindowDefaults { length: 0, pattern: 4, full_first: false })?;
+    let windows = b.windows(WindowDefaults::every(4).or_length(0))?;
     let experts = Experts::new(Gating::Sigmoid, false);
     let x = b.embed()?;
     let x = b.scale(x, (b.width(x) as f32).sqrt(), "embed_scale")?;
@@ -36,12 +38,14 @@ fn afmoe(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 /// Muse Glimmer: as Trinity, dense, with normalised embeddings and bounded logits.
 pub const MUSE_GLIMMER: Architecture = Architecture { name: "muse-glimmer", build: muse_glimmer };
 
-fn muse_glimmer(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn muse_glimmer(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(OUTPUT);
+    b.require_keys(&["logit_scale"])?;
     /// The epsilon of norms after a branch; no key sets it.
     const POST_EPSILON: f32 = 1e-8;
     let full = b.rope_settings(RopeKind::Interleaved, b.key_dim()?, false)?;
     let rope = b.window_rope(&full, WindowRope::Copied)?;
-    let windows = b.windows(WindowDefaults { length: 0, pattern: 4, full_first: false })?;
+    let windows = b.windows(WindowDefaults::every(4))?;
     let scale = b.applied_f32("logit_scale")?;
     let soft_cap = Some(b.f32_or("final_logit_softcapping", 30.0)?).filter(|cap| *cap != 0.0);
     let x = b.embed()?;
@@ -70,7 +74,9 @@ fn muse_glimmer(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 pub const LAGUNA: Architecture = Architecture {
     name: "laguna",
     build: |b| {
-        let windows = WindowDefaults { length: 0, pattern: 4, full_first: true };
+        b.require_keys(&["expert_feed_forward_length", "leading_dense_block_count"])?;
+        let b = b.needing(&["exp_probs_b.bias"]);
+        let windows = WindowDefaults::every(4).or_length(0).full_first();
         let decoder = Decoder::new(RopeKind::Split).with_norms(HeadNorms::PerHead);
         let decoder = decoder.with_windows(windows, WindowRope::Plain);
         let mut decoder = decoder.with_experts(Gating::Sigmoid, false);
@@ -83,8 +89,8 @@ pub const LAGUNA: Architecture = Architecture {
 pub const SPARK2_5: Architecture = Architecture {
     name: "spark2_5",
     build: |b| {
-        let windows = WindowDefaults { length: 0, pattern: 1, full_first: false };
-        let decoder = Decoder::new(RopeKind::Split).with_windows(windows, WindowRope::Copied);
+        let decoder = Decoder::new(RopeKind::Split);
+        let decoder = decoder.with_windows(WindowDefaults::NEEDED, WindowRope::Copied);
         let mut decoder = decoder.with_network(FeedForward::gated(Function::Gelu));
         decoder.attention.gate = Some(Function::Sigmoid);
         decoder.build(b)
@@ -94,12 +100,14 @@ pub const SPARK2_5: Architecture = Architecture {
 /// Step 3.5: heads differ by layer; full layers rotate half as much as window layers, with frequency factors.
 pub const STEP35: Architecture = Architecture { name: "step35", build: step35 };
 
-fn step35(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn step35(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(OUTPUT);
+    b.require_keys(&["expert_feed_forward_length"])?;
     let mut full = b.rope_settings(RopeKind::Split, b.key_dim()?, true)?;
     let mut window_rope = b.window_rope(&full, WindowRope::PlainWithBase(10000.0))?;
     (window_rope.factors, window_rope.long_factors) = (None, None);
     full.rope.dimensions /= 2;
-    let windows = b.windows(WindowDefaults { length: 0, pattern: 1, full_first: false })?;
+    let windows = b.windows(WindowDefaults::NEEDED)?;
     let x = b.embed()?;
     let x = b.decoder(
         x,

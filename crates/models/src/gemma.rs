@@ -22,12 +22,12 @@ fn decoder(b: &Builder<'_>) -> Result<Decoder, ModelError> {
 
 /// The 27B models divide by the width of an even share of the embedding instead of a head's.
 fn scale_of_27b(b: &Builder<'_>, layers: u32) -> Result<Option<f32>, ModelError> {
-    let share = b.width_or("embedding_length", 0)? / b.most_heads()?.max(1);
+    let share = b.width_or("embedding_length", 0)? / b.most_heads()?;
     Ok((b.layers() == layers).then_some(1.0 / (share.max(1) as f32).sqrt()))
 }
 
 fn gemma2(b: Builder<'_>) -> Result<Graph, ModelError> {
-    let windows = WindowDefaults { length: 4096, pattern: 2, full_first: false };
+    let windows = WindowDefaults::every(2).or_length(4096);
     let decoder = decoder(&b)?.with_residuals(Residuals::SANDWICH);
     let mut decoder = decoder.with_windows(windows, WindowRope::Copied);
     let limit = |cap: f32| (cap != 0.0).then_some(cap);
@@ -38,7 +38,7 @@ fn gemma2(b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 fn gemma3(b: Builder<'_>) -> Result<Graph, ModelError> {
-    let windows = WindowDefaults { length: 0, pattern: 6, full_first: false };
+    let windows = WindowDefaults::every(6).or_length(0);
     let decoder = decoder(&b)?.with_residuals(Residuals::SANDWICH).with_norms(HeadNorms::PerHead);
     let mut decoder = decoder.with_windows(windows, WindowRope::PlainWithBase(10000.0));
     decoder.attention.scale = scale_of_27b(&b, 62)?;

@@ -4,6 +4,7 @@
 use puna_graph::ops::{Function, GaussianCut, MatMul, MatchNorm, Unary, WeightedSum};
 use puna_graph::{Graph, Operand, ValueId};
 
+use crate::blocks::WindowDefaults;
 use crate::blocks::per_layer::{SharedAttention, per_layer_branch, per_layer_embeddings, scaled_embedding};
 use crate::{Architecture, Builder, Head, ModelError};
 
@@ -17,8 +18,9 @@ const OWN_LAYERS: u32 = 20;
 const SPARSE_LAYERS: u32 = 10;
 const SPARSITY: GaussianCut = GaussianCut { deviations: 1.644_853_4 };
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
-    let mut attention = SharedAttention::new(&mut b, 5, false, OWN_LAYERS)?;
+fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["attn_v.weight"]);
+    let mut attention = SharedAttention::new(&mut b, WindowDefaults::every(5), false, OWN_LAYERS)?;
     let width = b.width_or("embedding_length_per_layer_input", 256)?;
     let soft_cap = Some(b.f32_or("final_logit_softcapping", 30.0)?).filter(|cap| *cap != 0.0);
     let x = scaled_embedding(&mut b)?;
@@ -84,7 +86,7 @@ fn run_layer(
     let x = b.scale(x, std::f32::consts::FRAC_1_SQRT_2, "laurel_mean")?;
 
     let h = b.norm("ffn_norm", x)?;
-    let hidden = b.layer_u32("feed_forward_length")?.unwrap_or(0);
+    let hidden = b.hidden_width()?;
     let mut gate = b.linear("ffn_gate", h, hidden)?;
     if b.layer() < SPARSE_LAYERS {
         gate = b.push(SPARSITY, vec![gate.into()], "ffn_sparsity")?;

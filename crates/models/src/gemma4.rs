@@ -4,15 +4,18 @@
 use puna_graph::ops::{Function, Gating};
 use puna_graph::{Graph, ValueId};
 
-use crate::blocks::Experts;
 use crate::blocks::per_layer::{SharedAttention, per_layer_branch, per_layer_embeddings, scaled_embedding};
+use crate::blocks::{Experts, WindowDefaults};
 use crate::{Architecture, Builder, Head, ModelError};
 
 pub const ARCHITECTURE: Architecture = Architecture { name: "gemma4", build };
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["rope_freqs.weight"]);
     let own_layers = b.layers().saturating_sub(b.u32_or("attention.shared_kv_layers", 0)?);
-    let mut attention = SharedAttention::new(&mut b, 1, true, own_layers)?;
+    let mut attention = SharedAttention::new(&mut b, WindowDefaults::NEEDED, true, own_layers)?;
+    b.require_keys(&["embedding_length_per_layer_input"])?;
+    b.require_keys(&["attention.key_length_swa", "attention.value_length_swa"])?;
     let width = b.u32_or("embedding_length_per_layer_input", 0)?;
     let soft_cap = b.applied_f32("final_logit_softcapping")?;
     let x = scaled_embedding(&mut b)?;
@@ -28,7 +31,7 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 
         let h = b.norm("ffn_norm", x)?;
         let mut h = b.feed_forward(h, Function::Gelu)?;
-        if b.has("ffn_gate_inp.weight") {
+        if b.has_experts() {
             let dense = b.norm("post_ffw_norm_1", h)?;
             let sparse = experts(b, x)?;
             h = b.add(dense, sparse)?;

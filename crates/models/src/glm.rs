@@ -3,7 +3,9 @@
 use puna_graph::Graph;
 use puna_graph::ops::{Function, MaskRule, RopeKind};
 
-use crate::blocks::{Decoder, FeedForward, HYPER_ATTENTION, HYPER_FEED_FORWARD, LatentAttention, Residuals};
+use crate::blocks::{
+    Decoder, FeedForward, HYPER_ATTENTION, HYPER_FEED_FORWARD, LatentAttention, OUTPUT, Residuals,
+};
 use crate::hy_v4::bounded_experts;
 use crate::kimi::channel_decay;
 use crate::{Architecture, Builder, ModelError};
@@ -28,7 +30,10 @@ fn glm(b: Builder<'_>, residuals: Residuals) -> Result<Graph, ModelError> {
 /// sparse selection of positions picks all of a short context.
 pub const GLM5_NEXT: Architecture = Architecture { name: "glm5-next", build: glm5_next };
 
-fn glm5_next(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn glm5_next(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["exp_probs_b.bias", "ssm_f_b.weight", "ssm_g_b.weight"]).needing(OUTPUT);
+    b.indexer_keys(&["head_count", "key_length", "top_k", "kpool"])?;
+    b.require_keys(&["expert_feed_forward_length", "expert_shared_count"])?;
     /// Of the unit length of queries and keys; no key sets it.
     const UNIT_EPSILON: f32 = 1e-6;
     let block = LatentAttention::unrotated(1.0 / (b.latent_key_dim()? as f32).sqrt(), MaskRule::Causal);
@@ -47,7 +52,8 @@ fn glm5_next(mut b: Builder<'_>) -> Result<Graph, ModelError> {
         })?;
         b.hyper_branch(streams, HYPER_FEED_FORWARD, connections, |b, x| {
             let x = b.norm("ffn_norm", x)?;
-            bounded_experts(b, x)
+            let shared_bound = b.shared_bound()?;
+            bounded_experts(b, x, shared_bound)
         })
     })?;
     let x = b.mean_of_streams(streams)?;

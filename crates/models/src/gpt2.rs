@@ -3,15 +3,32 @@
 use puna_graph::ops::{Function, RopeKind};
 use puna_graph::{Graph, ValueId};
 
-use crate::blocks::{AttentionBlock, Decoder, FeedForward, HeadNorms, Residuals};
+use crate::blocks::{
+    AttentionBlock, Decoder, FeedForward, HeadNorms, MATRIX_BIASES, NORM_BIASES, OUTPUT, Residuals,
+};
 use crate::{Architecture, Builder, ModelError};
 
 /// GPT-2 (Radford et al., 2019).
-pub const GPT2: Architecture = Architecture { name: "gpt2", build: |b| learned_or_alibi(b, None) };
+pub const GPT2: Architecture = Architecture { name: "gpt2", build: learned };
 /// StarCoder (arXiv 2305.06161).
-pub const STARCODER: Architecture = Architecture { name: "starcoder", build: |b| learned_or_alibi(b, None) };
+pub const STARCODER: Architecture = Architecture { name: "starcoder", build: learned };
 /// BLOOM (arXiv 2211.05100): ALiBi, and a norm of the embeddings.
-pub const BLOOM: Architecture = Architecture { name: "bloom", build: |b| learned_or_alibi(b, Some(8.0)) };
+pub const BLOOM: Architecture = Architecture {
+    name: "bloom",
+    build: |b| {
+        let b = with_biases(b).needing(&["attn_qkv.bias", "token_embd_norm.weight", "token_embd_norm.bias"]);
+        learned_or_alibi(b, Some(8.0))
+    },
+};
+/// Files of all but MPT have these biases.
+fn with_biases(b: Builder<'_>) -> Builder<'_> {
+    b.needing(NORM_BIASES).needing(MATRIX_BIASES)
+}
+
+fn learned(b: Builder<'_>) -> Result<Graph, ModelError> {
+    learned_or_alibi(with_biases(b).needing(&["attn_qkv.bias", "position_embd.weight"]), None)
+}
+
 /// MPT: ALiBi by key, bounded projections.
 pub const MPT: Architecture = Architecture {
     name: "mpt",
@@ -52,7 +69,7 @@ fn feed_forward(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> 
     if !b.has(SCALES) {
         return b.feed_forward(x, FeedForward::plain(Function::Gelu));
     }
-    let hidden = b.rows_of("ffn_up.weight")?;
+    let hidden = b.hidden_width()?;
     let scales = b.weight(SCALES, &[hidden])?;
     let h = b.linear("ffn_up", x, hidden)?;
     let h = b.unary(Function::Gelu, h, "ffn_act")?;
@@ -64,25 +81,32 @@ fn feed_forward(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> 
 /// StarCoder 2 (arXiv 2402.19173).
 pub const STARCODER2: Architecture = Architecture { name: "starcoder2", build: rotated_gelu };
 /// CodeShell (arXiv 2403.15747).
-pub const CODESHELL: Architecture = Architecture { name: "codeshell", build: rotated_gelu };
+pub const CODESHELL: Architecture =
+    Architecture { name: "codeshell", build: |b| rotated_gelu(b.needing(OUTPUT)) };
 
 fn rotated_gelu(b: Builder<'_>) -> Result<Graph, ModelError> {
-    Decoder::new(RopeKind::Split).with_network(FeedForward::plain(Function::Gelu)).build(b)
+    Decoder::new(RopeKind::Split).with_network(FeedForward::plain(Function::Gelu)).build(with_biases(b))
 }
 
 /// Pocket TTS, the language model.
 pub const POCKETTTS: Architecture = Architecture {
     name: "pockettts",
-    build: |b| Decoder::new(RopeKind::Interleaved).with_network(FeedForward::plain(Function::Gelu)).build(b),
+    build: |b| {
+        let decoder = Decoder::new(RopeKind::Interleaved).with_network(FeedForward::plain(Function::Gelu));
+        decoder.build(b.needing(NORM_BIASES))
+    },
 };
 
 /// Nemotron and Minitron (arXiv 2402.16819).
-pub const NEMOTRON: Architecture = Architecture { name: "nemotron", build: rotated_squared_relu };
+pub const NEMOTRON: Architecture =
+    Architecture { name: "nemotron", build: |b| rotated_squared_relu(b.needing(OUTPUT)) };
 /// Jais 2.
-pub const JAIS2: Architecture = Architecture { name: "jais2", build: rotated_squared_relu };
+pub const JAIS2: Architecture =
+    Architecture { name: "jais2", build: |b| rotated_squared_relu(with_biases(b)) };
 
 fn rotated_squared_relu(b: Builder<'_>) -> Result<Graph, ModelError> {
-    Decoder::new(RopeKind::Split).with_network(FeedForward::plain(Function::ReluSquared)).build(b)
+    let decoder = Decoder::new(RopeKind::Split).with_network(FeedForward::plain(Function::ReluSquared));
+    decoder.build(b.needing(NORM_BIASES))
 }
 
 /// Jais (arXiv 2308.16149): ALiBi, scores over the width of a head instead of its root, SwiGLU.
@@ -92,7 +116,7 @@ pub const JAIS: Architecture = Architecture {
         let mut decoder = Decoder::new(None);
         decoder.attention.alibi_max_bias = b.applied_f32("attention.max_alibi_bias")?;
         decoder.attention.scale = Some(1.0 / b.key_dim()? as f32);
-        decoder.build(b)
+        decoder.build(with_biases(b).needing(&["attn_qkv.bias", "ffn_gate.bias"]).needing(OUTPUT))
     },
 };
 
@@ -113,7 +137,9 @@ fn refact(b: Builder<'_>) -> Result<Graph, ModelError> {
 /// GPT-NeoX and Pythia (arXiv 2204.06745): branches side by side, each with its norm, unless the file says no.
 pub const GPTNEOX: Architecture = Architecture { name: "gptneox", build: gptneox };
 
-fn gptneox(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn gptneox(b: Builder<'_>) -> Result<Graph, ModelError> {
+    b.require_keys(&["use_parallel_residual"])?;
+    let mut b = with_biases(b).needing(&["attn_qkv.bias"]).needing(OUTPUT);
     let network = FeedForward::plain(Function::Gelu);
     if !b.bool_or("use_parallel_residual", true)? {
         return Decoder::new(RopeKind::Split).with_network(network).build(b);

@@ -10,7 +10,7 @@ use crate::{Architecture, Builder, Head, ModelError};
 pub const GRANITE: Architecture = Architecture { name: "granite", build: granite };
 /// Granite 3 with experts.
 pub const GRANITEMOE: Architecture =
-    Architecture { name: "granitemoe", build: |b| scaled(&b, true)?.build(b) };
+    Architecture { name: "granitemoe", build: |b| with_logit_scale(b, true) };
 /// MiniCPM 1 and 2 (arXiv 2404.06395); files may lack the factors.
 pub const MINICPM: Architecture = Architecture { name: "minicpm", build: minicpm };
 /// Granite with windows and attention sinks; some layers do not rotate.
@@ -25,7 +25,13 @@ fn scaled(b: &Builder<'_>, rotates: bool) -> Result<Decoder, ModelError> {
 }
 
 fn granite(b: Builder<'_>) -> Result<Graph, ModelError> {
-    scaled(&b, b.bool_or("rope.scaling.finetuned", true)?)?.build(b)
+    let rotates = b.bool_or("rope.scaling.finetuned", true)?;
+    with_logit_scale(b, rotates)
+}
+
+fn with_logit_scale(b: Builder<'_>, rotates: bool) -> Result<Graph, ModelError> {
+    b.require_keys(&["logit_scale"])?;
+    scaled(&b, rotates)?.build(b)
 }
 
 fn minicpm(b: Builder<'_>) -> Result<Graph, ModelError> {
@@ -38,12 +44,14 @@ fn minicpm(b: Builder<'_>) -> Result<Graph, ModelError> {
     decoder.build(b)
 }
 
-fn granite_swa(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn granite_swa(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["attn_sinks.weight"]);
+    b.require_keys(&["logit_scale"])?;
     let settings = scaled(&b, true)?;
     let rope = b.rope_settings(RopeKind::Interleaved, b.key_dim()?, true)?;
-    let windows = b.windows(WindowDefaults { length: 0, pattern: 1, full_first: false })?;
+    let windows = b.windows(WindowDefaults::NEEDED)?;
     let window_rope = b.window_rope(&rope, crate::blocks::WindowRope::Copied)?;
-    let rotated = b.bool_array("attention.rope_pattern")?;
+    let rotated = b.layer_flags("attention.rope_pattern")?;
     let mut x = b.embed()?;
     if let Some(factor) = settings.embedding_scale {
         x = b.scale(x, factor, "embed_scale")?;
@@ -70,7 +78,8 @@ fn granite_swa(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 /// Granite 4: Mamba 2 with attention in some layers.
 pub const GRANITE_HYBRID: Architecture = Architecture { name: "granitehybrid", build: granite_hybrid };
 
-fn granite_hybrid(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn granite_hybrid(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["ssm_norm.weight"]);
     let head_dim = b.key_dim()?;
     let rope = match b.bool_or("rope.scaling.finetuned", true)? {
         true => Some(b.rope_settings(RopeKind::Interleaved, head_dim, true)?),

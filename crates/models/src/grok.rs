@@ -36,12 +36,15 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 
         let h = b.norm("ffn_norm", x)?;
         let mut y = b.experts(h, &experts)?;
-        if b.has("ffn_up.weight") {
+        if b.has_any(&["ffn_gate", "ffn_up", "ffn_down"]) {
             let dense = b.feed_forward(h, Function::Gelu)?;
             let sum = b.add(y, dense)?;
             y = b.scale(sum, std::f32::consts::FRAC_1_SQRT_2, "ffn_mean")?;
         }
-        let after = if b.has("layer_output_norm.weight") { "layer_output_norm" } else { "post_ffw_norm" };
+        let after = match b.either("layer_output_norm.weight", "post_ffw_norm.weight")? {
+            true => "layer_output_norm",
+            false => "post_ffw_norm",
+        };
         let y = b.norm(after, y)?;
         b.add(x, y)
     })?;

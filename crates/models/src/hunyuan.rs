@@ -9,7 +9,13 @@ use crate::{Architecture, Builder, ModelError};
 /// Hunyuan 0.5B to 7B.
 pub const HUNYUAN_DENSE: Architecture = Architecture { name: "hunyuan-dense", build: hunyuan };
 /// Hunyuan-A13B.
-pub const HUNYUAN_MOE: Architecture = Architecture { name: "hunyuan-moe", build: hunyuan };
+pub const HUNYUAN_MOE: Architecture = Architecture {
+    name: "hunyuan-moe",
+    build: |b| {
+        b.require_keys(&["expert_feed_forward_length"])?;
+        hunyuan(b)
+    },
+};
 /// Hunyuan with vision, text.
 pub const HUNYUAN_VL: Architecture = Architecture { name: "hunyuan_vl", build: hunyuan };
 

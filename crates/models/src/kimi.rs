@@ -1,9 +1,9 @@
 //! Kimi Linear and K3: Kimi delta attention.
 
-use puna_graph::ops::{Concat, Function, Gating, MaskRule, Softmax, WeightedSum};
+use puna_graph::ops::{Concat, Function, MaskRule, Softmax, WeightedSum};
 use puna_graph::{Graph, ValueId};
 
-use crate::blocks::{Activation, ChannelDecay, Experts, FeedForward, LatentAttention, Residuals};
+use crate::blocks::{Activation, ChannelDecay, Experts, FeedForward, LatentAttention, OUTPUT, Residuals};
 use crate::{Architecture, Builder, ModelError};
 
 /// How the decay of a channel follows from its gate.
@@ -17,7 +17,9 @@ pub(super) fn channel_decay(b: &Builder<'_>) -> Result<ChannelDecay, ModelError>
 /// Kimi Linear: Kimi delta attention, with latent attention in some layers (Kimi Team, arXiv 2510.26692).
 pub const KIMI_LINEAR: Architecture = Architecture { name: "kimi-linear", build: kimi_linear };
 
-fn kimi_linear(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn kimi_linear(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["exp_probs_b.bias", "ssm_f_b.weight", "ssm_g_b.weight"]).needing(OUTPUT);
+    b.require_keys(&["expert_feed_forward_length", "expert_shared_count"])?;
     let block = LatentAttention::unrotated(1.0 / (b.latent_key_dim()? as f32).sqrt(), MaskRule::Causal);
     let epsilon = b.positive_f32("attention.layer_norm_rms_epsilon")?;
     let heads = b.most_heads()?;
@@ -30,7 +32,7 @@ fn kimi_linear(mut b: Builder<'_>) -> Result<Graph, ModelError> {
             true => b.latent_attention(x, &block),
             false => b.kimi_delta_attention(x, heads, decay, epsilon),
         },
-        |b, x| b.dense_or_experts(x, Function::Silu, &Experts::new(Gating::Sigmoid, true)),
+        |b, x| b.dense_or_experts(x, Function::Silu, &Experts::new(None, true)),
     )?;
     let x = b.norm("output_norm", x)?;
     b.logits(x)
@@ -40,7 +42,10 @@ fn kimi_linear(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 /// (attention residuals; Kimi Team).
 pub const KIMI_K3: Architecture = Architecture { name: "kimi-k3", build: kimi_k3 };
 
-fn kimi_k3(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn kimi_k3(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["exp_probs_b.bias", "ssm_f_b.weight"]).needing(OUTPUT);
+    b.require_keys(&["expert_feed_forward_length", "expert_shared_count"])?;
+    b.require_keys(&["activation.situ_linear_beta", "attn_res.block_size"])?;
     let block = LatentAttention::unrotated(1.0 / (b.latent_key_dim()? as f32).sqrt(), MaskRule::Causal);
     let epsilon = b.positive_f32("attention.layer_norm_rms_epsilon")?;
     let heads = b.most_heads()?;
@@ -107,13 +112,14 @@ fn mix(
 
 /// A dense network, or experts in a space of their own beside a shared one in the full width.
 fn network(b: &mut Builder<'_>, x: ValueId, activation: Activation) -> Result<ValueId, ModelError> {
-    if !b.has("ffn_gate_inp.weight") {
+    if !b.has_experts() {
         return b.feed_forward(x, FeedForward::gated(activation));
     }
-    let experts = Experts { activation, router_input: Some(x), ..Experts::new(Gating::Sigmoid, false) };
+    let experts = Experts { activation, router_input: Some(x), ..Experts::new(None, false) };
     let width = b.width(x);
     let mut h = x;
-    if b.has("ffn_routed_down.weight") {
+    let is_narrow = b.has_any(&["ffn_routed_down", "ffn_routed_up"]);
+    if is_narrow {
         let narrow = b.rows_of("ffn_routed_down.weight")?;
         h = b.linear("ffn_routed_down", h, narrow)?;
     }
@@ -121,9 +127,9 @@ fn network(b: &mut Builder<'_>, x: ValueId, activation: Activation) -> Result<Va
     if b.has("ffn_routed_norm.weight") {
         h = b.norm("ffn_routed_norm", h)?;
     }
-    if b.width(h) != width || b.has("ffn_routed_up.weight") {
+    if is_narrow {
         h = b.linear("ffn_routed_up", h, width)?;
     }
-    let shared = b.shared_expert(x, activation)?;
+    let shared = b.shared_network(x, &experts)?;
     b.add(h, shared)
 }

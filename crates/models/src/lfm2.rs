@@ -9,7 +9,13 @@ use crate::{Architecture, Builder, ModelError};
 /// LFM2.
 pub const DENSE: Architecture = Architecture { name: "lfm2", build };
 /// LFM2 with experts.
-pub const EXPERTS: Architecture = Architecture { name: "lfm2moe", build };
+pub const EXPERTS: Architecture = Architecture {
+    name: "lfm2moe",
+    build: |b| {
+        b.require_keys(&["expert_feed_forward_length", "expert_gating_func"])?;
+        build(b.needing(&["exp_probs_b.bias"]))
+    },
+};
 
 fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let head_dim = b.key_dim()?;
@@ -35,7 +41,7 @@ fn gated_convolution(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelEr
     let (input_gate, output_gate) = (b.slice(all, 0, width)?, b.slice(all, width, width)?);
     let u = b.slice(all, 2 * width, width)?;
     let u = b.mul(input_gate, u, "shortconv.gated")?;
-    let u = b.short_convolution("shortconv.conv", u)?;
+    let u = b.dilated_convolution("shortconv.conv", u, b.extent("shortconv.l_cache")?, 1)?;
     let y = b.mul(output_gate, u, "shortconv.gated")?;
     b.linear("shortconv.out_proj", y, width)
 }

@@ -45,6 +45,7 @@ mod parallel;
 mod plamo2;
 mod qwen;
 mod qwen4exp;
+mod qwen_moe;
 mod qwen_next;
 mod rwkv6;
 mod rwkv7;
@@ -140,10 +141,10 @@ pub const ARCHITECTURES: &[Architecture] = &[
     llama::PHIMOE,
     qwen::QWEN,
     qwen::QWEN2,
-    qwen::QWEN2MOE,
+    qwen_moe::QWEN2MOE,
     qwen::QWEN2VL,
     qwen::DREAM,
-    qwen::DEEPSEEK2_OCR,
+    qwen_moe::DEEPSEEK2_OCR,
     qwen::SEED_OSS,
     qwen::PANGU_EMBEDDED,
     qwen::ORION,
@@ -160,13 +161,13 @@ pub const ARCHITECTURES: &[Architecture] = &[
     qwen::LLADA_MOE,
     qwen::RND1,
     qwen::OPENELM,
-    qwen::DOTS1,
-    qwen::BAILINGMOE2,
-    qwen::HY_V3,
-    qwen::GLM4MOE,
-    qwen::OLMOE,
-    qwen::MINIMAX_M2,
-    qwen::MINIMAX_M3,
+    qwen_moe::DOTS1,
+    qwen_moe::BAILINGMOE2,
+    qwen_moe::HY_V3,
+    qwen_moe::GLM4MOE,
+    qwen_moe::OLMOE,
+    qwen_moe::MINIMAX_M2,
+    qwen_moe::MINIMAX_M3,
     parallel::STABLELM,
     parallel::PLAMO,
     talkie::ARCHITECTURE,

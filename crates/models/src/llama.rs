@@ -4,7 +4,10 @@
 use puna_graph::Graph;
 use puna_graph::ops::{Function, MaskRule, PositionScale, RopeKind};
 
-use crate::blocks::{AttentionBlock, Decoder, FeedForward, HeadNorms, Residuals, WindowDefaults, WindowRope};
+use crate::blocks::{
+    AttentionBlock, Decoder, FeedForward, HeadNorms, NORM_BIASES, OUTPUT, Residuals, WindowDefaults,
+    WindowRope,
+};
 use crate::{Architecture, Builder, ModelError, Norm};
 
 /// Llama and its kin.
@@ -12,12 +15,14 @@ pub const LLAMA: Architecture =
     Architecture { name: "llama", build: |b| Decoder::new(RopeKind::Interleaved).with_factors().build(b) };
 
 /// InternLM 2 (arXiv 2403.17297).
-pub const INTERNLM2: Architecture =
-    Architecture { name: "internlm2", build: |b| Decoder::new(RopeKind::Interleaved).build(b) };
+pub const INTERNLM2: Architecture = Architecture {
+    name: "internlm2",
+    build: |b| Decoder::new(RopeKind::Interleaved).build(b.needing(OUTPUT)),
+};
 
 /// XVERSE.
 pub const XVERSE: Architecture =
-    Architecture { name: "xverse", build: |b| Decoder::new(RopeKind::Interleaved).build(b) };
+    Architecture { name: "xverse", build: |b| Decoder::new(RopeKind::Interleaved).build(b.needing(OUTPUT)) };
 
 /// Ministral 3, Mistral Small 3 and Large 3: queries may have a temperature by position.
 pub const MISTRAL3: Architecture = Architecture { name: "mistral3", build: mistral3 };
@@ -70,7 +75,7 @@ fn baichuan(b: Builder<'_>) -> Result<Graph, ModelError> {
         40 => decoder.attention.alibi_max_bias = Some(8.0),
         _ => {}
     }
-    decoder.build(b)
+    decoder.build(b.needing(OUTPUT))
 }
 
 /// Maincoder: norms of queries and keys after the rotation.
@@ -98,7 +103,13 @@ pub const LLADA: Architecture = Architecture {
 /// Ernie 4.5, dense.
 pub const ERNIE4_5: Architecture = Architecture { name: "ernie4_5", build: ernie };
 /// Ernie 4.5 with experts.
-pub const ERNIE4_5_MOE: Architecture = Architecture { name: "ernie4_5-moe", build: ernie };
+pub const ERNIE4_5_MOE: Architecture = Architecture {
+    name: "ernie4_5-moe",
+    build: |b| {
+        b.require_numbers(&["expert_feed_forward_length", "interleave_moe_layer_step"])?;
+        ernie(b)
+    },
+};
 
 fn ernie(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut decoder = Decoder::new(RopeKind::Interleaved);
@@ -109,9 +120,11 @@ fn ernie(b: Builder<'_>) -> Result<Graph, ModelError> {
 /// DeepSeek MoE 16B (arXiv 2401.06066).
 pub const DEEPSEEK: Architecture = Architecture { name: "deepseek", build: deepseek };
 /// Ling 1 (arXiv 2503.05139).
-pub const BAILINGMOE: Architecture = Architecture { name: "bailingmoe", build: deepseek };
+pub const BAILINGMOE: Architecture =
+    Architecture { name: "bailingmoe", build: |b| deepseek(b.needing(OUTPUT)) };
 
 fn deepseek(b: Builder<'_>) -> Result<Graph, ModelError> {
+    b.require_keys(&["expert_feed_forward_length", "expert_shared_count"])?;
     let decoder = Decoder::new(RopeKind::Interleaved).with_factors();
     decoder.with_experts(puna_graph::ops::Gating::Softmax, false).build(b)
 }
@@ -120,7 +133,7 @@ fn deepseek(b: Builder<'_>) -> Result<Graph, ModelError> {
 pub const PLAMO3: Architecture = Architecture {
     name: "plamo3",
     build: |b| {
-        let windows = WindowDefaults { length: 0, pattern: 8, full_first: false };
+        let windows = WindowDefaults::every(8).or_length(0);
         Decoder::new(RopeKind::Split)
             .with_norms(HeadNorms::PerHead)
             .with_residuals(Residuals::SANDWICH)
@@ -144,8 +157,9 @@ pub const PHI3: Architecture = Architecture {
 /// and are computed as llama.cpp does, with RMS norms and a bias.
 pub const PHIMOE: Architecture = Architecture {
     name: "phimoe",
-    build: |mut b| {
+    build: |b| {
         const EPSILON: &str = "attention.layer_norm_epsilon";
+        let mut b = b.needing(NORM_BIASES).needing(OUTPUT).needing(&["attn_output.bias", "output.bias"]);
         if b.has_key(EPSILON) {
             let epsilon = b.positive_f32(EPSILON)?;
             b.set_norm_kind(Norm::Layer(epsilon));

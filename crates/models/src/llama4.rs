@@ -13,6 +13,7 @@ pub const ARCHITECTURE: Architecture = Architecture { name: "llama4", build };
 const CHUNK: u32 = 8192;
 
 fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+    b.require_numbers(&["expert_feed_forward_length", "interleave_moe_layer_step"])?;
     let rope = b.rope_settings(RopeKind::Interleaved, b.key_dim()?, true)?;
     // Only a key of zero turns chunks, and with them the unrotated layers, off.
     let chunked = b.optional_u32("attention.sliding_window")? != Some(0);

@@ -7,9 +7,15 @@ use crate::blocks::{AttentionBlock, Experts, Residuals};
 use crate::{Architecture, Builder, ModelError};
 
 /// Mamba.
-pub const MAMBA: Architecture = Architecture { name: "mamba", build: |b| plain(b, Builder::mamba1) };
+pub const MAMBA: Architecture = Architecture {
+    name: "mamba",
+    build: |b| plain(b.needing(&["ssm_conv1d.bias", "ssm_dt.bias"]), Builder::mamba1),
+};
 /// Mamba 2, Codestral Mamba.
-pub const MAMBA2: Architecture = Architecture { name: "mamba2", build: |b| plain(b, Builder::mamba2) };
+pub const MAMBA2: Architecture = Architecture {
+    name: "mamba2",
+    build: |b| plain(b.needing(&["ssm_conv1d.bias", "ssm_norm.weight"]), Builder::mamba2),
+};
 
 fn plain<'m>(
     mut b: Builder<'m>,
@@ -28,7 +34,8 @@ fn plain<'m>(
 /// Jamba: attention without positions in some layers, Mamba 1 in the others (Lieber et al., arXiv 2403.19887).
 pub const JAMBA: Architecture = Architecture { name: "jamba", build: jamba };
 
-fn jamba(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn jamba(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["ssm_conv1d.bias", "ssm_dt.bias", "ssm_dt_norm.weight"]);
     let x = b.embed()?;
     let x = b.decoder(
         x,

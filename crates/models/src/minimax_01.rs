@@ -4,6 +4,7 @@ use puna_graph::ops::{Function, GatedLinearAttention, Gating, RopeKind, alibi_sl
 use puna_graph::{Graph, ValueId};
 
 use crate::blocks::{AttentionBlock, Experts};
+use crate::qwen_next::recurrent_layers;
 use crate::{Architecture, Builder, ModelError};
 
 pub const ARCHITECTURE: Architecture = Architecture { name: "minimax-01", build };
@@ -12,7 +13,7 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let head_dim = b.key_dim()?;
     let rope = Some(b.rope_settings(RopeKind::Split, head_dim, true)?);
     let block = AttentionBlock { rope, ..AttentionBlock::default() };
-    let recurrent = b.bool_array("attention.recurrent_layers")?.unwrap_or_default();
+    let recurrent = recurrent_layers(&b, 8)?;
     let residual_scale = b.positive_f32("residual_scale")?;
     let experts = Experts::new(Gating::Softmax, true);
     let x = b.embed()?;

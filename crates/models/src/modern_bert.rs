@@ -45,7 +45,7 @@ fn modern_bert(mut b: Builder<'_>) -> Result<Graph, ModelError> {
             return Err(b.value_error("hidden_activation", value, "gelu or silu"));
         }
     };
-    let windows = b.windows(WindowDefaults { length: 0, pattern: 3, full_first: true })?;
+    let windows = b.windows(WindowDefaults::every(3).or_length(0).full_first())?;
     let full = b.rope_settings(RopeKind::Split, b.key_dim()?, false)?;
     let window_rope = b.window_rope(&full, WindowRope::PlainWithBase(10000.0))?;
     let x = b.embed()?;
@@ -58,7 +58,8 @@ fn modern_bert(mut b: Builder<'_>) -> Result<Graph, ModelError> {
             ..Default::default()
         };
         // The embeddings have just been normalised: the first layer has no norm of its own.
-        let h = if b.has("attn_norm.weight") { b.norm("attn_norm", x)? } else { x };
+        let is_first = b.layer() == 0 && !b.has("attn_norm.weight");
+        let h = if is_first { x } else { b.norm("attn_norm", x)? };
         let attended = b.self_attention(h, &block)?;
         let x = b.add(x, attended)?;
         let h = b.norm("ffn_norm", x)?;
@@ -90,10 +91,7 @@ fn gemma_embedding(mut b: Builder<'_>) -> Result<Graph, ModelError> {
         .with_network(FeedForward::gated(Function::Gelu))
         .with_residuals(Residuals::SANDWICH)
         .with_norms(HeadNorms::PerHead)
-        .with_windows(
-            WindowDefaults { length: 0, pattern: 6, full_first: false },
-            WindowRope::PlainWithBase(10000.0),
-        );
+        .with_windows(WindowDefaults::every(6), WindowRope::PlainWithBase(10000.0));
     decoder.symmetric_windows = true;
     decoder.embedding_scale = Some((b.width_or("embedding_length", 0)? as f32).sqrt());
     decoder.build(b)

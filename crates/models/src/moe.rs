@@ -4,8 +4,8 @@ use puna_graph::Graph;
 use puna_graph::ops::{Function, Gating, GroupOfExpert, RopeKind};
 
 use crate::blocks::{
-    Activation, AttentionBlock, CHUNK_EXPERTS, Decoder, EXPERTS, Experts, FeedForward, HeadNorms, Residuals,
-    Routing, WindowDefaults, WindowRope,
+    Activation, AttentionBlock, CHUNK_EXPERTS, Decoder, EXPERTS, Experts, FeedForward, HeadNorms, OUTPUT,
+    Residuals, Routing, WindowDefaults, WindowRope,
 };
 use crate::{Architecture, Builder, ModelError};
 
@@ -14,7 +14,8 @@ pub const DBRX: Architecture = Architecture {
     name: "dbrx",
     build: |b| {
         let residuals = Residuals { feed_forward_norm: "attn_output_norm", ..Residuals::PRE };
-        Decoder::new(RopeKind::Split).with_residuals(residuals).build(b)
+        b.require_keys(&["attention.clamp_kqv"])?;
+        Decoder::new(RopeKind::Split).with_residuals(residuals).build(b.needing(OUTPUT))
     },
 };
 
@@ -46,6 +47,7 @@ pub const GROVEMOE: Architecture = Architecture { name: "grovemoe", build: grove
 
 fn grovemoe(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let rope = Some(b.rope_settings(RopeKind::Split, b.key_dim()?, false)?);
+    b.require_keys(&["expert_feed_forward_length", "experts_per_group", "expert_group_scale"])?;
     let size = b.width_or("experts_per_group", 1)?;
     let scale = b.f32_or("expert_group_scale", 0.0)?;
     let experts = Experts::new(Gating::Softmax, true);
@@ -78,7 +80,7 @@ fn smallthinker(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let rope = b.rope_settings(RopeKind::Split, b.key_dim()?, false)?;
     // The window has this length whatever the key says, unless that is zero.
     const WINDOW: u32 = 4096;
-    let mut windows = b.windows(WindowDefaults { length: 0, pattern: 4, full_first: true })?;
+    let mut windows = b.windows(WindowDefaults::every(4).or_length(0).full_first())?;
     windows.length = windows.length.min(1) * WINDOW;
     let x = b.embed()?;
     let x = b.each_layer(x, |b, x| {
@@ -102,10 +104,12 @@ fn smallthinker(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 /// MiMo V2: windows with sinks, a factor on the attention branch.
 pub const MIMO2: Architecture = Architecture { name: "mimo2", build: mimo2 };
 
-fn mimo2(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn mimo2(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(OUTPUT);
+    b.require_keys(&["expert_feed_forward_length"])?;
     let full = b.rope_settings(RopeKind::Split, b.key_dim()?, false)?;
     let window_rope = b.window_rope(&full, WindowRope::PlainWithBase(10000.0))?;
-    let windows = b.windows(WindowDefaults { length: 0, pattern: 1, full_first: false })?;
+    let windows = b.windows(WindowDefaults::NEEDED)?;
     let value_scale = b.applied_f32("attention.value_scale")?;
     let experts = Experts::new(Gating::Sigmoid, true);
     let x = b.embed()?;
@@ -130,11 +134,20 @@ fn mimo2(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 pub const GPT_OSS: Architecture = Architecture { name: "gpt-oss", build: gpt_oss };
 
 fn gpt_oss(b: Builder<'_>) -> Result<Graph, ModelError> {
-    let windows = WindowDefaults { length: 0, pattern: 2, full_first: false };
+    /// Besides those that all files may have.
+    const BIASES: &[&str] = &[
+        "attn_output.bias",
+        "ffn_gate_inp.bias",
+        "ffn_gate_exps.bias",
+        "ffn_up_exps.bias",
+        "ffn_down_exps.bias",
+    ];
+    b.require_keys(&["expert_feed_forward_length"])?;
+    let windows = WindowDefaults::every(2);
     Decoder::new(RopeKind::Split)
         .with_residuals(Residuals::POST_ATTENTION)
         .with_windows(windows, WindowRope::Copied)
         .with_experts(Gating::SoftmaxOfChosen, false)
         .with_activation(Activation::SHIFTED)
-        .build(b)
+        .build(b.needing(OUTPUT).needing(BIASES).needing(&["attn_sinks.weight"]))
 }

@@ -11,17 +11,15 @@ use crate::{Architecture, Builder, ModelError};
 pub const DENSE: Architecture = Architecture { name: "nemotron_h", build };
 pub const EXPERTS: Architecture = Architecture { name: "nemotron_h_moe", build };
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
-    if b.has_key("attention.layer_norm_epsilon") {
-        let epsilon = b.positive_f32("attention.layer_norm_epsilon")?;
-        b.set_norm_kind(Norm::Rms(epsilon));
-    }
+fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["exp_probs_b.bias", "ssm_norm.weight"]);
+    b.set_norm_kind(Norm::Rms(b.positive_f32("attention.layer_norm_epsilon")?));
     let x = b.embed()?;
     let x = b.each_layer(x, |b, x| {
         let h = b.norm("attn_norm", x)?;
-        let h = if b.has("ssm_in.weight") {
+        let h = if b.has_any(&["ssm_in", "ssm_conv1d", "ssm_out"]) {
             b.mamba2(h)?
-        } else if b.has("attn_q.weight") {
+        } else if b.has_any(&["attn_q", "attn_k", "attn_v", "attn_output"]) {
             b.self_attention(h, &AttentionBlock::default())?
         } else {
             network(b, h)?
@@ -35,15 +33,16 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 /// The router and the shared expert read the full width, the experts a narrower one if there is one.
 fn network(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> {
     const FUNCTION: Function = Function::ReluSquared;
-    if !b.has("ffn_gate_inp.weight") {
+    if !b.has_experts() {
         return b.feed_forward(x, FeedForward::plain(FUNCTION));
     }
     let experts = Experts {
+        gated: false,
         activation: FUNCTION.into(),
         router_input: Some(x),
         ..Experts::new(Gating::Sigmoid, false)
     };
-    let narrow = b.has("ffn_latent_down.weight");
+    let narrow = b.has_any(&["ffn_latent_down", "ffn_latent_up"]);
     let mut h = x;
     if narrow {
         let width = b.rows_of("ffn_latent_down.weight")?;
@@ -54,6 +53,6 @@ fn network(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> {
         let width = b.width(x);
         h = b.linear("ffn_latent_up", h, width)?;
     }
-    let shared = b.shared_expert(x, FUNCTION.into())?;
+    let shared = b.shared_network(x, &experts)?;
     b.add(h, shared)
 }

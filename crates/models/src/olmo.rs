@@ -3,7 +3,7 @@
 use puna_graph::Graph;
 use puna_graph::ops::{Function, RopeKind, Xielu};
 
-use crate::blocks::{AttentionBlock, Decoder, HeadNorms, Residuals, WindowDefaults, WindowRope};
+use crate::blocks::{AttentionBlock, Decoder, HeadNorms, OUTPUT, Residuals, WindowDefaults, WindowRope};
 use crate::{Architecture, Builder, ModelError};
 
 /// OLMo 1: layer norms without weights.
@@ -28,19 +28,20 @@ fn olmo(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 pub const OLMO2: Architecture = Architecture {
     name: "olmo2",
     build: |b| {
-        let windows = WindowDefaults { length: 0, pattern: 4, full_first: false };
+        let windows = WindowDefaults::every(4).or_length(0);
         Decoder::new(RopeKind::Split)
             .with_norms(HeadNorms::FullWidth)
             .with_residuals(Residuals::POST)
             .with_windows(windows, WindowRope::Plain)
-            .build(b)
+            .build(b.needing(OUTPUT))
     },
 };
 
 /// Apertus (arXiv 2509.14233): xIELU networks without a gate.
 pub const APERTUS: Architecture = Architecture { name: "apertus", build: apertus };
 
-fn apertus(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn apertus(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(OUTPUT);
     let rope = Some(b.rope_settings(RopeKind::Split, b.key_dim()?, true)?);
     let x = b.embed()?;
     let x = b.decoder(
@@ -48,7 +49,7 @@ fn apertus(mut b: Builder<'_>) -> Result<Graph, ModelError> {
         Residuals::PRE,
         |b, x| b.self_attention(x, &AttentionBlock { rope, norms: HeadNorms::PerHead, ..Default::default() }),
         |b, x| {
-            let hidden = b.layer_u32("feed_forward_length")?.unwrap_or(0);
+            let hidden = b.hidden_width()?;
             let h = b.linear("ffn_up", x, hidden)?;
             let xielu = Xielu {
                 alpha_n: b.global_layer_f32("xielu.alpha_n")?,

@@ -3,13 +3,20 @@
 use puna_graph::Graph;
 use puna_graph::ops::{Function, RopeKind};
 
-use crate::blocks::{AttentionBlock, FeedForward, HeadNorms};
+use crate::blocks::{AttentionBlock, FeedForward, HeadNorms, NORM_BIASES, OUTPUT};
 use crate::{Architecture, Builder, ModelError};
 
 /// Falcon 7B and 40B (arXiv 2311.16867); in 40B attention has a norm of its own.
-pub const FALCON: Architecture = Architecture { name: "falcon", build: gelu_beside };
+pub const FALCON: Architecture =
+    Architecture { name: "falcon", build: |b| gelu_beside(b.needing(NORM_BIASES)) };
 /// Phi 1.5 and 2 (arXiv 2309.05463): layer norms, both branches read the same norm.
-pub const PHI2: Architecture = Architecture { name: "phi2", build: gelu_beside };
+pub const PHI2: Architecture = Architecture {
+    name: "phi2",
+    build: |b| {
+        let b = b.needing(NORM_BIASES).needing(OUTPUT).needing(&["output.bias"]);
+        gelu_beside(b.needing(&["attn_output.bias", "ffn_up.bias", "ffn_down.bias"]))
+    },
+};
 
 /// Both branches read the same norm, or attention reads `attn_norm_2`.
 fn gelu_beside(mut b: Builder<'_>) -> Result<Graph, ModelError> {
@@ -28,9 +35,12 @@ fn gelu_beside(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// StableLM (arXiv 2402.17834): layer norms, partial rotation; only 12B has both branches side by side.
-pub const STABLELM: Architecture = Architecture { name: "stablelm", build: silu_beside };
+pub const STABLELM: Architecture = Architecture {
+    name: "stablelm",
+    build: |b| silu_beside(b.needing(&["attn_norm.bias", "output_norm.bias"]).needing(OUTPUT)),
+};
 /// PLaMo 1: RMS norms, both branches side by side.
-pub const PLAMO: Architecture = Architecture { name: "plamo", build: silu_beside };
+pub const PLAMO: Architecture = Architecture { name: "plamo", build: |b| silu_beside(b.needing(OUTPUT)) };
 
 /// The network reads a norm of its own if the file has one, else that of attention.
 fn silu_beside(mut b: Builder<'_>) -> Result<Graph, ModelError> {
@@ -38,7 +48,7 @@ fn silu_beside(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let x = b.embed()?;
     let x = b.each_layer(x, |b, x| {
         let h = b.norm("attn_norm", x)?;
-        let norms = match b.has("attn_q_norm.weight") {
+        let norms = match b.has_any(&["attn_q_norm", "attn_k_norm"]) {
             true => HeadNorms::PerHead,
             false => HeadNorms::None,
         };

@@ -9,7 +9,9 @@ use crate::{Architecture, Builder, ModelError};
 
 pub const ARCHITECTURE: Architecture = Architecture { name: "plamo2", build };
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(&["ssm_dt.bias"]);
+    b.require_numbers(&["ssm.group_count"])?;
     let head_dim = b.key_dim()?;
     let rope = Some(b.rope_settings(RopeKind::Split, head_dim, true)?);
     let block = AttentionBlock { rope, norms: HeadNorms::PerHead, ..AttentionBlock::default() };

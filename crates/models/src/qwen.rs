@@ -4,15 +4,19 @@
 use puna_graph::Graph;
 use puna_graph::ops::{Function, Gating, MaskRule, RopeKind};
 
-use crate::blocks::{Classifier, Decoder, FeedForward, HeadNorms, Residuals, WindowDefaults, WindowRope};
+use crate::blocks::{
+    Classifier, Decoder, FeedForward, HeadNorms, NORM_BIASES, OUTPUT, Residuals, WindowDefaults, WindowRope,
+};
 use crate::builder::Norm;
 use crate::{Architecture, Builder, ModelError};
 
-fn split() -> Decoder {
+/// A plain decoder that rotates split halves.
+pub fn split() -> Decoder {
     Decoder::new(RopeKind::Split)
 }
 
-fn split_with_head_norms() -> Decoder {
+/// The same with norms of each head.
+pub fn split_with_head_norms() -> Decoder {
     split().with_norms(HeadNorms::PerHead)
 }
 
@@ -21,24 +25,18 @@ pub const QWEN: Architecture = Architecture { name: "qwen", build: qwen };
 
 fn qwen(b: Builder<'_>) -> Result<Graph, ModelError> {
     let hidden = Some(b.width_or("feed_forward_length", 0)? / 2);
-    split().with_network(FeedForward { hidden, ..FeedForward::gated(Function::Silu) }).build(b)
+    let decoder = split().with_network(FeedForward { hidden, ..FeedForward::gated(Function::Silu) });
+    decoder.build(b.needing(&["attn_qkv.bias"]).needing(OUTPUT))
 }
 
 /// Qwen 2 and 2.5 (arXiv 2407.10671).
 pub const QWEN2: Architecture = Architecture { name: "qwen2", build: |b| split().build(b) };
 
-/// Qwen 2 with experts.
-pub const QWEN2MOE: Architecture =
-    Architecture { name: "qwen2moe", build: |b| split().with_experts(Gating::Softmax, false).build(b) };
-
-/// DeepSeek-OCR, the decoder (arXiv 2510.18234).
-pub const DEEPSEEK2_OCR: Architecture =
-    Architecture { name: "deepseek2-ocr", build: |b| split().with_experts(Gating::Softmax, false).build(b) };
-
 /// Qwen 2 VL and 2.5 VL, text (arXiv 2409.12191). A file without an epsilon means zero.
 pub const QWEN2VL: Architecture = Architecture { name: "qwen2vl", build: qwen2vl };
 
 fn qwen2vl(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+    b.require_keys(&["rope.dimension_sections"])?;
     b.set_norm_kind(Norm::Rms(b.f32_or("attention.layer_norm_rms_epsilon", 0.0)?));
     let mut decoder = split();
     decoder.head.ignores_bias = true;
@@ -61,10 +59,12 @@ pub const SEED_OSS: Architecture =
     Architecture { name: "seed_oss", build: |b| split().with_residuals(Residuals::POST_ATTENTION).build(b) };
 
 /// Pangu Embedded (arXiv 2505.22375).
-pub const PANGU_EMBEDDED: Architecture = Architecture { name: "pangu-embedded", build: |b| split().build(b) };
+pub const PANGU_EMBEDDED: Architecture =
+    Architecture { name: "pangu-embedded", build: |b| split().build(b.needing(&["attn_output.bias"])) };
 
 /// Orion (arXiv 2401.12246): layer norms.
-pub const ORION: Architecture = Architecture { name: "orion", build: |b| split().build(b) };
+pub const ORION: Architecture =
+    Architecture { name: "orion", build: |b| split().build(b.needing(NORM_BIASES).needing(OUTPUT)) };
 
 /// CogVLM, text (arXiv 2311.03079).
 pub const COGVLM: Architecture = Architecture { name: "cogvlm", build: |b| split().build(b) };
@@ -73,7 +73,10 @@ pub const COGVLM: Architecture = Architecture { name: "cogvlm", build: |b| split
 pub const PADDLEOCR: Architecture = Architecture { name: "paddleocr", build: |b| split().build(b) };
 
 /// BitNet b1.58 (arXiv 2402.17764): norms within the branches, a factor per matrix.
-pub const BITNET: Architecture = Architecture { name: "bitnet", build: |b| split().build(b) };
+pub const BITNET: Architecture = Architecture {
+    name: "bitnet",
+    build: |b| split().build(b.needing(&["attn_sub_norm.weight", "ffn_sub_norm.weight"])),
+};
 
 /// EXAONE 3 and 3.5 (arXiv 2412.04862).
 pub const EXAONE: Architecture = Architecture { name: "exaone", build: |b| split().with_factors().build(b) };
@@ -86,7 +89,13 @@ pub const QWEN3MOE: Architecture =
     Architecture { name: "qwen3moe", build: |b| split_with_head_norms().build(b) };
 
 /// Qwen 3 VL, text.
-pub const QWEN3VL: Architecture = Architecture { name: "qwen3vl", build: ranking };
+pub const QWEN3VL: Architecture = Architecture {
+    name: "qwen3vl",
+    build: |b| {
+        b.require_keys(&["rope.dimension_sections"])?;
+        ranking(b)
+    },
+};
 
 /// Rerankers made of these models give shares of "yes" and "no".
 fn ranking(mut b: Builder<'_>) -> Result<Graph, ModelError> {
@@ -95,24 +104,30 @@ fn ranking(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// Qwen 3 VL with experts, text.
-pub const QWEN3VLMOE: Architecture =
-    Architecture { name: "qwen3vlmoe", build: |b| split_with_head_norms().build(b) };
+pub const QWEN3VLMOE: Architecture = Architecture { name: "qwen3vlmoe", build: with_sections };
 
 /// Qwen 3 TTS, the talker.
-pub const QWEN3TTS: Architecture =
-    Architecture { name: "qwen3tts", build: |b| split_with_head_norms().build(b) };
+pub const QWEN3TTS: Architecture = Architecture { name: "qwen3tts", build: with_sections };
+
+/// Files say which elements turn by which coordinate of an image.
+fn with_sections(b: Builder<'_>) -> Result<Graph, ModelError> {
+    b.require_keys(&["rope.dimension_sections"])?;
+    split_with_head_norms().build(b)
+}
 
 /// Mellum: Qwen 3 with experts and windows.
 pub const MELLUM: Architecture = Architecture {
     name: "mellum",
     build: |b| {
-        let windows = WindowDefaults { length: 0, pattern: 4, full_first: false };
-        split_with_head_norms().with_windows(windows, WindowRope::Plain).build(b)
+        b.require_keys(&["expert_feed_forward_length"])?;
+        let windows = WindowDefaults::every(4).or_length(0);
+        split_with_head_norms().with_windows(windows, WindowRope::Plain).build(b.needing(OUTPUT))
     },
 };
 
 /// LLaDA with experts: a diffusion model, every row sees all.
-pub const LLADA_MOE: Architecture = Architecture { name: "llada-moe", build: |b| diffusion(b, false) };
+pub const LLADA_MOE: Architecture =
+    Architecture { name: "llada-moe", build: |b| diffusion(b.needing(OUTPUT), false) };
 /// RND1: Qwen 3 with experts as a diffusion model.
 pub const RND1: Architecture = Architecture { name: "rnd1", build: |b| diffusion(b, true) };
 
@@ -125,51 +140,3 @@ fn diffusion(b: Builder<'_>, normalise: bool) -> Result<Graph, ModelError> {
 /// OpenELM (arXiv 2404.14619): heads and widths differ by layer.
 pub const OPENELM: Architecture =
     Architecture { name: "openelm", build: |b| split_with_head_norms().build(b) };
-
-/// dots.llm1 (arXiv 2506.05767).
-pub const DOTS1: Architecture =
-    Architecture { name: "dots1", build: |b| split_with_head_norms().with_experts(None, false).build(b) };
-
-/// Ling 2 (arXiv 2510.22115): groups of experts.
-pub const BAILINGMOE2: Architecture = Architecture {
-    name: "bailingmoe2",
-    build: |b| split_with_head_norms().with_experts(None, false).build(b),
-};
-
-/// Hunyuan 3.
-pub const HY_V3: Architecture = Architecture {
-    name: "hy_v3",
-    build: |b| split_with_head_norms().with_factors().with_experts(Gating::Sigmoid, false).build(b),
-};
-
-/// GLM-4.5 and 4.6 (arXiv 2508.06471): norms of queries and keys only in some sizes.
-pub const GLM4MOE: Architecture = Architecture { name: "glm4moe", build: glm4moe };
-
-fn glm4moe(b: Builder<'_>) -> Result<Graph, ModelError> {
-    let mut decoder = split().with_residuals(Residuals::POST_ATTENTION).with_experts(Gating::Sigmoid, false);
-    if b.has_global("blk.0.attn_q_norm.weight") {
-        decoder.attention.norms = HeadNorms::PerHead;
-    }
-    decoder.build(b)
-}
-
-/// OLMoE (arXiv 2409.02060): norms over all heads together.
-pub const OLMOE: Architecture = Architecture {
-    name: "olmoe",
-    build: |b| split().with_norms(HeadNorms::FullWidth).with_experts(Gating::Softmax, false).build(b),
-};
-
-/// MiniMax M2.
-pub const MINIMAX_M2: Architecture = Architecture {
-    name: "minimax-m2",
-    build: |b| split().with_norms(HeadNorms::FullWidth).with_experts(None, true).build(b),
-};
-
-/// MiniMax M3: bounded SwiGLU everywhere.
-pub const MINIMAX_M3: Architecture = Architecture {
-    name: "minimax-m3",
-    build: |b| {
-        let decoder = split_with_head_norms().with_experts(None, false);
-        decoder.with_activation(crate::blocks::Activation::SHIFTED).build(b)
-    },
-};

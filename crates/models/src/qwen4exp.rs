@@ -8,23 +8,30 @@ use puna_graph::ops::{
 use puna_graph::{Graph, Input, Operand, ValueId};
 
 use crate::blocks::{AttentionBlock, Experts};
-use crate::qwen_next::{gated_attention, recurrent_layers};
+use crate::qwen_next::{gated_attention, recurrent_layers, with_shared_gate};
 use crate::{Architecture, Builder, ModelError};
 
 pub const ARCHITECTURE: Architecture = Architecture { name: "qwen4exp", build };
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = with_shared_gate(b);
+    b.require_keys(&["rope.dimension_sections"])?;
+    b.indexer_keys(&["head_count", "key_length", "top_k"])?;
     let head_dim = b.key_dim()?;
     let rope = Some(b.rope_settings(RopeKind::Split, head_dim, false)?);
     let block = AttentionBlock { rope, ignores_input_biases: true, ..AttentionBlock::default() };
-    let recurrent = recurrent_layers(&b)?;
+    let recurrent = recurrent_layers(&b, 4)?;
     let experts = Experts::new(Gating::Softmax, true);
     let x = b.embed()?;
     let streams = b.streams(x)?;
-    let grams = if b.has_key("ple.layers") { Some(hashed_rows(&mut b)?) } else { None };
+    let (mut grams, mut with_grams) = (None, Vec::new());
+    if b.has_key("ple.layers") || b.has_global("per_layer_token_embd.weight") {
+        with_grams = b.layer_list("ple.layers")?;
+        grams = Some(hashed_rows(&mut b)?);
+    }
     let streams = b.each_layer(streams, |b, streams| {
         let mut streams = streams;
-        if let Some(grams) = grams.filter(|_| b.has("ple_key.weight")) {
+        if let Some(grams) = grams.filter(|_| with_grams.contains(&b.layer())) {
             streams = add_grams(b, streams, grams)?;
         }
         let streams = branch(b, streams, ATTENTION, |b, x| match recurrent[b.layer() as usize] {
@@ -48,7 +55,7 @@ fn mix(b: &mut Builder<'_>, streams: ValueId, names: Mixture) -> Result<(ValueId
     let (count, width) = (b.heads_of(streams), b.width(streams));
     let normed = b.norm(names[0], streams)?;
     let flat = b.join_heads(normed)?;
-    let rank = b.rows_of(&format!("{}.weight", names[1]))?;
+    let rank = b.extent("hyper_connection.low_rank")?;
     let gate = b.linear(names[1], flat, rank)?;
     let gate = b.scale(gate, 1.0 / count.max(1) as f32, names[1])?;
     let gate = b.unary(Function::Silu, gate, names[1])?;
@@ -103,6 +110,7 @@ fn hashed_rows(b: &mut Builder<'_>) -> Result<ValueId, ModelError> {
     }
     let width = b.extent("embedding_length_per_layer_input")?;
     let state = b.recurrent_state(&[longest - 1])?;
+    b.require_keys(&["ple.eos_token_id"])?;
     let op = NgramRows { state, multipliers, heads, end: b.u32_or("ple.eos_token_id", 0)? };
     let rows = b.push(op, vec![Operand::Input(Input::Tokens)], "ple_rows")?;
     let table = b.global_weight("per_layer_token_embd.weight", &[total, width])?;
@@ -128,7 +136,8 @@ fn add_grams(b: &mut Builder<'_>, streams: ValueId, grams: ValueId) -> Result<Va
     let normed = b.norm("ple_norm_conv", values)?;
     let flat = b.join_heads(normed)?;
     let dilation = b.count("ple.ngram_size", 64)?;
-    let convolved = b.dilated_convolution("ple_conv1d", flat, dilation)?;
+    let taps = b.extent("ple.conv_kernel")?;
+    let convolved = b.dilated_convolution("ple_conv1d", flat, taps, dilation)?;
     let convolved = b.unary(Function::Silu, convolved, "ple_conv1d")?;
     let convolved = b.split_heads(convolved, width)?;
     let streams = b.add(streams, values)?;

@@ -7,16 +7,26 @@ use crate::blocks::{AttentionBlock, Experts, Residuals};
 use crate::{Architecture, Builder, ModelError};
 
 pub const QWEN3_NEXT: Architecture =
-    Architecture { name: "qwen3next", build: |b| build(b, KeyHeads::Grouped) };
-pub const QWEN35: Architecture = Architecture { name: "qwen35", build: |b| build(b, KeyHeads::Cyclic) };
+    Architecture { name: "qwen3next", build: |b| build(with_shared_gate(b), KeyHeads::Grouped) };
+pub const QWEN35: Architecture = Architecture { name: "qwen35", build: with_sections };
 pub const QWEN35_MOE: Architecture =
-    Architecture { name: "qwen35moe", build: |b| build(b, KeyHeads::Cyclic) };
+    Architecture { name: "qwen35moe", build: |b| with_sections(with_shared_gate(b)) };
+
+/// With a gate of the shared expert.
+pub fn with_shared_gate(b: Builder<'_>) -> Builder<'_> {
+    b.needing(&["ffn_gate_inp_shexp.weight"])
+}
+
+fn with_sections(b: Builder<'_>) -> Result<Graph, ModelError> {
+    b.require_keys(&["rope.dimension_sections"])?;
+    build(b, KeyHeads::Cyclic)
+}
 
 fn build(mut b: Builder<'_>, key_heads: KeyHeads) -> Result<Graph, ModelError> {
     let head_dim = b.key_dim()?;
     let rope = Some(b.rope_settings(RopeKind::Split, head_dim, true)?);
     let block = AttentionBlock { rope, ..AttentionBlock::default() };
-    let recurrent = recurrent_layers(&b)?;
+    let recurrent = recurrent_layers(&b, 4)?;
     let x = b.embed()?;
     let x = b.decoder(
         x,
@@ -31,10 +41,11 @@ fn build(mut b: Builder<'_>, key_heads: KeyHeads) -> Result<Graph, ModelError> {
     b.logits(x)
 }
 
-/// Which layers are delta nets: those of `attention.recurrent_layers`, else all but the last of each interval.
-pub fn recurrent_layers(b: &Builder<'_>) -> Result<Vec<bool>, ModelError> {
-    let interval = b.extent_or("full_attention_interval", 4)?;
-    let named = b.bool_array("attention.recurrent_layers")?;
+/// Which layers are recurrent: those of `attention.recurrent_layers`, else all but the last of each
+/// `full_attention_interval`, else of so many.
+pub fn recurrent_layers(b: &Builder<'_>, interval: u32) -> Result<Vec<bool>, ModelError> {
+    let interval = b.extent_or("full_attention_interval", interval)?;
+    let named = b.layer_flags("attention.recurrent_layers")?;
     let by_interval = || (0..b.layers()).map(|layer| !(layer + 1).is_multiple_of(interval)).collect();
     Ok(named.unwrap_or_else(by_interval))
 }

@@ -3,6 +3,7 @@
 use puna_graph::ops::{Function, GatedLinearAttention, Interpolate, LayerNorm, MatMulHeads, RepeatHeads};
 use puna_graph::{Graph, ValueId};
 
+use crate::blocks::OUTPUT;
 use crate::{Architecture, Builder, ModelError};
 
 pub const RWKV6: Architecture = Architecture { name: "rwkv6", build };
@@ -11,7 +12,12 @@ pub const RWKV6_QWEN2: Architecture = Architecture { name: "rwkv6qwen2", build: 
 /// Values that are mixed with the token before: decay, key, value, receptance, gate.
 const MIXTURES: u32 = 5;
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+/// Biases of RWKV's layer norms.
+pub const NORM_BIASES: &[&str] =
+    &["token_embd_norm.bias", "attn_norm.bias", "attn_norm_2.bias", "output_norm.bias"];
+
+fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(NORM_BIASES).needing(OUTPUT);
     let rescale = b.u32_or("rescale_every_n_layers", 0)?;
     let x = b.embed()?;
     let x = b.norm("token_embd_norm", x)?;
@@ -33,7 +39,8 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     b.logits(x)
 }
 
-fn build_qwen2(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn build_qwen2(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(OUTPUT);
     let x = b.embed()?;
     let x = b.each_layer(x, |b, x| {
         let h = b.norm("attn_norm", x)?;
@@ -55,7 +62,7 @@ fn mix(b: &mut Builder<'_>, x: ValueId) -> Result<[ValueId; 5], ModelError> {
     let before = b.token_shift(x)?;
     let shares = b.weight("time_mix_lerp_x.weight", &[1, width])?;
     let h = b.push(Interpolate, vec![x.into(), before.into(), shares], "time_mix_lerp_x")?;
-    let rank = b.rows_of("time_mix_w1.weight")? / MIXTURES;
+    let rank = b.extent("time_mix_extra_dim")?;
     let h = b.linear("time_mix_w1", h, MIXTURES * rank)?;
     let h = b.unary(Function::Tanh, h, "time_mix_w1")?;
     let h = b.split_heads(h, rank)?;
@@ -76,15 +83,18 @@ fn gated(
 ) -> Result<ValueId, ModelError> {
     let (heads, dim) = b.wkv_heads()?;
     let width = heads * dim;
-    let kv_width = b.rows_of("time_mix_key.weight")?;
-    if kv_width == 0 || !width.is_multiple_of(kv_width) || !kv_width.is_multiple_of(dim) {
+    let kv_width = match is_qwen2 {
+        true => b.count("attention.head_count_kv", heads)? * dim,
+        false => width,
+    };
+    if !width.is_multiple_of(kv_width) || !kv_width.is_multiple_of(dim) {
         return Err(b.value_error("wkv.head_size", dim, "a divisor of the widths of keys"));
     }
     let r = b.linear("time_mix_receptance", r, width)?;
     let k = b.linear("time_mix_key", k, kv_width)?;
     let v = b.linear("time_mix_value", v, kv_width)?;
     let g = b.linear("time_mix_gate", g, width)?;
-    let rank = b.rows_of("time_mix_decay_w1.weight")?;
+    let rank = b.extent("time_decay_extra_dim")?;
     let w = b.linear("time_mix_decay_w1", w, rank)?;
     let w = b.unary(Function::Tanh, w, "time_mix_decay")?;
     let w = b.linear("time_mix_decay_w2", w, width)?;
@@ -176,7 +186,7 @@ impl Builder<'_> {
         };
         let k = mixture(self, "channel_mix_lerp_k")?;
         let r = if is_gated { Some(mixture(self, "channel_mix_lerp_r")?) } else { None };
-        let hidden = self.rows_of("channel_mix_key.weight")?;
+        let hidden = self.hidden_width()?;
         let k = self.linear("channel_mix_key", k, hidden)?;
         let k = self.unary(Function::ReluSquared, k, "channel_mix_key")?;
         let v = self.linear("channel_mix_value", k, width)?;

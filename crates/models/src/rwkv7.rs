@@ -4,6 +4,8 @@
 use puna_graph::ops::{Function, Interpolate, Rwkv7, ScaleRows, SumElements};
 use puna_graph::{Graph, ValueId};
 
+use crate::blocks::OUTPUT;
+use crate::rwkv6::NORM_BIASES;
 use crate::{Architecture, Builder, ModelError};
 
 pub const RWKV7: Architecture = Architecture { name: "rwkv7", build };
@@ -12,7 +14,8 @@ pub const ARWKV7: Architecture = Architecture { name: "arwkv7", build: build_qwe
 /// Below it a vector's square counts as this when it is brought to unit length.
 const EPSILON: f32 = 1e-12;
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(NORM_BIASES).needing(OUTPUT).needing(&["time_mix_ln.weight"]);
     let x = b.embed()?;
     let x = b.norm("token_embd_norm", x)?;
     let mut first_values = None;
@@ -28,7 +31,8 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     b.logits(x)
 }
 
-fn build_qwen2(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn build_qwen2(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(OUTPUT);
     let x = b.embed()?;
     let mut first_values = None;
     let x = b.each_layer(x, |b, x| {
@@ -51,7 +55,11 @@ fn time_mix(
 ) -> Result<ValueId, ModelError> {
     let (heads, dim) = b.wkv_heads()?;
     let width = heads * dim;
-    let is_gated = b.has("time_mix_g1.weight");
+    let gate_rank = b.u32_or("attention.gate_lora_rank", 0)?;
+    let is_gated = gate_rank > 0 || b.has_any(&["time_mix_g1", "time_mix_g2"]);
+    let decay_rank = b.extent("attention.decay_lora_rank")?;
+    let rate_rank = b.extent("attention.iclr_lora_rank")?;
+    let value_rank = b.extent("attention.value_residual_mix_lora_rank")?;
     let before = b.token_shift(x)?;
     let mixtures = if is_gated { 6 } else { 5 };
     let shares = b.weight("time_mix_lerp_fused.weight", &[mixtures, width])?;
@@ -61,14 +69,14 @@ fn time_mix(
     let r = b.linear("time_mix_receptance", xr, width)?;
     let k = b.linear("time_mix_key", xk, width)?;
     let mut v = b.linear("time_mix_value", xv, width)?;
-    let w = low_rank(b, xw, ["time_mix_w1", "time_mix_w2"], Some(Function::Tanh))?;
+    let w = low_rank(b, xw, ["time_mix_w1", "time_mix_w2"], decay_rank, Some(Function::Tanh))?;
     let w = shifted_sigmoid(b, w, "time_mix_w0.weight")?;
     let w = b.scale(w, -0.606531, "time_mix_w")?;
     let w = b.unary(Function::Exp, w, "time_mix_w")?;
     match *first_values {
         None => *first_values = Some(v),
         Some(first) => {
-            let share = low_rank(b, xv, ["time_mix_v1", "time_mix_v2"], None)?;
+            let share = low_rank(b, xv, ["time_mix_v1", "time_mix_v2"], value_rank, None)?;
             let share = shifted_sigmoid(b, share, "time_mix_v0.weight")?;
             // v + share · (first − v)
             let minus = b.scale(v, -1.0, "time_mix_v")?;
@@ -77,7 +85,7 @@ fn time_mix(
             v = b.add(v, difference)?;
         }
     }
-    let a = low_rank(b, xa, ["time_mix_a1", "time_mix_a2"], None)?;
+    let a = low_rank(b, xa, ["time_mix_a1", "time_mix_a2"], rate_rank, None)?;
     let a = shifted_sigmoid(b, a, "time_mix_a0.weight")?;
     let removal = b.weight("time_mix_k_k.weight", &[width])?;
     let removal = b.mul(k, removal, "time_mix_k_k")?;
@@ -116,7 +124,8 @@ fn time_mix(
     y = b.add(y, own)?;
     if is_gated {
         let xg = b.slice(mixed, 5 * width, width)?;
-        let g = low_rank(b, xg, ["time_mix_g1", "time_mix_g2"], Some(Function::Sigmoid))?;
+        let rank = if gate_rank > 0 { gate_rank } else { b.rows_of("time_mix_g1.weight")? };
+        let g = low_rank(b, xg, ["time_mix_g1", "time_mix_g2"], rank, Some(Function::Sigmoid))?;
         y = b.mul(y, g, "time_mix_g")?;
     }
     b.project_back(y, x)
@@ -127,9 +136,9 @@ fn low_rank(
     b: &mut Builder<'_>,
     x: ValueId,
     [first, second]: [&'static str; 2],
+    rank: u32,
     function: Option<Function>,
 ) -> Result<ValueId, ModelError> {
-    let rank = b.rows_of(&format!("{first}.weight"))?;
     let width = b.width(x);
     let mut h = b.linear(first, x, rank)?;
     if let Some(function) = function {

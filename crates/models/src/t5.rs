@@ -98,6 +98,7 @@ fn relative_bias(
     heads: u32,
 ) -> Result<(RelativeBias, Operand), ModelError> {
     const KEY: &str = "attention.relative_buckets_count";
+    b.require_keys(&[KEY])?;
     let buckets = b.u32_or(KEY, 32)?;
     if !(4..=256).contains(&buckets) || !buckets.is_multiple_of(4) {
         return Err(b.value_error(KEY, buckets, "a multiple of 4 up to 256"));

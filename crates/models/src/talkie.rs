@@ -3,12 +3,14 @@
 use puna_graph::Graph;
 use puna_graph::ops::{Function, RopeKind, ScaleRows};
 
-use crate::blocks::AttentionBlock;
+use crate::blocks::{AttentionBlock, OUTPUT};
 use crate::{Architecture, Builder, Head, ModelError};
 
 pub const ARCHITECTURE: Architecture = Architecture { name: "talkie", build };
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(OUTPUT);
+    b.require_keys(&["logit_scale"])?;
     let rope = b.rope_settings(RopeKind::Split, b.key_dim()?, false)?;
     let scale = b.applied_f32("logit_scale")?;
     let block = AttentionBlock::default();

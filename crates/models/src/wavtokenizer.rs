@@ -13,7 +13,15 @@ pub const ARCHITECTURE: Architecture = Architecture { name: "wavtokenizer-dec", 
 const ATTENTION: u32 = 2;
 const LAST: u32 = 5;
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+/// Biases of what may lack them elsewhere.
+const BIASES: &[&str] =
+    &["token_embd_norm.bias", "norm.bias", "pw1.bias", "pw2.bias", "output_norm.bias", "output.bias"];
+
+fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = b.needing(BIASES);
+    b.require_numbers(&["posnet.embedding_length", "posnet.block_count"])?;
+    b.require_numbers(&["convnext.embedding_length", "convnext.block_count"])?;
+    b.require_numbers(&["attention.group_norm_groups"])?;
     b.only_embeds()?;
     let x = b.embed_input(Input::Tokens, "features_length")?;
     let x = convolution(&mut b, x, "conv1d")?;
@@ -32,11 +40,12 @@ fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     })?;
     let x = b.norm("token_embd_norm", x)?;
     let layers = b.layers_or("convnext.block_count")?;
+    let hidden = b.hidden_width()?;
     let x = b.each_layer_of("convnext", layers, x, |b, x| {
         let width = b.width(x);
         let h = convolution(b, x, "dw")?;
         let h = b.norm("norm", h)?;
-        let h = b.linear("pw1", h, b.rows_of("pw1.weight")?)?;
+        let h = b.linear("pw1", h, hidden)?;
         let h = b.unary(Function::Gelu, h, "ffn_act")?;
         let h = b.linear("pw2", h, width)?;
         let gamma = b.weight("gamma.weight", &[width])?;

@@ -92,3 +92,28 @@ fn logits_equal_the_recorded_ones() {
         assert!(tested.iter().any(|name| name == row.name), "no zoo model of {}", row.name);
     }
 }
+
+/// Each row of the table in `docs/models.md` has architectures that are there, and tiny models that were checked.
+#[test]
+fn the_page_of_models_names_what_there_is() {
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/models.md");
+    let page = std::fs::read_to_string(page).expect("the page is there");
+    let decoders = zoo::models().into_iter().map(|model| model.name);
+    let checked: Vec<String> =
+        decoders.chain(zoo::embedding_models().into_iter().map(|model| model.name)).collect();
+    let mut rows = 0;
+    let table = page.split("\n## ").next().expect("a split has a first piece");
+    for row in table.lines().filter(|line| line.starts_with("| ")).skip(2) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        let quoted = |cell: usize| cells[cell].split('`').skip(1).step_by(2);
+        for name in quoted(1) {
+            assert!(ARCHITECTURES.iter().any(|row| row.name == name), "no architecture {name}: {row}");
+        }
+        for name in quoted(2).filter(|name| !name.starts_with("docs/")) {
+            assert!(checked.iter().any(|other| other == name), "no tiny model {name}: {row}");
+        }
+        assert!(quoted(1).next().is_some(), "{row}");
+        rows += 1;
+    }
+    assert!(rows >= 20, "{rows}");
+}

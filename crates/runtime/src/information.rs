@@ -41,7 +41,8 @@ impl ModelInformation {
         Ok(Self {
             architecture: architecture.to_owned(),
             name: metadata.str_or("general.name", "")?.to_owned(),
-            layers: number("block_count")?,
+            // Layers that guess tokens further ahead are not run.
+            layers: number("block_count")?.saturating_sub(number("nextn_predict_layers")?),
             context_train: number("context_length")?,
             embedding: number("embedding_length")?,
             decoder_start: decoder_start(metadata, architecture)?,

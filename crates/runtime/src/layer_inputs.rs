@@ -1,7 +1,7 @@
 //! What layers read, handed out for draft heads.
 
 use puna_backend::Boundary;
-use puna_graph::{Dim, Graph, Output, Symbol, ValueId};
+use puna_graph::{Dim, Graph, Operand, Output, Symbol, ValueId};
 
 use crate::RuntimeError;
 
@@ -19,13 +19,24 @@ pub(crate) fn hand_out(graph: &mut Graph, layers: &[u32]) -> Result<Vec<ValueId>
 }
 
 /// The input of a layer, if it is a row for each token. Of the last layer only those rows are left that leave the model, so
-/// what it hands on has none.
+/// what it hands on has none; and where a layer hands on several streams, none is its input.
 fn input(graph: &Graph, layer: u32) -> Option<ValueId> {
     let first = graph.nodes.iter().position(|node| node.layer == Some(layer))?;
     let before = layer.checked_sub(1);
     let last = graph.nodes[..first].iter().rposition(|node| node.layer == before)?;
     let value = ValueId(last as u32);
-    matches!(graph.value_type(value).shape[..], [Dim::Of(Symbol::Tokens), Dim::Fixed(_)]).then_some(value)
+    let shape = &graph.value_type(value).shape;
+    let is_row = matches!(shape[..], [Dim::Of(Symbol::Tokens), Dim::Fixed(_)]);
+    // Streams are read by the next layer and not by their own.
+    let reads = |by: Option<u32>, value: ValueId| {
+        let mut nodes = graph.nodes.iter().filter(|node| node.layer == by);
+        nodes.any(|node| node.inputs.contains(&Operand::Value(value)))
+    };
+    let of_layer = (0..first).filter(|node| graph.nodes[*node].layer == before);
+    let values = of_layer.map(|node| ValueId(node as u32));
+    let alike = values.filter(|value| graph.value_type(*value).shape == *shape);
+    let streams = alike.filter(|value| reads(Some(layer), *value) && !reads(before, *value)).take(2).count();
+    (is_row && streams < 2).then_some(value)
 }
 
 /// Appends a step's rows of these values, side by side.

@@ -2,6 +2,8 @@
 
 #[path = "support/checks.rs"]
 mod checks;
+#[path = "support/embedders.rs"]
+mod embedders;
 
 use checks::{CHECKS, Outcome};
 use puna_conformance::zoo;
@@ -9,6 +11,22 @@ use puna_conformance::zoo;
 #[test]
 fn every_sensitive_model_has_its_reason() {
     checks::check_sensitive();
+}
+
+#[test]
+fn every_embedding_model_passes_every_check() {
+    let cpu = checks::cpu();
+    let mut faults = Vec::new();
+    let models = zoo::embedding_models();
+    for model in &models {
+        for (name, outcome) in embedders::check(model, &cpu) {
+            if let Outcome::Fail(reason) = outcome {
+                faults.push(format!("{}, {name}: {reason}", model.name));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_eq!(models.len(), 26);
 }
 
 #[test]

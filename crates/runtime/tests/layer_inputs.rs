@@ -88,7 +88,7 @@ fn every_architecture_hands_them_out_or_refuses() {
     refused.dedup();
     println!("{handed} hand them out, refused by {refused:?}");
     assert!(handed > 150, "{handed}, refused by {refused:?}");
-    for several_streams in ["deepseek4", "glm5-next", "hy_v4", "qwen4exp"] {
+    for several_streams in ["deepseek4", "glm5-next", "hy_v4", "qwen4exp", "gemma3n"] {
         assert!(refused.iter().any(|name| name == several_streams), "{several_streams}");
     }
 }

@@ -142,6 +142,9 @@ fn laguna(keys: &mut Keys<'_>) -> Result<()> {
     if let Some(heads) = config.u32_list(&["num_attention_heads_per_layer"]) {
         keys.set("attention.head_count", heads);
     }
+    let kinds = config.text_list(&["mlp_layer_types"]).unwrap_or_default();
+    let dense = kinds.iter().take_while(|kind| **kind == "dense").count();
+    keys.set("leading_dense_block_count", dense as u32);
     keys.optional_float("expert_weights_scale", &["moe_routed_scaling_factor"])?;
     keys.set("expert_weights_norm", true);
     // Window layers have a rotation of their own.

@@ -280,8 +280,9 @@ fn nemotron_h(keys: &mut Keys<'_>) -> Result<()> {
     mamba2(keys)?;
     let config = keys.model.config;
     let epsilon = config.optional_f32(&["layer_norm_epsilon", "norm_eps", "rms_norm_eps"])?.unwrap_or(1e-5);
+    // Its norms are RMS norms, but files have both names.
     keys.set("attention.layer_norm_rms_epsilon", epsilon);
-    keys.metadata.remove(&format!("{}.attention.layer_norm_epsilon", keys.model.architecture.name));
+    keys.set("attention.layer_norm_epsilon", epsilon);
     let kv = keys.model.kv_heads()? as i32;
     let width = config.u32(&["intermediate_size"])? as i32;
     let expert = config.optional_u32(&["moe_intermediate_size"])?.unwrap_or(0) as i32;

@@ -121,14 +121,14 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "qwen35",
         classes: &["Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"],
-        keys: delta_net,
+        keys: delta_net_and_sections,
         rules: &[NORMS, QWEN35, VISION],
         ..PLAIN
     },
     Architecture {
         name: "qwen35moe",
         classes: &["Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"],
-        keys: delta_net,
+        keys: delta_net_and_sections,
         rules: &[NORMS, QWEN35, VISION],
         ..PLAIN
     },
@@ -146,11 +146,23 @@ fn bidirectional(keys: &mut Keys<'_>) -> Result<()> {
 /// Sections of the positions of images; text has the same position in each.
 fn sections(keys: &mut Keys<'_>) -> Result<()> {
     keys.decoder()?;
+    set_sections(keys, None);
+    Ok(())
+}
+
+/// The sections that the configuration names, or these.
+fn set_sections(keys: &mut Keys<'_>, default: Option<Vec<u32>>) {
     let names = ["rope_scaling.mrope_section", "rope_parameters.mrope_section"];
-    if let Some(mut found) = keys.model.config.u32_list(&names) {
+    if let Some(mut found) = keys.model.config.u32_list(&names).or(default) {
         found.resize(4, 0);
         keys.set("rope.dimension_sections", found.into_iter().map(|n| n as i32).collect::<Vec<_>>());
     }
+}
+
+fn delta_net_and_sections(keys: &mut Keys<'_>) -> Result<()> {
+    delta_net(keys)?;
+    // What the model takes where its configuration says nothing.
+    set_sections(keys, Some(vec![11, 11, 10]));
     Ok(())
 }
 

@@ -114,10 +114,10 @@ impl Builder<'_> {
     }
 
     fn head_dim(&self, key: &str) -> Result<u32, ModelError> {
-        let default = match self.most_heads()? {
-            0 if self.has_key(key) => 0,
-            0 => return Err(self.missing_key("attention.head_count")),
-            heads => self.width_or("embedding_length", 0)? / heads,
+        let default = match self.any_heads()? {
+            None if self.has_key(key) => 0,
+            None => return Err(self.missing_key("attention.head_count")),
+            Some(heads) => self.width_or("embedding_length", 0)? / heads,
         };
         self.width_or(key, default)
     }
@@ -125,7 +125,8 @@ impl Builder<'_> {
     /// The shape of the current layer's heads.
     pub fn head_shape(&self) -> Result<HeadShape, ModelError> {
         const MOST_HEADS: u32 = 1 << 16;
-        let heads = self.layer_u32("attention.head_count")?.unwrap_or(0);
+        let heads = self.layer_u32("attention.head_count")?;
+        let heads = heads.ok_or_else(|| self.missing_key("attention.head_count"))?;
         if !(1..=MOST_HEADS).contains(&heads) {
             return Err(self.value_error("attention.head_count", heads, "between 1 and 65536"));
         }
@@ -197,7 +198,7 @@ impl Builder<'_> {
     ) -> Result<(ValueId, ValueId, ValueId), ModelError> {
         let HeadShape { heads, kv_heads, key_dim, value_dim } = shape;
         let (query, key, value) = (heads * key_dim, kv_heads * key_dim, kv_heads * value_dim);
-        let (mut q, mut k, mut v) = if self.has("attn_qkv.weight") {
+        let (mut q, mut k, mut v) = if self.either("attn_qkv.weight", "attn_q.weight")? {
             let width = query + key + value;
             let weight = self.weight("attn_qkv.weight", &[width, self.width(x)])?;
             let mut inputs = vec![weight, x.into()];

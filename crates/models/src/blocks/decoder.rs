@@ -29,6 +29,13 @@ impl Residuals {
     pub const POST_ATTENTION: Self = Self { feed_forward_norm: "post_attention_norm", ..Self::PRE };
 }
 
+/// Biases of a decoder's layer norms, for [`Builder::needing`].
+pub const NORM_BIASES: &[&str] = &["attn_norm.bias", "ffn_norm.bias", "output_norm.bias"];
+/// Biases of its matrices.
+pub const MATRIX_BIASES: &[&str] = &["attn_output.bias", "ffn_up.bias", "ffn_down.bias"];
+/// An output matrix of its own, instead of the embedding table.
+pub const OUTPUT: &[&str] = &["output.weight"];
+
 type Branch<'a, 'm> = dyn FnMut(&mut Builder<'m>, ValueId) -> Result<ValueId, ModelError> + 'a;
 
 impl<'m> Builder<'m> {

@@ -42,16 +42,17 @@ impl Builder<'_> {
         };
         let mixed = self.linear("attn_qkv", x, 2 * side + inner)?;
         let z = self.linear("attn_gate", x, inner)?;
-        let (rates, decays) = match self.has("ssm_ba.weight") {
-            true => {
-                let both = self.linear("ssm_ba", x, 2 * heads)?;
-                let shared = heads / keys;
-                let split = self.split_heads(both, 2 * shared)?;
-                let (rates, decays) = (self.slice(split, 0, shared)?, self.slice(split, shared, shared)?);
-                (self.join_heads(rates)?, self.join_heads(decays)?)
-            }
-            false => (self.linear("ssm_beta", x, heads)?, self.linear("ssm_alpha", x, heads)?),
-        };
+        let (rates, decays) =
+            match !self.has_any(&["ssm_alpha"]) && self.either("ssm_ba.weight", "ssm_beta.weight")? {
+                true => {
+                    let both = self.linear("ssm_ba", x, 2 * heads)?;
+                    let shared = heads / keys;
+                    let split = self.split_heads(both, 2 * shared)?;
+                    let (rates, decays) = (self.slice(split, 0, shared)?, self.slice(split, shared, shared)?);
+                    (self.join_heads(rates)?, self.join_heads(decays)?)
+                }
+                false => (self.linear("ssm_beta", x, heads)?, self.linear("ssm_alpha", x, heads)?),
+            };
         let rates = self.unary(Function::Sigmoid, rates, "ssm_beta")?;
         let bias = self.weight("ssm_dt.bias", &[heads])?;
         let decays = self.add(decays, bias)?;
@@ -122,8 +123,8 @@ impl Builder<'_> {
         let o = self.delta_rule([q, k, v, decays, rates], KeyHeads::Grouped)?;
         let o = self.norm("ssm_norm", o)?;
         let o = self.join_heads(o)?;
-        let z = match self.has("ssm_g.weight") {
-            true => self.low_rank(x, ["ssm_g", "ssm_g_b"], inner)?,
+        let z = match !self.has_any(&["ssm_g_b"]) && self.either("ssm_g.weight", "ssm_g_a.weight")? {
+            true => self.linear("ssm_g", x, inner)?,
             false => self.low_rank(x, ["ssm_g_a", "ssm_g_b"], inner)?,
         };
         let o = self.glu(Function::Sigmoid, z, o)?;
@@ -138,7 +139,7 @@ impl Builder<'_> {
         [first, second]: [&'static str; 2],
         width: u32,
     ) -> Result<ValueId, ModelError> {
-        if !self.has(&format!("{second}.weight")) {
+        if !self.has_any(&[second]) {
             return self.linear(first, x, width);
         }
         let rank = self.rows_of(&format!("{first}.weight"))?;

@@ -6,7 +6,8 @@ use puna_graph::ops::{
 };
 use puna_graph::{Input, Operand, ValueId};
 
-use super::{Activation, FeedForward};
+use super::feed_forward::SHARED_EXPERT;
+use super::{Activation, FeedForward, GateSource};
 use crate::{Builder, ModelError};
 
 /// What varies between mixtures. Keys of the file (`expert_gating_func`, `expert_weights_norm`,
@@ -17,6 +18,8 @@ pub struct Experts {
     pub gating: Option<Gating>,
     /// Whether shares are divided by their sum, if the file does not say.
     pub normalise: bool,
+    /// Whether experts, shared ones too, have a gate.
+    pub gated: bool,
     /// How an expert's gate and value become one.
     pub activation: Activation,
     /// The same of the shared expert, if it differs.
@@ -33,6 +36,7 @@ impl Experts {
         Self {
             gating: gating.into(),
             normalise,
+            gated: true,
             activation: Function::Silu.into(),
             shared_activation: None,
             scales_input: false,
@@ -69,6 +73,17 @@ impl Builder<'_> {
         Ok(experts)
     }
 
+    /// Whether the layer has a router or experts: then it must have both.
+    pub fn has_experts(&self) -> bool {
+        self.has_any(&["ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps", "ffn_down_exps"])
+    }
+
+    /// Whether the layer has a shared expert, by its tensors or because `expert_shared_count` says so.
+    pub fn has_shared_expert(&self) -> Result<bool, ModelError> {
+        let counted = self.u32_or("expert_shared_count", 0)? > 0;
+        Ok(counted || self.has_any(&SHARED_EXPERT) || self.has_any(&["ffn_gate_inp_shexp"]))
+    }
+
     /// The dense network, or where the layer has a router (`ffn_gate_inp`) its experts and its shared expert.
     pub fn dense_or_experts(
         &mut self,
@@ -76,7 +91,7 @@ impl Builder<'_> {
         network: impl Into<FeedForward>,
         experts: &Experts,
     ) -> Result<ValueId, ModelError> {
-        if !self.has("ffn_gate_inp.weight") {
+        if !self.has_experts() {
             return self.feed_forward(x, network);
         }
         self.experts_and_shared(x, experts)
@@ -85,10 +100,10 @@ impl Builder<'_> {
     /// Experts, plus the shared expert if the layer has one; a `ffn_gate_inp_shexp` weighs that.
     pub fn experts_and_shared(&mut self, x: ValueId, experts: &Experts) -> Result<ValueId, ModelError> {
         let routed = self.experts(x, experts)?;
-        if !self.has("ffn_up_shexp.weight") {
+        if !self.has_shared_expert()? {
             return Ok(routed);
         }
-        let mut shared = self.shared_expert(x, experts.shared_activation.unwrap_or(experts.activation))?;
+        let mut shared = self.shared_network(x, experts)?;
         if self.has("ffn_gate_inp_shexp.weight") {
             let gate = self.linear("ffn_gate_inp_shexp", x, 1)?;
             let gate = self.unary(Function::Sigmoid, gate, "ffn_gate_inp_shexp")?;
@@ -98,6 +113,12 @@ impl Builder<'_> {
             shared = self.join_heads(scaled)?;
         }
         self.add(routed, shared)
+    }
+
+    /// The shared expert of a mixture.
+    pub fn shared_network(&mut self, x: ValueId, experts: &Experts) -> Result<ValueId, ModelError> {
+        let gate = if experts.gated { GateSource::Separate } else { GateSource::None };
+        self.shared_expert(x, gate, experts.shared_activation.unwrap_or(experts.activation))
     }
 
     /// Routes each row to its best experts, runs their networks and adds them up by their shares.
@@ -132,7 +153,7 @@ impl Builder<'_> {
         let mut inputs = vec![weight, x.into()];
         inputs.extend(self.optional_weight("ffn_gate_inp.bias", &[count])?);
         let logits = self.push(puna_graph::ops::MatMul, inputs, "ffn_gate_inp")?;
-        let chosen = if self.has(TABLE) {
+        let chosen = if self.layer() < self.u32_or("hash_layer_count", 0)? || self.has(TABLE) {
             self.choose_by_table(count, used)?
         } else {
             let mut inputs = vec![logits.into()];
@@ -159,6 +180,7 @@ impl Builder<'_> {
         const KEY: &str = "expert_gating_func";
         match (self.u32_or(KEY, 0)?, default) {
             (0, Some(default)) => Ok(default),
+            (0, None) if !self.has_key(KEY) => Err(self.missing_key(KEY)),
             (1, _) => Ok(Gating::Softmax),
             (2, _) => Ok(Gating::Sigmoid),
             (3, _) => Ok(Gating::SoftmaxOfChosen),
@@ -176,12 +198,15 @@ impl Builder<'_> {
         [gate_name, up_name, down_name]: [&'static str; 3],
     ) -> Result<ValueId, ModelError> {
         let width = self.width(x);
-        let (gate, up) = if self.has("ffn_gate_up_exps.weight") && up_name == EXPERTS[1] {
+        let is_fused = experts.gated
+            && up_name == EXPERTS[1]
+            && self.either("ffn_gate_up_exps.weight", "ffn_up_exps.weight")?;
+        let (gate, up) = if is_fused {
             let both = self.project_experts("ffn_gate_up_exps", x, width, routing)?;
             let hidden = self.width(both) / 2;
             (Some(self.slice(both, 0, hidden)?), self.slice(both, hidden, hidden)?)
         } else {
-            let gate = match self.has(&format!("{gate_name}.weight")) {
+            let gate = match experts.gated {
                 true => Some(self.project_experts(gate_name, x, width, routing)?),
                 false => None,
             };
@@ -196,6 +221,13 @@ impl Builder<'_> {
         let up = scaled(self, up)?;
         let h = self.activate(experts.activation, gate, up)?;
         let hidden = self.width(h);
+        const WIDTH: &str = "expert_feed_forward_length";
+        match self.layer_u32(WIDTH)? {
+            Some(width) if up_name == EXPERTS[1] && width != hidden => {
+                return Err(self.value_error(WIDTH, width, "the width of the experts' tensors"));
+            }
+            _ => {}
+        }
         let h = self.project_experts(down_name, h, hidden, routing)?;
         let mut inputs = vec![h.into()];
         if !experts.scales_input {

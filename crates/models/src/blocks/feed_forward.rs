@@ -103,23 +103,24 @@ impl Builder<'_> {
     ) -> Result<ValueId, ModelError> {
         let mut network = network.into();
         let hidden = match network.hidden {
-            Some(hidden) => hidden,
-            None => self.layer_u32("feed_forward_length")?.unwrap_or(0),
+            Some(hidden) if (1..=1 << 28).contains(&hidden) => hidden,
+            Some(hidden) => {
+                return Err(self.value_error("feed_forward_length", hidden, "between 1 and 2^28"));
+            }
+            None => self.hidden_width()?,
         };
-        if hidden == 0 || hidden > 1 << 28 {
-            return Err(self.value_error("feed_forward_length", hidden, "between 1 and 2^28"));
-        }
         network.hidden = Some(hidden);
         self.network(x, network, FEED_FORWARD)
     }
 
     /// The shared expert of a mixture, as wide as its tensors.
-    pub fn shared_expert(&mut self, x: ValueId, activation: Activation) -> Result<ValueId, ModelError> {
+    pub fn shared_expert(
+        &mut self,
+        x: ValueId,
+        gate: GateSource,
+        activation: Activation,
+    ) -> Result<ValueId, ModelError> {
         let hidden = Some(self.rows_of("ffn_up_shexp.weight")?);
-        let gate = match self.has("ffn_gate_shexp.weight") {
-            true => GateSource::Separate,
-            false => GateSource::None,
-        };
         let network = FeedForward { gate, hidden, ..FeedForward::gated(activation) };
         self.network(x, network, SHARED_EXPERT)
     }

@@ -31,7 +31,7 @@ impl Builder<'_> {
         let projected = self.linear("ssm_x", u, rank + 2 * size)?;
         let mut steps = self.slice(projected, 0, rank)?;
         let (mut b, mut c) = (self.slice(projected, rank, size)?, self.slice(projected, rank + size, size)?);
-        if self.has("ssm_dt_norm.weight") {
+        if self.has_any(&["ssm_dt_norm", "ssm_b_norm", "ssm_c_norm"]) {
             steps = self.norm("ssm_dt_norm", steps)?;
             (b, c) = (self.norm("ssm_b_norm", b)?, self.norm("ssm_c_norm", c)?);
         }

@@ -24,7 +24,7 @@ pub struct LatentAttention {
     pub gate: Option<Function>,
     /// Whether the rotary part of keys is normalised (`attn_k_norm`).
     pub key_norm: bool,
-    /// Whether widths come from the keys of window layers (`…_swa`), where the file has them.
+    /// Whether widths come from the keys of window layers (`…_swa`).
     pub windowed: bool,
 }
 
@@ -73,28 +73,28 @@ impl Builder<'_> {
         Ok(LatentAttention { rope: Some(rope), ..LatentAttention::unrotated(scale, MaskRule::Causal) })
     }
 
-    /// The name of a key, or of its counterpart for window layers if the file has that.
-    fn latent_key(&self, key: &str, windowed: bool) -> String {
-        let of_windows = format!("{key}_swa");
-        if windowed && self.has_key(&of_windows) { of_windows } else { key.to_string() }
+    /// The name of a key, or of its counterpart for window layers.
+    fn latent_key(key: &str, windowed: bool) -> String {
+        if windowed { format!("{key}_swa") } else { key.to_string() }
     }
 
     fn latent_widths(&self, windowed: bool) -> Result<Widths, ModelError> {
-        let heads = self.layer_u32("attention.head_count")?.unwrap_or(0);
+        let heads = self.layer_u32("attention.head_count")?;
+        let heads = heads.ok_or_else(|| self.missing_key("attention.head_count"))?;
         if !(1..=1 << 12).contains(&heads) {
             return Err(self.value_error("attention.head_count", heads, "between 1 and 4096"));
         }
-        let key = match self.latent_key("attention.key_length_mla", windowed) {
-            name if self.has_key(&name) => self.extent(&name)?,
+        let key = match Self::latent_key("attention.key_length_mla", windowed) {
+            name if windowed || self.has_key(&name) => self.extent(&name)?,
             _ => self.key_dim()?,
         };
         let rotary = self.u32_or("rope.dimension_count", key)?;
         if rotary > key {
             return Err(self.value_error("rope.dimension_count", rotary, "at most the width of a key"));
         }
-        let latent = self.extent(&self.latent_key("attention.kv_lora_rank", windowed))?;
-        let value = match self.latent_key("attention.value_length_mla", windowed) {
-            name if self.has_key(&name) => self.extent(&name)?,
+        let latent = self.extent(&Self::latent_key("attention.kv_lora_rank", windowed))?;
+        let value = match Self::latent_key("attention.value_length_mla", windowed) {
+            name if windowed || self.has_key(&name) => self.extent(&name)?,
             _ => self.width_or("attention.value_length", key)?,
         };
         if key.max(value) > 1 << 16 {
@@ -117,7 +117,8 @@ impl Builder<'_> {
             0 => None,
             _ => Some(self.rotary_keys(both, block, widths)?),
         };
-        let h = if self.has("attn_kv_b.weight") {
+        let absorbed = self.has_any(&["attn_k_b", "attn_v_b"]);
+        let h = if !absorbed && self.either("attn_kv_b.weight", "attn_k_b.weight")? {
             let both = self.linear("attn_kv_b", compressed, heads * (plain + value))?;
             let both = self.split_heads(both, plain + value)?;
             let v = self.slice(both, plain, value)?;
@@ -157,8 +158,9 @@ impl Builder<'_> {
         widths: Widths,
     ) -> Result<(Option<ValueId>, Option<ValueId>), ModelError> {
         let Widths { heads, plain, rotary, .. } = widths;
-        let q = if self.has("attn_q_a.weight") {
-            let rank = self.rows_of("attn_q_a.weight")?;
+        let is_low_rank = self.has_any(&["attn_q_a", "attn_q_a_norm", "attn_q_b"]);
+        let q = if is_low_rank {
+            let rank = self.extent("attention.q_lora_rank")?;
             let q = self.linear("attn_q_a", x, rank)?;
             let q = self.norm("attn_q_a_norm", q)?;
             self.linear("attn_q_b", q, heads * (plain + rotary))?

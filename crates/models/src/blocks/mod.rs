@@ -17,10 +17,10 @@ pub mod per_layer;
 mod recurrent;
 
 pub use attention::{Attending, AttentionBlock, HeadNorms, HeadShape};
-pub use decoder::Residuals;
+pub use decoder::{MATRIX_BIASES, NORM_BIASES, OUTPUT, Residuals};
 pub use delta_net::ChannelDecay;
 pub use experts::{CHUNK_EXPERTS, EXPERTS, Experts, Routing};
-pub use feed_forward::{Activation, FeedForward};
+pub use feed_forward::{Activation, FeedForward, GateSource};
 pub use hyper::{HYPER_ATTENTION, HYPER_FEED_FORWARD};
 pub use mamba::ScanInputs;
 pub use mla::LatentAttention;

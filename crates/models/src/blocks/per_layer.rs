@@ -26,15 +26,15 @@ pub struct SharedAttention {
 }
 
 impl SharedAttention {
-    /// Reads windows and rotations; `pattern` is that of windows without a key, `factors` whether full layers apply
-    /// frequency factors.
+    /// Reads windows and rotations; `windows` is what the file need not say about these, `factors` whether full layers
+    /// apply frequency factors.
     pub fn new(
         b: &mut Builder<'_>,
-        pattern: u32,
+        windows: WindowDefaults,
         factors: bool,
         own_layers: u32,
     ) -> Result<Self, ModelError> {
-        let windows = b.windows(WindowDefaults { length: 0, pattern, full_first: false })?;
+        let windows = b.windows(windows)?;
         let full_rope = b.rope_settings(RopeKind::Split, b.key_dim()?, factors)?;
         let mut window_rope = b.window_rope(&full_rope, WindowRope::PlainWithBase(10000.0))?;
         (window_rope.factors, window_rope.long_factors) = (None, None);
@@ -74,7 +74,12 @@ fn own(
     block: &AttentionBlock,
 ) -> Result<Shared, ModelError> {
     let k = b.linear("attn_k", x, shape.kv_heads * shape.key_dim)?;
-    let v = match b.has("attn_v.weight") {
+    let has_values = b.has("attn_v.weight");
+    if !has_values && shape.value_dim != shape.key_dim {
+        let rule = "attention.key_length in a layer without attn_v";
+        return Err(b.value_error("attention.value_length", shape.value_dim, rule));
+    }
+    let v = match has_values {
         true => b.linear("attn_v", x, shape.kv_heads * shape.value_dim)?,
         false => k,
     };

@@ -73,8 +73,10 @@ impl Builder<'_> {
         if pooling == Pooling::Rank {
             x = self.classified(x)?;
         }
-        for dense in ["dense_2", "dense_3"] {
-            if self.has(&format!("{dense}.weight")) {
+        let has_second = self.has_any(&["dense_3"]);
+        for (dense, there) in [("dense_2", has_second || self.has_any(&["dense_2"])), ("dense_3", has_second)]
+        {
+            if there {
                 let width = self.rows_of(&format!("{dense}.weight"))?;
                 x = self.linear(dense, x, width)?;
             }
@@ -116,7 +118,7 @@ impl Builder<'_> {
             }
         }
         if outer {
-            let labels = self.array_length("classifier.output_labels").max(1);
+            let labels = self.array_length("classifier.output_labels")?.max(1);
             let weight = self.weight("cls.output.weight", &[labels, self.width(x)])?;
             let mut inputs = vec![weight, x.into()];
             inputs.extend(self.optional_weight("cls.output.bias", &[labels])?);

@@ -32,25 +32,29 @@ impl Builder<'_> {
     pub fn has_attention(&self) -> Result<bool, ModelError> {
         let heads = match self.layer_u32("attention.head_count_kv")? {
             Some(heads) => heads,
-            None => self.layer_u32("attention.head_count")?.unwrap_or(0),
+            None => self
+                .layer_u32("attention.head_count")?
+                .ok_or_else(|| self.missing_key("attention.head_count"))?,
         };
         Ok(heads > 0)
     }
 
-    /// A causal convolution of each channel by `name.weight`, with `name.bias` if the file has it.
+    /// A causal convolution of each channel by the `ssm.conv_kernel` taps of `name.weight`, with `name.bias` if the file
+    /// has it.
     pub fn short_convolution(&mut self, name: &'static str, x: ValueId) -> Result<ValueId, ModelError> {
-        self.dilated_convolution(name, x, 1)
+        let taps = self.extent("ssm.conv_kernel")?;
+        self.dilated_convolution(name, x, taps, 1)
     }
 
-    /// [`Builder::short_convolution`] whose taps are `dilation` tokens apart.
+    /// The same by so many taps that are `dilation` tokens apart.
     pub fn dilated_convolution(
         &mut self,
         name: &'static str,
         x: ValueId,
+        kernel: u32,
         dilation: u32,
     ) -> Result<ValueId, ModelError> {
         let channels = self.width(x);
-        let kernel = self.shape_of(&format!("{name}.weight"))?.last().copied().unwrap_or(1);
         let weight = self.weight(&format!("{name}.weight"), &[channels, kernel])?;
         let bias = self.optional_weight(&format!("{name}.bias"), &[channels])?;
         let state = self.recurrent_state(&[kernel - 1, dilation, channels])?;

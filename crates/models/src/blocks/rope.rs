@@ -30,6 +30,11 @@ impl Builder<'_> {
             let rule = "even and at most the width of a head";
             return Err(self.value_error("rope.dimension_count", dimensions, rule));
         }
+        const SECTIONS: &str = "rope.dimension_sections";
+        if self.has_key(SECTIONS) {
+            // Which elements turn by which coordinate of an image; in a text all are the same.
+            self.u64_array(SECTIONS, 4)?;
+        }
         let base = self.rope_base("rope.freq_base", 10000.0)?;
         let factor = match self.applied_f32("rope.scaling.factor")? {
             Some(factor) => factor,

@@ -16,12 +16,32 @@ pub struct Windows {
 /// What a file need not say about windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowDefaults {
-    /// Window without `attention.sliding_window`; 0 for none.
-    pub length: u32,
-    /// Every so many layers one is full; 0 for none full.
-    pub pattern: u32,
+    /// Window without `attention.sliding_window`: 0 for none; `None` if the file must say.
+    pub length: Option<u32>,
+    /// Every so many layers one is full: 0 for none full; `None` if the file must say.
+    pub pattern: Option<u32>,
     /// Whether the first of them is the full one, else the last.
     pub full_first: bool,
+}
+
+impl WindowDefaults {
+    /// Length and pattern that the file must give.
+    pub const NEEDED: Self = Self { length: None, pattern: None, full_first: false };
+
+    /// A length that the file must give, and the last of so many layers full.
+    pub fn every(pattern: u32) -> Self {
+        Self { pattern: Some(pattern), ..Self::NEEDED }
+    }
+
+    /// This length where the file gives none.
+    pub fn or_length(self, length: u32) -> Self {
+        Self { length: Some(length), ..self }
+    }
+
+    /// The first layer of a pattern is the full one.
+    pub fn full_first(self) -> Self {
+        Self { full_first: true, ..self }
+    }
 }
 
 /// How the rotation of window layers follows from that of full layers.
@@ -55,13 +75,16 @@ impl Windows {
 impl Builder<'_> {
     /// Reads `attention.sliding_window` and `attention.sliding_window_pattern`.
     pub fn windows(&self, defaults: WindowDefaults) -> Result<Windows, ModelError> {
+        const LENGTH: &str = "attention.sliding_window";
         const PATTERN: &str = "attention.sliding_window_pattern";
-        let length = self.u32_or("attention.sliding_window", defaults.length)?;
-        let length = length.min(i32::MAX as u32);
-        if let Some(layers) = self.bool_array(PATTERN)? {
+        let length = self.optional_u32(LENGTH)?.or(defaults.length);
+        let length = length.ok_or_else(|| self.missing_key(LENGTH))?.min(i32::MAX as u32);
+        if let Some(layers) = self.is_array(PATTERN).then(|| self.layer_flags(PATTERN)).transpose()?.flatten()
+        {
             return Ok(Windows { length, layers });
         }
-        let pattern = self.u32_or(PATTERN, defaults.pattern)?;
+        let pattern = self.optional_u32(PATTERN)?.or(defaults.pattern);
+        let pattern = pattern.ok_or_else(|| self.missing_key(PATTERN))?;
         let windowed = |layer: u32| match (pattern, defaults.full_first) {
             (0, _) => true,
             (_, true) => !layer.is_multiple_of(pattern),
@@ -78,7 +101,13 @@ impl Builder<'_> {
             _ => full.rope.base,
         };
         settings.rope.base = self.rope_base("rope.freq_base_swa", default)?;
-        settings.rope.dimensions = self.width_or("rope.dimension_count_swa", full.rope.dimensions)?;
+        const DIMENSIONS: &str = "rope.dimension_count_swa";
+        settings.rope.dimensions = self.width_or(DIMENSIONS, full.rope.dimensions)?;
+        let widest = self.width_or("attention.key_length_swa", self.key_dim()?)?;
+        if settings.rope.dimensions > widest {
+            let rule = "at most the width of a head in window layers";
+            return Err(self.value_error(DIMENSIONS, settings.rope.dimensions, rule));
+        }
         if kind != WindowRope::Copied {
             settings.rope.position_scale = 1.0;
             settings.rope.yarn = None;

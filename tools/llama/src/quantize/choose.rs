@@ -45,9 +45,30 @@ const KEPT: &[&str] = &[
     "mm.a.code_embd",
 ];
 
+/// What GLM-5-Next keeps besides: the small matrices of its delta attention, of latent attention, of streams and of the
+/// selection of positions.
+const KEPT_IN_GLM5_NEXT: &[&str] = &[
+    "hc_",
+    "indexer.attn_q_b",
+    "indexer.attn_k",
+    "indexer.proj",
+    "indexer_compressor_gate",
+    "indexer_compressor_ape",
+    "ssm_f_a.weight",
+    "ssm_f_b.weight",
+    "ssm_g_a.weight",
+    "ssm_g_b.weight",
+    "ssm_beta.weight",
+    "attn_kv_a_mqa.weight",
+    "attn_k_b.weight",
+    "attn_v_b.weight",
+];
+
 /// Whether a tensor of this name and number of axes is quantised at all.
-pub fn is_quantized(name: &str, axes: usize) -> bool {
-    axes >= 2 && name.ends_with("weight") && !KEPT.iter().any(|part| name.contains(part))
+pub fn is_quantized(architecture: &str, name: &str, axes: usize) -> bool {
+    let own = if architecture == "glm5-next" { KEPT_IN_GLM5_NEXT } else { &[] };
+    let kept = KEPT.iter().chain(own).any(|part| name.contains(part));
+    axes >= 2 && name.ends_with("weight") && !kept
 }
 
 /// What a tensor does, as far as its format depends on it.

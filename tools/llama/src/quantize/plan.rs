@@ -109,6 +109,7 @@ impl Plan {
         let flags = &config.quantize;
         let wishes = Wishes::new(invocation, config)?;
         let facts = Facts::new(metadata, directory, importance.is_some());
+        let architecture = metadata.get("general.architecture").and_then(Value::text).unwrap_or_default();
         let pruned: BTreeSet<u32> = flags.prune_layers.iter().copied().collect();
         if let Some(layer) = pruned.iter().find(|layer| **layer >= facts.layers) {
             return Err(Failure::Failed(format!(
@@ -137,7 +138,7 @@ impl Plan {
                 value,
             };
             let kept = role == Role::Output && flags.leave_output_tensor;
-            let quantized = choose::is_quantized(&info.name, axes) && !kept;
+            let quantized = choose::is_quantized(architecture, &info.name, axes) && !kept;
             if role == Role::Value && quantized {
                 value += 1;
             }
