@@ -58,7 +58,12 @@ const OTHERS: &[&str] = &[
     "model.embed_vision.",
     "model.embed_audio.",
     "mm_projector.",
+    "mlp_AR.",
+    "model.vision_adapter.",
+    "model.vision_projection.",
     "mtp.",
+    "model.mtp.",
+    "model.mtp_layers.",
 ];
 
 impl Conversion {
@@ -82,7 +87,10 @@ impl Conversion {
         {
             return Err(ConvertError::Quantised { method: method.chars().take(80).collect() });
         }
-        let source = if options.vocabulary_only { Source::default() } else { Source::open(folder)? };
+        let source = match options.vocabulary_only {
+            true => Source::default(),
+            false => weights(folder, architecture)?,
+        };
         let model = Model { config: &config, source: &source, architecture };
         let mut keys =
             Keys { model: &model, metadata: general(folder, options, architecture), warnings: Vec::new() };
@@ -149,6 +157,22 @@ impl Conversion {
         }
         Ok(File::from_parts(self.metadata, parts)?)
     }
+}
+
+/// Folders in which the sentence-transformers library keeps matrices that follow the pooling.
+const DENSE: &[&str] = &["2_Dense", "3_Dense"];
+
+/// The weights of the folder, and those after the pooling if the architecture has such.
+fn weights(folder: &Path, architecture: &Architecture) -> Result<Source> {
+    let mut source = Source::open(folder)?;
+    for module in DENSE {
+        let path = folder.join(module).join("model.safetensors");
+        let known = Name::parse(&format!("{module}.linear.weight")).rule(architecture.rules).is_some();
+        if known && path.is_file() {
+            source.add(&path, &format!("{module}."))?;
+        }
+    }
+    Ok(source)
 }
 
 /// Adds the class's own settings where the file has none.

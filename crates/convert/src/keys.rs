@@ -52,8 +52,20 @@ const PARTIAL: &[&str] = &[
     "rope_pct",
 ];
 
+/// A setting of full layers where it differs: under a name of its own, or among those of the first such layer.
+pub(crate) fn of_full_layers(model: &Model<'_>, name: &str, setting: &str) -> Result<Option<u32>> {
+    let config = model.config;
+    let kinds = config.text_list(&["layer_types"]).unwrap_or_default();
+    let first = kinds.iter().position(|kind| *kind == "full_attention").unwrap_or(0);
+    let by_kind = format!("per_layer_config.full_attention.{setting}");
+    let by_layer = format!("per_layer_config.{first}.{setting}");
+    config.optional_u32(&[name, &by_kind, &by_layer])
+}
+
 /// Width of the heads of full layers, where it differs.
-pub(crate) const GLOBAL_HEAD_DIM: &[&str] = &["global_head_dim", "per_layer_config.full_attention.head_dim"];
+pub(crate) fn global_head_dim(model: &Model<'_>) -> Result<Option<u32>> {
+    of_full_layers(model, "global_head_dim", "head_dim")
+}
 
 /// Context where a model has no limit of its own.
 const NO_LIMIT: u32 = 1 << 20;
@@ -337,7 +349,7 @@ pub(crate) fn rope_factors(model: &Model<'_>) -> Result<Vec<(&'static str, Vec<f
         }
         // Pairs beyond the rotated share do not turn: their frequencies are divided by a huge number.
         Some("proportional") => {
-            let width = match config.optional_u32(GLOBAL_HEAD_DIM)? {
+            let width = match global_head_dim(model)? {
                 Some(width) => u64::from(width),
                 None => model.head_dim()?,
             };

@@ -68,6 +68,21 @@ impl Source {
         Ok(source)
     }
 
+    /// Adds the tensors of a file under names that begin with `prefix`.
+    pub fn add(&mut self, path: &Path, prefix: &str) -> Result<(), ConvertError> {
+        let opened = SafeTensors::open(path)?;
+        for (entry, listed) in opened.entries().iter().enumerate() {
+            let name = format!("{prefix}{}", listed.name);
+            if let Some((other, _)) = self.places.insert(name.clone(), (self.files.len(), entry)) {
+                let first = self.files.get(other).map(|file| file.path().to_owned()).unwrap_or_default();
+                return Err(ConvertError::Duplicate { name, first, second: opened.path().to_owned() });
+            }
+            self.names.push(name);
+        }
+        self.files.push(opened);
+        Ok(())
+    }
+
     fn open_listed(folder: &Path, index: &Path) -> Result<Self, ConvertError> {
         let json = read_json(index)?;
         let listed = json.get("weight_map").and_then(Value::as_object);

@@ -256,11 +256,37 @@ MODELS.update({
         layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"])),
 })
 
+# Models that also see: their small eyes are left out.
+SECTIONS = dict(rope_type="default", rope_theta=10000.0, mrope_section=[1, 1, 2])
+EYES = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+MODELS.update({
+    "paddleocr": (T.PaddleOCRVLForConditionalGeneration, T.PaddleOCRVLConfig, dict(
+        text_config=base(head_dim=8, rope_parameters=SECTIONS), vision_config=dict(image_size=28, **EYES))),
+    "muse-glimmer": (T.MuseGlimmerForConditionalGeneration, T.MuseGlimmerConfig, dict(
+        text_config=base(
+            num_hidden_layers=4, head_dim=8, sliding_window=4, qk_scale_factor=1.7, output_multiplier=0.7,
+            final_logit_softcapping=5.0, layer_types=WINDOWS),
+        vision_config=dict(patch_size=4, pos_emb_height=2, pos_emb_width=2, max_position_embeddings=4, **EYES),
+        out_hidden_size=16, projector_hidden_size=16)),
+    "mimo2": (T.MiMoV2FlashForCausalLM, T.MiMoV2FlashConfig, base(
+        num_hidden_layers=4, num_key_value_heads=1, head_dim=12, v_head_dim=8, n_routed_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=24, sliding_window=4, layer_types=["full_attention"] + ["sliding_attention"] * 3,
+        mlp_layer_types=["dense"] + ["sparse"] * 3)),
+    "minimax-m3": (T.MiniMaxM3VLForCausalLM, T.MiniMaxM3VLTextConfig, base(
+        num_hidden_layers=3, head_dim=8, rotary_dim=8, intermediate_size=24, dense_intermediate_size=40,
+        shared_intermediate_size=24, num_local_experts=4, num_experts_per_tok=2, index_n_heads=2, index_head_dim=8,
+        mlp_layer_types=["dense", "sparse", "sparse"])),
+})
+
 # Encoders: the mean of the last layer's rows is recorded in place of logits.
 ENCODERS = {
     "modern-bert": (T.ModernBertModel, T.ModernBertConfig, base(
         num_hidden_layers=4, local_attention=4, cls_token_id=1, sep_token_id=2)),
+    "gemma-embedding": (T.Gemma3TextModel, T.Gemma3TextConfig, base(
+        head_dim=8, sliding_window=4, query_pre_attn_scalar=8, num_hidden_layers=6, rope_scaling=None,
+        use_bidirectional_attention=True)),
     "eurobert": (T.EuroBertModel, T.EuroBertConfig, base()),
+    "llama-embed": (T.LlamaModel, T.LlamaConfig, base(rope_theta=5000.0)),
     "nomic-bert": (T.NomicBertModel, T.NomicBertConfig, base()),
     "jina-bert-v3": (T.JinaEmbeddingsV3Model, T.JinaEmbeddingsV3Config, base()),
     "t5encoder": (T.T5EncoderModel, T.T5Config, dict(
@@ -315,9 +341,22 @@ def make(name, seed):
     model.save_pretrained(folder, max_shard_size=SHARDED.get(name, "1GB"))
     model.float().eval()
     del dtype
+    # The class halves its setting, and would halve what it saved once more.
+    changes = {}
+    if settings.get("use_bidirectional_attention"):
+        changes = {"sliding_window": settings["sliding_window"]}
+    # Its class is the model's own code and none of the library.
+    if name == "llama-embed":
+        changes = {"architectures": ["LlamaBidirectionalModel"]}
+    if changes:
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}, indent=2) + "\n")
     tokens = torch.tensor([TOKENS])
     with torch.no_grad():
-        if name in ENCODERS:
+        if name == "llama-embed":
+            everything = torch.zeros(1, 1, len(TOKENS), len(TOKENS))
+            kind, found = "embedding", model(tokens, attention_mask=everything).last_hidden_state[0].mean(0)
+        elif name in ENCODERS:
             kind, found = "embedding", model(tokens).last_hidden_state[0].mean(0)
         elif name in TRANSLATORS:
             kind, found = "decoder", model(tokens, decoder_input_ids=torch.tensor([DECODER_TOKENS])).logits[0]

@@ -20,15 +20,38 @@ pub const DEEPSEEK2: Architecture = Architecture {
     },
 };
 /// DeepSeek-V3.2 and GLM-5: the sparse selection of positions picks all of a short context.
-pub const DEEPSEEK32: Architecture = Architecture { name: "deepseek32", build: with_sigmoid };
+pub const DEEPSEEK32: Architecture = Architecture {
+    name: "deepseek32",
+    build: |mut b| {
+        let block = with_tenth(&mut b)?;
+        build(b, block, Gating::Sigmoid)
+    },
+};
 pub const GLM_DSA: Architecture = Architecture { name: "glm-dsa", build: with_sigmoid };
 pub const MISTRAL4: Architecture = Architecture {
     name: "mistral4",
     build: |mut b| {
-        let block = b.latent_block(RopeKind::Interleaved)?;
+        let block = with_tenth(&mut b)?;
         build(b, block, Gating::Softmax)
     },
 };
+
+/// Latent attention where the file has a tenth of YaRN's log multiplier.
+fn with_tenth(b: &mut Builder<'_>) -> Result<LatentAttention, ModelError> {
+    let mut block = b.latent_block(RopeKind::Interleaved)?;
+    let multiplier = 10.0 * b.f32_or("rope.scaling.yarn_log_multiplier", 0.0)?;
+    if let Some(rope) = &mut block.rope
+        && rope.rope.yarn.is_some()
+        && multiplier != 0.0
+    {
+        let stretch = -rope.rope.position_scale.ln();
+        let temperature = |slope: f32| 1.0 + 0.1 * slope * stretch.max(0.0);
+        let magnitude = b.f32_or("rope.scaling.attn_factor", 1.0)?;
+        rope.rope.magnitude = magnitude * temperature(1.0) / temperature(multiplier);
+        block.scale = b.latent_scale(rope, multiplier)?;
+    }
+    Ok(block)
+}
 
 fn with_sigmoid(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let block = b.latent_block(RopeKind::Interleaved)?;

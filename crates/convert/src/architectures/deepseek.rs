@@ -4,7 +4,7 @@ use super::qwen::POST_ATTENTION;
 use super::{Architecture, PLAIN};
 use crate::keys::Keys;
 use crate::model::Model;
-use crate::rules::{INTERLEAVED, Rule, copy, split};
+use crate::rules::{INTERLEAVED, Named, Rule, copy, map, plus_one, split, split_gate_up_suffixed};
 use crate::{ConvertError, Recipe};
 
 type Result<T> = std::result::Result<T, ConvertError>;
@@ -41,6 +41,30 @@ pub(super) const ROWS: &[Architecture] = &[
         classes: &["GlmMoeDsaForCausalLM"],
         keys: sparse,
         rules: &[LATENT, INDEXER],
+        ..PLAIN
+    },
+    Architecture {
+        name: "mistral4",
+        classes: &["Mistral4ForCausalLM"],
+        keys: |keys| {
+            latent(keys)?;
+            keys.gating(1);
+            let config = keys.model.config;
+            // Queries of far positions are scaled by the logarithm of their distance.
+            const LENGTH: &str = "rope_parameters.original_max_position_embeddings";
+            if let Some(beta) = config.optional_f32(&["rope_parameters.llama_4_scaling_beta"])? {
+                keys.set("attention.temperature_scale", beta);
+                keys.number("attention.temperature_length", &[LENGTH])?;
+            }
+            Ok(())
+        },
+        rules: &[
+            LATENT,
+            &[
+                split("L.mlp.experts.gate_up_proj", |_, recipe| split_gate_up_suffixed(recipe)),
+                copy("L.mlp.experts.down_proj", "ffn_down_exps.weight"),
+            ],
+        ],
         ..PLAIN
     },
     Architecture {
@@ -101,6 +125,44 @@ pub(super) const ROWS: &[Architecture] = &[
         ..PLAIN
     },
     Architecture {
+        name: "minimax-m3",
+        classes: &[
+            "MiniMaxM3ForCausalLM",
+            "MiniMaxM3VLForCausalLM",
+            "MiniMaxM3SparseForCausalLM",
+            "MiniMaxM3SparseForConditionalGeneration",
+            "MiniMaxM3VLForConditionalGeneration",
+        ],
+        keys: minimax_m3,
+        rules: &[&[
+            map("norm", "output_norm", plus_one),
+            map("L.input_layernorm", "attn_norm", plus_one),
+            map("L.post_attention_layernorm", "ffn_norm", plus_one),
+            map("L.self_attn.q_norm", "attn_q_norm", plus_one),
+            map("L.self_attn.k_norm", "attn_k_norm", plus_one),
+            split("L.mlp.gate_up_proj", |_, recipe| halves(recipe, ["ffn_gate", "ffn_up"])),
+            split("L.mlp.shared_experts.gate_up_proj", |_, recipe| {
+                halves(recipe, ["ffn_gate_shexp", "ffn_up_shexp"])
+            }),
+            split("L.mlp.experts.gate_up_proj", |_, recipe| split_gate_up_suffixed(recipe)),
+            copy("L.mlp.experts.down_proj", "ffn_down_exps.weight"),
+            copy("L.mlp.e_score_correction_bias", "exp_probs_b.bias"),
+            copy("L.block_sparse_moe.shared_experts.gate_proj", "ffn_gate_shexp"),
+            copy("L.block_sparse_moe.shared_experts.up_proj", "ffn_up_shexp"),
+            copy("L.block_sparse_moe.shared_experts.down_proj", "ffn_down_shexp"),
+            // What selects positions, kept for other engines.
+            copy("L.self_attn.indexer.q_proj", "indexer.q_proj"),
+            copy("L.self_attn.indexer.k_proj", "indexer.k_proj"),
+            map("L.self_attn.indexer.q_norm", "indexer.q_norm", plus_one),
+            map("L.self_attn.indexer.k_norm", "indexer.k_norm", plus_one),
+            copy("L.self_attn.index_q_proj", "indexer.q_proj"),
+            copy("L.self_attn.index_k_proj", "indexer.k_proj"),
+            map("L.self_attn.index_q_norm", "indexer.q_norm", plus_one),
+            map("L.self_attn.index_k_norm", "indexer.k_norm", plus_one),
+        ]],
+        ..PLAIN
+    },
+    Architecture {
         name: "hy_v3",
         classes: &["HYV3ForCausalLM"],
         keys: |keys| {
@@ -113,6 +175,41 @@ pub(super) const ROWS: &[Architecture] = &[
         ..PLAIN
     },
 ];
+
+/// The upper and the lower half of the rows.
+fn halves(recipe: Recipe, names: [&'static str; 2]) -> Result<Named> {
+    let half = recipe.shape.first().copied().unwrap_or(0) / 2;
+    Ok(names.into_iter().zip(recipe.split_rows(&[half, half])?).collect())
+}
+
+fn minimax_m3(keys: &mut Keys<'_>) -> Result<()> {
+    keys.decoder()?;
+    keys.grouped_experts()?;
+    keys.gating(2);
+    keys.set("expert_weights_norm", true);
+    keys.optional_number("rope.dimension_count", &["rotary_dim"])?;
+    let config = keys.model.config;
+    let dense = match (config.text_list(&["mlp_layer_types"]), config.u32_list(&["moe_layer_freq"])) {
+        (Some(kinds), _) => Some(kinds.iter().take_while(|kind| **kind == "dense").count()),
+        (None, Some(flags)) => Some(flags.iter().take_while(|flag| **flag == 0).count()),
+        (None, None) => None,
+    };
+    if let Some(dense) = dense {
+        keys.set("leading_dense_block_count", dense as u32);
+    }
+    // The width of experts bears the usual name, that of dense layers another.
+    let width = keys.number("expert_feed_forward_length", &["moe_intermediate_size", "intermediate_size"])?;
+    let dense = config.optional_u32(&["dense_intermediate_size", "intermediate_size_mlp"])?;
+    keys.set("feed_forward_length", dense.unwrap_or(width));
+    for (key, names) in [
+        ("attention.indexer.head_count", ["index_n_heads", "sparse_attention_config.sparse_num_index_heads"]),
+        ("attention.indexer.key_length", ["index_head_dim", "sparse_attention_config.sparse_index_dim"]),
+        ("attention.indexer.top_k", ["index_topk_blocks", "sparse_attention_config.sparse_topk_blocks"]),
+    ] {
+        keys.optional_number(key, &names)?;
+    }
+    Ok(())
+}
 
 pub(super) const LATENT: &[Rule] = &[
     copy("L.self_attn.q_a_proj", "attn_q_a"),

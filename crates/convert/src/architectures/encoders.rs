@@ -3,7 +3,8 @@
 use super::{Architecture, PLAIN};
 use crate::ConvertError;
 use crate::keys::Keys;
-use crate::rules::{Named, Rule, copy, skip, split};
+use crate::model::Model;
+use crate::rules::{Named, Rule, copy, map, skip, split};
 use crate::{Config, Recipe};
 
 type Result<T> = std::result::Result<T, ConvertError>;
@@ -164,7 +165,7 @@ const T5: &[Rule] = &[
     skip("encoder.embed_tokens"),
     skip("decoder.embed_tokens"),
     copy("encoder.final_layer_norm", "enc.output_norm"),
-    copy("decoder.final_layer_norm", "dec.output_norm"),
+    map("decoder.final_layer_norm", "dec.output_norm", scaled_where_tied),
     copy("L.layer.0.SelfAttention.q", "attn_q"),
     copy("L.layer.0.SelfAttention.k", "attn_k"),
     copy("L.layer.0.SelfAttention.v", "attn_v"),
@@ -190,6 +191,18 @@ const T5: &[Rule] = &[
     copy("L.layer.2.DenseReluDense.wi_1", "ffn_up"),
     copy("L.layer.2.DenseReluDense.wo", "ffn_down"),
 ];
+
+/// Where the embeddings are the output matrix, too, what it reads is divided by the root of the width. The norm before
+/// it can hold that factor: nothing else reads the norm.
+fn scaled_where_tied(model: &Model<'_>, recipe: Recipe) -> Result<Recipe> {
+    // mT5 was trained without. Folders of newer libraries say that all are tied, and whether to divide on its own.
+    let divides = model.config.classes().first() != Some(&"MT5ForConditionalGeneration");
+    let tied = divides && model.config.bool_or(&["tie_word_embeddings"], true);
+    match model.config.bool_or(&["scale_decoder_outputs"], tied) {
+        true => Ok(recipe.multiply((model.width()? as f32).sqrt().recip())),
+        false => Ok(recipe),
+    }
+}
 
 fn t5(keys: &mut Keys<'_>) -> Result<()> {
     keys.sizes()?;

@@ -1,9 +1,9 @@
-//! Gemma 1 to 3: norms stored as the difference to 1.
+//! Gemma: norms stored as the difference to 1 up to version 3.
 
 use super::{Architecture, PLAIN};
 use crate::ConvertError;
-use crate::keys::Keys;
-use crate::rules::{Rule, map, plus_one};
+use crate::keys::{Keys, global_head_dim, of_full_layers};
+use crate::rules::{Rule, copy, map, plus_one};
 
 const NORMS: &[Rule] = &[
     map("norm", "output_norm", plus_one),
@@ -17,6 +17,17 @@ const SANDWICH: &[Rule] = &[
     map("L.post_attention_layernorm", "post_attention_norm", plus_one),
     map("L.pre_feedforward_layernorm", "ffn_norm", plus_one),
     map("L.post_feedforward_layernorm", "post_ffw_norm", plus_one),
+];
+
+/// What Gemma 3's classes have where the settings say nothing.
+const GEMMA3: &[(&str, f64)] = &[
+    ("head_dim", 256.0),
+    ("rms_norm_eps", 1e-6),
+    ("num_attention_heads", 8.0),
+    ("num_key_value_heads", 4.0),
+    ("max_position_embeddings", 131072.0),
+    ("rope_theta", 1_000_000.0),
+    ("rope_local_base_freq", 10_000.0),
 ];
 
 pub(super) const ROWS: &[Architecture] = &[
@@ -36,22 +47,130 @@ pub(super) const ROWS: &[Architecture] = &[
         ..PLAIN
     },
     Architecture {
+        name: "gemma-embedding",
+        classes: &["Gemma3TextModel"],
+        applies: |config| config.bool_or(&["use_bidirectional_attention"], false),
+        defaults: GEMMA3,
+        keys: |keys| {
+            gemma3(keys)?;
+            for dense in [2, 3] {
+                let tensor = keys.model.source.entry(&format!("{dense}_Dense.linear.weight"));
+                if let Some([outputs, inputs]) = tensor.map(|entry| entry.shape.as_slice()) {
+                    let (inputs, outputs) = (*inputs as u32, *outputs as u32);
+                    keys.set(&format!("dense_{dense}_feat_in"), inputs);
+                    keys.set(&format!("dense_{dense}_feat_out"), outputs);
+                }
+            }
+            Ok(())
+        },
+        rules: &[NORMS, SANDWICH, &[copy("2_Dense.linear", "dense_2"), copy("3_Dense.linear", "dense_3")]],
+    },
+    Architecture {
         name: "gemma3",
         classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma3TextModel"],
-        defaults: &[
-            ("head_dim", 256.0),
-            ("rms_norm_eps", 1e-6),
-            ("num_attention_heads", 8.0),
-            ("num_key_value_heads", 4.0),
-            ("max_position_embeddings", 131072.0),
-            ("rope_theta", 1_000_000.0),
-            ("rope_local_base_freq", 10_000.0),
-        ],
+        defaults: GEMMA3,
         keys: gemma3,
         rules: &[NORMS, SANDWICH],
         ..PLAIN
     },
+    Architecture {
+        name: "gemma4",
+        classes: &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
+        keys: gemma4,
+        rules: &[
+            PLAIN_SANDWICH,
+            PER_LAYER,
+            &[
+                copy("L.layer_scalar", "layer_output_scale.weight"),
+                copy("L.router.proj", "ffn_gate_inp"),
+                copy("L.router.scale", "ffn_gate_inp.scale"),
+                copy("L.router.per_expert_scale", "ffn_down_exps.scale"),
+                copy("L.experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+                copy("L.experts.down_proj", "ffn_down_exps.weight"),
+                copy("L.pre_feedforward_layernorm_2", "pre_ffw_norm_2"),
+                copy("L.post_feedforward_layernorm_1", "post_ffw_norm_1"),
+                copy("L.post_feedforward_layernorm_2", "post_ffw_norm_2"),
+            ],
+        ],
+        ..PLAIN
+    },
 ];
+
+/// Norms around each branch as they are.
+const PLAIN_SANDWICH: &[Rule] = &[
+    copy("L.post_attention_layernorm", "post_attention_norm"),
+    copy("L.pre_feedforward_layernorm", "ffn_norm"),
+    copy("L.post_feedforward_layernorm", "post_ffw_norm"),
+];
+
+/// Embeddings of each layer.
+const PER_LAYER: &[Rule] = &[
+    copy("embed_tokens_per_layer", "per_layer_token_embd"),
+    copy("per_layer_model_projection", "per_layer_model_proj"),
+    copy("per_layer_projection_norm", "per_layer_proj_norm"),
+    copy("L.per_layer_input_gate", "inp_gate"),
+    copy("L.per_layer_projection", "proj"),
+    copy("L.post_per_layer_input_norm", "post_norm"),
+];
+
+/// Windows whose layers rotate otherwise, and embeddings of each layer.
+fn by_kind(keys: &mut Keys<'_>) -> Result<(), ConvertError> {
+    let config = keys.model.config;
+    match config.u32_list(&["intermediate_size"]) {
+        None => keys.decoder()?,
+        Some(widths) => {
+            keys.sizes()?;
+            keys.set("feed_forward_length", widths);
+            keys.attention()?;
+            keys.rope()?;
+        }
+    }
+    keys.window()?;
+    keys.window_pattern();
+    keys.optional_number("embedding_length_per_layer_input", &["hidden_size_per_layer_input"])?;
+    keys.optional_number("attention.shared_kv_layers", &["num_kv_shared_layers"])?;
+    let soft_cap = config.optional_f32(&["final_logit_softcapping"])?.unwrap_or(0.0);
+    keys.set("final_logit_softcapping", soft_cap);
+    let local = config.rope_of("sliding_attention", "rope_theta");
+    keys.set("rope.freq_base_swa", local.unwrap_or(10_000.0));
+    Ok(())
+}
+
+/// Full layers may have heads of other widths and numbers.
+fn gemma4(keys: &mut Keys<'_>) -> Result<(), ConvertError> {
+    by_kind(keys)?;
+    let model = keys.model;
+    let config = model.config;
+    let window_dim = model.head_dim()? as u32;
+    let full_dim = global_head_dim(model)?.unwrap_or(window_dim);
+    for (key, dim) in [
+        ("attention.key_length", full_dim),
+        ("attention.value_length", full_dim),
+        ("rope.dimension_count", full_dim),
+        ("attention.key_length_swa", window_dim),
+        ("attention.value_length_swa", window_dim),
+        ("rope.dimension_count_swa", window_dim),
+    ] {
+        keys.set(key, dim);
+    }
+    let heads = model.kv_heads()? as u32;
+    let full_heads =
+        of_full_layers(model, "num_global_key_value_heads", "num_key_value_heads")?.unwrap_or(heads);
+    if let Some(kinds) = config.text_list(&["layer_types"]) {
+        let heads = kinds.iter().map(|kind| if *kind == "sliding_attention" { heads } else { full_heads });
+        keys.set("attention.head_count_kv", heads.collect::<Vec<u32>>());
+        // Layers that share keys and values may have networks of twice the width.
+        if config.bool_or(&["use_double_wide_mlp"], false) {
+            let width = config.u32(&["intermediate_size"])?;
+            let shared = config.optional_u32(&["num_kv_shared_layers"])?.unwrap_or(0) as usize;
+            let own = kinds.len().saturating_sub(shared);
+            let widths =
+                (0..kinds.len()).map(|layer| if layer < own { width } else { width.saturating_mul(2) });
+            keys.set("feed_forward_length", widths.collect::<Vec<u32>>());
+        }
+    }
+    Ok(())
+}
 
 fn gemma2(keys: &mut Keys<'_>) -> Result<(), ConvertError> {
     keys.decoder()?;

@@ -28,6 +28,17 @@ pub(super) const ROWS: &[Architecture] = &[
         ..PLAIN
     },
     Architecture {
+        name: "llama-embed",
+        classes: &["LlamaBidirectionalModel"],
+        keys: |keys| {
+            keys.decoder()?;
+            keys.set("attention.causal", false);
+            Ok(())
+        },
+        rules: &[INTERLEAVED],
+        ..PLAIN
+    },
+    Architecture {
         name: "mistral3",
         classes: &["Mistral3ForConditionalGeneration", "Ministral3ForCausalLM"],
         keys: mistral3,

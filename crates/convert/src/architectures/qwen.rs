@@ -27,6 +27,13 @@ pub(super) const ROWS: &[Architecture] = &[
         rules: &[VISION],
         ..PLAIN
     },
+    Architecture {
+        name: "paddleocr",
+        classes: &["PaddleOCRVLForConditionalGeneration"],
+        keys: sections,
+        rules: &[VISION],
+        ..PLAIN
+    },
     Architecture { name: "qwen3", classes: &["Qwen3ForCausalLM", "Qwen3Model"], ..PLAIN },
     Architecture { name: "qwen3moe", classes: &["Qwen3MoeForCausalLM"], ..PLAIN },
     Architecture {

@@ -2,7 +2,6 @@
 
 use super::fit::{Best, normalised, round_within, weights};
 use super::iq4::{nearest, nearest_value};
-use super::k_encode::split;
 use super::k_search::half;
 use super::round::put_nibbles;
 use super::{inverse, put_half, quantize_blocks, signed_peak};
@@ -24,8 +23,8 @@ pub(crate) fn quantize_iq4_xs(input: &[f32], importance: Option<&[f32]>, output:
         block.fill(0);
         let Some((x, unit)) = normalised(x) else { return };
         let w = weights(&x, importance);
-        let (x, w): ([[f32; 32]; 8], [[f32; 32]; 8]) = (split(&x), split(&w));
-        let (d, scales) = block_scales(&x, &w, unit);
+        let (x, w) = (x.as_chunks::<32>().0, w.as_chunks::<32>().0);
+        let (d, scales) = block_scales(x, w, unit);
         put_half(block, 0, d * unit);
         let mut high_bits = 0u16;
         for sub in 0..8 {
@@ -40,7 +39,7 @@ pub(crate) fn quantize_iq4_xs(input: &[f32], importance: Option<&[f32]>, output:
 }
 
 /// d and the integer scales of the sub-blocks.
-fn block_scales(x: &[[f32; 32]; 8], w: &[[f32; 32]; 8], unit: f32) -> (f32, [f32; 8]) {
+fn block_scales(x: &[[f32; 32]], w: &[[f32; 32]], unit: f32) -> (f32, [f32; 8]) {
     let keep = |value: f32| half(value * unit) / unit;
     let fits: [f32; 8] = std::array::from_fn(|sub| scale(&x[sub], &w[sub]));
     let mut d = keep(signed_peak(&fits) / -32.0);

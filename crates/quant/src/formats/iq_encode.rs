@@ -14,9 +14,9 @@ static IQ3_S: LazyLock<Lattice<4>> = LazyLock::new(|| Lattice::new(&grids::IQ3_S
 static IQ1: LazyLock<Lattice<8>> = LazyLock::new(|| Lattice::new(&grids::IQ1, &grids::LEVELS_1));
 
 /// Where the largest element of a group may lie, relative to the highest level.
-const STARTS: &[f32] = &[0.75, 0.85, 0.92, 1.0, 1.08, 1.16, 1.3];
+const STARTS: &[f32] = &[0.82, 0.96, 1.1, 1.25];
 /// With three levels many elements lie beyond the highest.
-const STARTS_1: &[f32] = &[0.9, 1.1, 1.3, 1.5, 1.75, 2.0, 2.4, 2.8];
+const STARTS_1: &[f32] = &[1.1, 1.5, 1.95, 2.5];
 const NO_SHIFT: &[f32] = &[0.0];
 const EIGHTHS: &[f32] = &[0.125, -0.125];
 

@@ -3,27 +3,32 @@
 //! Each sub-block gets the scale (and minimum) that fits it best; these become integers times a scale of the whole
 //! super-block, which is then fitted to all its elements at once, and the integers of the sub-blocks once more.
 
-use super::fit::{Best, Sums, affine, products, round, round_within, sums, symmetric, totals};
+use super::fit::{Best, round, round_within};
+use super::lanes::{Blocks, LANES, Lanes, Sums, inverses};
 use super::{HALF_MAX, inverse};
 use half::f16;
+use std::array::from_fn;
 
 /// Rounds of fitting the super-block's scales to the integers and the integers to them.
 const ROUNDS: usize = 2;
 
-/// A super-block of `SUBS` sub-blocks of `N` elements with `x = d scale q - dmin min`.
-pub(super) struct Affine<const SUBS: usize, const N: usize> {
+/// Sub-blocks of `N` elements, `GROUPS` times as many as there are lanes; a super-block has 256 elements.
+pub(super) type SuperBlock<const GROUPS: usize, const N: usize> = [Blocks<N>; GROUPS];
+
+/// A super-block with `x = d scale q - dmin min`. Sub-block `s` is `[s / LANES][s % LANES]`.
+pub(super) struct Affine<const GROUPS: usize, const N: usize> {
     pub(super) d: f32,
     pub(super) dmin: f32,
-    pub(super) scales: [u8; SUBS],
-    pub(super) mins: [u8; SUBS],
-    pub(super) q: [[u8; N]; SUBS],
+    pub(super) scales: [[u8; LANES]; GROUPS],
+    pub(super) mins: [[u8; LANES]; GROUPS],
+    pub(super) q: [[[u8; N]; LANES]; GROUPS],
 }
 
-/// A super-block of `SUBS` sub-blocks of `N` elements with `x = d scale q`.
-pub(super) struct Symmetric<const SUBS: usize, const N: usize> {
+/// A super-block with `x = d scale q`.
+pub(super) struct Symmetric<const GROUPS: usize, const N: usize> {
     pub(super) d: f32,
-    pub(super) scales: [i8; SUBS],
-    pub(super) q: [[i8; N]; SUBS],
+    pub(super) scales: [[i8; LANES]; GROUPS],
+    pub(super) q: [[[i8; N]; LANES]; GROUPS],
 }
 
 /// The number as half precision keeps it; the largest finite one at most.
@@ -31,57 +36,88 @@ pub(super) fn half(value: f32) -> f32 {
     f16::from_f32(value.clamp(-HALF_MAX, HALF_MAX)).to_f32()
 }
 
+/// The sub-blocks of a super-block and of its weights.
+pub(super) fn split<const GROUPS: usize, const N: usize>(
+    x: &[f32; 256],
+    w: &[f32; 256],
+) -> SuperBlock<GROUPS, N> {
+    const { assert!(GROUPS * LANES * N == 256) };
+    from_fn(|group| {
+        let of = |all: &[f32; 256]| -> [[f32; N]; LANES] {
+            from_fn(|lane| from_fn(|l| all[(group * LANES + lane) * N + l]))
+        };
+        Blocks::new(&of(x), &of(w))
+    })
+}
+
 /// Integers of `0..=most` with scales and minima of `0..=levels`. `unit` is what the elements were divided by.
-pub(super) fn affine_block<const SUBS: usize, const N: usize>(
-    x: &[[f32; N]; SUBS],
-    w: &[[f32; N]; SUBS],
+pub(super) fn affine_block<const GROUPS: usize, const N: usize>(
+    blocks: &SuperBlock<GROUPS, N>,
     unit: f32,
     most: f32,
     levels: f32,
-) -> Affine<SUBS, N> {
-    let fits: [(f32, f32); SUBS] = std::array::from_fn(|sub| affine(&x[sub], &w[sub], most, false));
-    let top = |value: fn(&(f32, f32)) -> f32| fits.iter().map(value).fold(0.0, f32::max);
+) -> Affine<GROUPS, N> {
+    let fits: [(Lanes, Lanes); GROUPS] = from_fn(|group| blocks[group].affine(most, false));
     let keep = |value: f32| half(value * unit) / unit;
-    let mut d = keep(top(|fit| fit.0) / levels);
-    let mut dmin = keep(top(|fit| -fit.1) / levels);
-    let mut scales = fits.map(|fit| round_within(fit.0 * inverse(d), 0.0, levels));
-    let mut mins = fits.map(|fit| round_within(-fit.1 * inverse(dmin), 0.0, levels));
+    let top =
+        |value: &dyn Fn(&(Lanes, Lanes)) -> Lanes| fits.iter().flat_map(value).fold(0f32, f32::max) / levels;
+    let mut d = keep(top(&|fit| fit.0));
+    let mut dmin = keep(top(&|fit| fit.1.map(|min| -min)));
+    let within = |value: f32| round_within(value, 0.0, levels);
+    let mut scales = fits.map(|fit| fit.0.map(|scale| within(scale * inverse(d))));
+    let mut mins = fits.map(|fit| fit.1.map(|min| within(-min * inverse(dmin))));
+    let totals: [(Lanes, Lanes); GROUPS] = from_fn(|group| blocks[group].totals());
     for _ in 0..ROUNDS {
-        (d, dmin) = refit(x, w, most, (d, dmin), &scales, &mins);
+        let sums = from_fn(|group| {
+            let (inverses, offsets) = steps((d, dmin), &scales[group], &mins[group]);
+            blocks[group].sums(&inverses, &offsets.map(|offset| -offset), most)
+        });
+        (d, dmin) = refit(&sums, &totals, (d, dmin), &scales, &mins);
         (d, dmin) = (keep(d), keep(dmin));
-        for sub in 0..SUBS {
-            (scales[sub], mins[sub]) =
-                neighbour(&x[sub], &w[sub], most, levels, (d, dmin), (scales[sub], mins[sub]));
+        for group in 0..GROUPS {
+            (scales[group], mins[group]) =
+                neighbours(&blocks[group], most, levels, (d, dmin), (&scales[group], &mins[group]));
         }
     }
-    let q = std::array::from_fn(|sub| {
-        let (inverse, min) = (inverse(d * scales[sub]), dmin * mins[sub]);
-        x[sub].map(|x| round_within((x + min) * inverse, 0.0, most) as u8)
+    let q = from_fn(|group| {
+        let (inverses, offsets) = steps((d, dmin), &scales[group], &mins[group]);
+        blocks[group].map(|x, lane| round_within((x + offsets[lane]) * inverses[lane], 0.0, most) as u8)
     });
-    Affine { d: d * unit, dmin: dmin * unit, scales: scales.map(|s| s as u8), mins: mins.map(|m| m as u8), q }
+    Affine {
+        d: d * unit,
+        dmin: dmin * unit,
+        scales: scales.map(|scales| scales.map(|scale| scale as u8)),
+        mins: mins.map(|mins| mins.map(|min| min as u8)),
+        q,
+    }
+}
+
+/// What elements of each sub-block are multiplied by, and what is added to them before.
+#[inline(always)]
+fn steps((d, dmin): (f32, f32), scales: &Lanes, mins: &Lanes) -> (Lanes, Lanes) {
+    (inverses(&scales.map(|scale| d * scale)), mins.map(|min| dmin * min))
 }
 
 /// The pair of d and dmin with the smallest error for given integers.
-fn refit<const SUBS: usize, const N: usize>(
-    x: &[[f32; N]; SUBS],
-    w: &[[f32; N]; SUBS],
-    most: f32,
+fn refit<const GROUPS: usize>(
+    sums: &[Sums; GROUPS],
+    totals: &[(Lanes, Lanes); GROUPS],
     (d, dmin): (f32, f32),
-    scales: &[f32; SUBS],
-    mins: &[f32; SUBS],
+    scales: &[Lanes; GROUPS],
+    mins: &[Lanes; GROUPS],
 ) -> (f32, f32) {
     // Sums of products of a = scale q, b = min and x.
     let (mut aa, mut ab, mut bb, mut xa, mut xb) = (0f64, 0f64, 0f64, 0f64, 0f64);
-    for sub in 0..SUBS {
-        let (inverse, min) = (inverse(d * scales[sub]), dmin * mins[sub]);
-        let (weight, weighted) = totals(&x[sub], &w[sub]);
-        let Sums { q: sum, square, cross } = sums(&x[sub], &w[sub], inverse, -min, most);
-        let (a, b) = (f64::from(scales[sub]), f64::from(mins[sub]));
-        aa += a * a * f64::from(square);
-        ab += a * b * f64::from(sum);
-        bb += b * b * f64::from(weight);
-        xa += a * f64::from(cross);
-        xb += b * f64::from(weighted);
+    for group in 0..GROUPS {
+        let (sums, (weight, weighted)) = (&sums[group], &totals[group]);
+        for lane in 0..LANES {
+            let (a, b) = (f64::from(scales[group][lane]), f64::from(mins[group][lane]));
+            aa += a * a * f64::from(sums.square[lane]);
+            ab += a * b * f64::from(sums.q[lane]);
+            bb += b * b * f64::from(weight[lane]);
+            xa += a * f64::from(sums.cross[lane]);
+            xb += b * f64::from(weighted[lane]);
+        }
     }
     let determinant = aa * bb - ab * ab;
     if determinant > 1e-9 * aa * bb {
@@ -93,97 +129,75 @@ fn refit<const SUBS: usize, const N: usize>(
     if bb == 0.0 && aa > 0.0 && xa > 0.0 { ((xa / aa) as f32, dmin) } else { (d, dmin) }
 }
 
-/// The best of the scale and minimum of a sub-block and those one beside them.
-fn neighbour<const N: usize>(
-    x: &[f32; N],
-    w: &[f32; N],
+/// The best of the scale and minimum of each sub-block and those one beside them.
+fn neighbours<const N: usize>(
+    blocks: &Blocks<N>,
     most: f32,
     levels: f32,
     (d, dmin): (f32, f32),
-    (scale, min): (f32, f32),
-) -> (f32, f32) {
-    let mut best = (f32::INFINITY, scale, min);
-    for scale in [scale, scale - 1.0, scale + 1.0] {
-        for min in [min, min - 1.0, min + 1.0] {
-            if scale < 0.0 || min < 0.0 || scale > levels || min > levels {
-                continue;
-            }
-            let (step, offset) = (d * scale, dmin * min);
-            let error = affine_error(x, w, most, step, offset);
-            if error < best.0 {
-                best = (error, scale, min);
+    (scales, mins): (&Lanes, &Lanes),
+) -> (Lanes, Lanes) {
+    let mut least = [f32::INFINITY; LANES];
+    let (mut best_scales, mut best_mins) = (*scales, *mins);
+    for beside in [0.0, -1.0, 1.0] {
+        let scales = scales.map(|scale| (scale + beside).clamp(0.0, levels));
+        for beside in [0.0, -1.0, 1.0] {
+            let mins = mins.map(|min| (min + beside).clamp(0.0, levels));
+            let (step, offset) = (scales.map(|scale| d * scale), mins.map(|min| dmin * min));
+            let error = blocks.error(&step, &offset, 0.0, most);
+            for lane in 0..LANES {
+                let better = error[lane] < least[lane];
+                least[lane] = if better { error[lane] } else { least[lane] };
+                best_scales[lane] = if better { scales[lane] } else { best_scales[lane] };
+                best_mins[lane] = if better { mins[lane] } else { best_mins[lane] };
             }
         }
     }
-    (best.1, best.2)
-}
-
-/// Weighted squared error with the nearest integers.
-#[inline(always)]
-fn affine_error<const N: usize>(x: &[f32; N], w: &[f32; N], most: f32, step: f32, offset: f32) -> f32 {
-    let inverse = inverse(step);
-    let mut lanes = [0.0; 4];
-    for (x, w) in x.as_chunks::<4>().0.iter().zip(w.as_chunks::<4>().0) {
-        for lane in 0..4 {
-            let shifted = x[lane] + offset;
-            let error = shifted - step * round_within(shifted * inverse, 0.0, most);
-            lanes[lane] += w[lane] * error * error;
-        }
-    }
-    lanes.iter().sum()
+    (best_scales, best_mins)
 }
 
 /// Integers of `least..=most` with scales of `-levels..levels`. `unit` is what the elements were divided by.
-pub(super) fn symmetric_block<const SUBS: usize, const N: usize>(
-    x: &[[f32; N]; SUBS],
-    w: &[[f32; N]; SUBS],
+pub(super) fn symmetric_block<const GROUPS: usize, const N: usize>(
+    blocks: &SuperBlock<GROUPS, N>,
     unit: f32,
     (least, most): (f32, f32),
     levels: f32,
-) -> Symmetric<SUBS, N> {
-    let fits: [f32; SUBS] = std::array::from_fn(|sub| symmetric(&x[sub], &w[sub], least, most));
+) -> Symmetric<GROUPS, N> {
+    let fits: [Lanes; GROUPS] = from_fn(|group| blocks[group].symmetric(least, most));
     let keep = |value: f32| half(value * unit) / unit;
-    let mut d = keep(super::signed_peak(&fits) / -levels);
-    let mut scales = fits.map(|fit| round_within(fit * inverse(d), -levels, levels - 1.0));
+    let mut d = keep(super::signed_peak(fits.as_flattened()) / -levels);
+    let within = |scale: f32| round_within(scale, -levels, levels - 1.0);
+    let mut scales = fits.map(|fits| fits.map(|fit| within(fit * inverse(d))));
     for _ in 0..ROUNDS {
         let mut best = Best { gain: 0.0, scale: d };
         let mut sums = (0.0, 0.0);
-        for sub in 0..SUBS {
-            let scale = scales[sub];
-            let (cross, square) = products(&x[sub], &w[sub], inverse(d * scale), least, most);
-            sums = (sums.0 + scale * cross, sums.1 + scale * scale * square);
+        for group in 0..GROUPS {
+            let inverses = inverses(&scales[group].map(|scale| d * scale));
+            let (cross, square) = blocks[group].products(&inverses, least, most);
+            for lane in 0..LANES {
+                let scale = scales[group][lane];
+                sums = (sums.0 + scale * cross[lane], sums.1 + scale * scale * square[lane]);
+            }
         }
         best.consider(sums);
         d = keep(best.scale);
-        for sub in 0..SUBS {
-            let error = |scale: f32| symmetric_error(&x[sub], &w[sub], d * scale, least, most);
-            let mut best = (error(scales[sub]), scales[sub]);
-            for scale in [scales[sub] - 1.0, scales[sub] + 1.0] {
-                let error = error(scale);
-                if error < best.0 && (-levels..levels).contains(&scale) {
-                    best = (error, scale);
+        for group in 0..GROUPS {
+            let start = scales[group];
+            let mut errors = [f32::INFINITY; LANES];
+            for beside in [0.0, -1.0, 1.0] {
+                let tried = start.map(|scale| within(scale + beside));
+                let found = blocks[group].error(&tried.map(|scale| d * scale), &[0.0; LANES], least, most);
+                for lane in 0..LANES {
+                    let better = found[lane] < errors[lane];
+                    errors[lane] = if better { found[lane] } else { errors[lane] };
+                    scales[group][lane] = if better { tried[lane] } else { scales[group][lane] };
                 }
             }
-            scales[sub] = best.1;
         }
     }
-    let q = std::array::from_fn(|sub| {
-        let inverse = inverse(d * scales[sub]);
-        x[sub].map(|x| round_within(x * inverse, least, most) as i8)
+    let q = from_fn(|group| {
+        let inverses = inverses(&scales[group].map(|scale| d * scale));
+        blocks[group].map(|x, lane| round_within(x * inverses[lane], least, most) as i8)
     });
-    Symmetric { d: d * unit, scales: scales.map(|scale| round(scale) as i8), q }
-}
-
-/// Weighted squared error with the nearest integers.
-#[inline(always)]
-fn symmetric_error<const N: usize>(x: &[f32; N], w: &[f32; N], step: f32, least: f32, most: f32) -> f32 {
-    let inverse = inverse(step);
-    let mut lanes = [0.0; 4];
-    for (x, w) in x.as_chunks::<4>().0.iter().zip(w.as_chunks::<4>().0) {
-        for lane in 0..4 {
-            let error = x[lane] - step * round_within(x[lane] * inverse, least, most);
-            lanes[lane] += w[lane] * error * error;
-        }
-    }
-    lanes.iter().sum()
+    Symmetric { d: d * unit, scales: scales.map(|scales| scales.map(|scale| round(scale) as i8)), q }
 }

@@ -6,8 +6,10 @@ use super::k_search::half;
 
 /// Points looked at for each run: those nearest to the run with every element rounded to a level.
 const NEAR: usize = 16;
+/// As many while scales are still being looked for.
+const FEW: usize = 5;
 /// Rounds of fitting d to the points and the points to it.
-const ROUNDS: usize = 2;
+const ROUNDS: usize = 1;
 /// Most runs and groups of a block.
 const RUNS: usize = 64;
 const GROUPS: usize = 16;
@@ -17,6 +19,9 @@ pub(super) struct Lattice<const N: usize> {
     points: Vec<[f32; N]>,
     /// Half-way numbers between neighbouring levels.
     midpoints: Vec<f32>,
+    /// How many combinations one level more of each element is.
+    strides: [f32; N],
+    /// The nearest first.
     near: Vec<[u16; NEAR]>,
     top: f32,
 }
@@ -46,35 +51,47 @@ impl<const N: usize> Lattice<N> {
                     .map(|(index, point)| distance(point) << 11 | index as u32)
                     .collect();
                 all.select_nth_unstable(NEAR);
+                all[..NEAR].sort_unstable();
                 std::array::from_fn(|place| (all[place] & 2047) as u16)
             })
             .collect();
-        Self { points, midpoints, near, top: levels.last().copied().map_or(1.0, f32::from) }
+        // Whole numbers of a few thousand at most, which floats hold exactly.
+        let strides = std::array::from_fn(|l| levels.len().pow(l as u32) as f32);
+        Self { points, midpoints, strides, near, top: levels.last().copied().map_or(1.0, f32::from) }
     }
 
-    /// The point nearest to a run by weighted distance, as far as the neighbours of its rounded form reach, and that
+    /// The combination of levels that a run is rounded to.
+    #[inline(always)]
+    fn combination(&self, x: &[f32; N]) -> usize {
+        let mut levels = [0.0; N];
+        for midpoint in &self.midpoints {
+            for l in 0..N {
+                levels[l] += if x[l] > *midpoint { self.strides[l] } else { 0.0 };
+            }
+        }
+        levels.iter().sum::<f32>() as usize
+    }
+
+    /// The point nearest to a run by weighted distance, as far as `near` neighbours of its rounded form reach, and that
     /// distance.
-    #[inline]
-    fn closest(&self, x: &[f32; N], w: &[f32; N]) -> (f32, u16) {
-        let levels = self.midpoints.len() + 1;
-        let code = x
-            .iter()
-            .rev()
-            .fold(0, |code, x| code * levels + self.midpoints.iter().filter(|midpoint| x > midpoint).count());
-        let mut best = (f32::INFINITY, 0);
-        for &index in &self.near[code] {
-            let point = &self.points[usize::from(index)];
+    #[inline(always)]
+    fn closest(&self, x: &[f32; N], w: &[f32; N], near: usize) -> (f32, u16) {
+        // Distances are not negative, so they are ordered as their bits are. The place among the neighbours takes the
+        // lowest bits: one minimum finds both, without a branch that could go either way.
+        const PLACES: u32 = NEAR as u32 - 1;
+        let neighbours = &self.near[self.combination(x)];
+        let mut best = u32::MAX;
+        for (place, index) in (0..).zip(&neighbours[..near]) {
+            let point = &self.points[usize::from(*index)];
             let mut lanes = [0.0; 4];
             for l in 0..N {
                 let error = x[l] - point[l];
                 lanes[l % 4] += w[l] * error * error;
             }
-            let distance = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
-            if distance < best.0 {
-                best = (distance, index);
-            }
+            let distance: f32 = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+            best = best.min(distance.to_bits() & !PLACES | place);
         }
-        best
+        (f32::from_bits(best & !PLACES), neighbours[(best & PLACES) as usize])
     }
 }
 
@@ -107,6 +124,15 @@ pub(super) struct Found {
     pub(super) shifts: [u8; RUNS],
 }
 
+/// How far a look reaches.
+#[derive(Clone, Copy)]
+struct Reach {
+    /// Steps of s to both sides.
+    scale: f32,
+    /// Points of each run.
+    near: usize,
+}
+
 /// The choice for one run.
 #[derive(Clone, Copy, Default)]
 struct Choice {
@@ -135,7 +161,11 @@ impl<const N: usize> Layout<N> {
             for g in 0..groups {
                 let chosen = &mut chosen[g * runs..(g + 1) * runs];
                 // The last round only finds the points for the final d.
-                let reach = if round < ROUNDS { 1.0 } else { 0.0 };
+                let reach = if round < ROUNDS {
+                    Reach { scale: 1.0, near: FEW }
+                } else {
+                    Reach { scale: 0.0, near: NEAR }
+                };
                 let (cross, square) = self.best_step(group(g), d, &mut scales[g], reach, chosen);
                 let step = 2.0 * scales[g] + 1.0;
                 sums = (sums.0 + step * cross, sums.1 + step * step * square);
@@ -164,13 +194,13 @@ impl<const N: usize> Layout<N> {
         }
         let mut best = Best { gain: 0.0, scale: 0.0 };
         for start in self.starts {
-            let sums = self.assign(x, w, self.lattice.top * start / top, chosen).1;
+            let sums = self.assign((x, w), self.lattice.top * start / top, FEW, chosen).1;
             if sums.0 > 0.0 {
                 best.consider(sums);
             }
         }
         if best.scale > 0.0 {
-            best.consider(self.assign(x, w, 1.0 / best.scale, chosen).1);
+            best.consider(self.assign((x, w), 1.0 / best.scale, FEW, chosen).1);
         }
         best.scale
     }
@@ -181,7 +211,7 @@ impl<const N: usize> Layout<N> {
         (x, w): (&[[f32; N]], &[[f32; N]]),
         d: f32,
         scale: &mut f32,
-        reach: f32,
+        reach: Reach,
         chosen: &mut [Choice],
     ) -> (f32, f32) {
         let middle = *scale;
@@ -189,14 +219,14 @@ impl<const N: usize> Layout<N> {
         let mut sums = (0.0, 0.0);
         let mut tried = [Choice::default(); RUNS];
         let tried = &mut tried[..chosen.len()];
-        for offset in [0.0, -reach, reach] {
+        for offset in [0.0, -reach.scale, reach.scale] {
             let candidate = middle + offset;
             let again = offset == 0.0 && least.is_finite();
             if again || !(0.0..=self.levels).contains(&candidate) {
                 continue;
             }
             let step = d * (2.0 * candidate + 1.0);
-            let (distance, found) = self.assign(x, w, inverse(step), tried);
+            let (distance, found) = self.assign((x, w), inverse(step), reach.near, tried);
             let error = distance * step * step;
             if error < least {
                 (least, *scale, sums) = (error, candidate, found);
@@ -210,20 +240,20 @@ impl<const N: usize> Layout<N> {
     /// w x v and w v² for the values v that were chosen.
     fn assign(
         &self,
-        x: &[[f32; N]],
-        w: &[[f32; N]],
+        (x, w): (&[[f32; N]], &[[f32; N]]),
         inverse: f32,
+        near: usize,
         chosen: &mut [Choice],
     ) -> (f32, (f32, f32)) {
         let together = self.shift_group / N;
-        let (mut total, mut cross, mut square) = (0.0, 0.0, 0.0);
+        let (mut total, mut cross, mut square) = (0.0, [0.0; N], [0.0; N]);
         for ((x, w), chosen) in x.chunks(together).zip(w.chunks(together)).zip(chosen.chunks_mut(together)) {
             let mut best = (f32::INFINITY, 0);
             let mut points = [[0; 8]; 2];
             for (number, shift) in self.shifts.iter().enumerate() {
                 let mut distance = 0.0;
                 for ((x, w), point) in x.iter().zip(w).zip(&mut points[number]) {
-                    let (error, index) = self.lattice.closest(&x.map(|x| x * inverse - shift), w);
+                    let (error, index) = self.lattice.closest(&x.map(|x| x * inverse - shift), w, near);
                     distance += error;
                     *point = index;
                 }
@@ -238,11 +268,11 @@ impl<const N: usize> Layout<N> {
                 let point = &self.lattice.points[usize::from(index)];
                 for l in 0..N {
                     let value = point[l] + shift;
-                    cross += w[l] * x[l] * value;
-                    square += w[l] * value * value;
+                    cross[l] += w[l] * x[l] * value;
+                    square[l] += w[l] * value * value;
                 }
             }
         }
-        (total, (cross, square))
+        (total, (cross.iter().sum(), square.iter().sum()))
     }
 }

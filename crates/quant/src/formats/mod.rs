@@ -17,6 +17,7 @@ pub(crate) mod iq_encode;
 pub(crate) mod k_encode;
 pub(crate) mod k_quants;
 mod k_search;
+mod lanes;
 mod lattice;
 pub(crate) mod q8;
 pub(crate) mod round;

@@ -1,75 +1,111 @@
 //! Careful encoders of the formats of 32 elements with plain integers: q4_0, q4_1, q5_0, q5_1.
 
-use super::fit::{affine, normalised, round_within, symmetric, weights};
+use super::fit::{normalised, round_within, weights};
 use super::k_search::half;
+use super::lanes::{Blocks, LANES, Lanes, inverses};
+use super::put_half;
 use super::round::{put_five_bits, put_nibbles};
-use super::{inverse, put_half, quantize_blocks};
+use std::array::from_fn;
 
 pub(crate) fn quantize_q4_0(input: &[f32], importance: Option<&[f32]>, output: &mut [u8]) {
-    quantize_blocks(input, importance, output, |x: &[f32; 32], importance, block: &mut [u8; 18]| {
-        let (d, q) = symmetric_codes(x, importance, 8.0);
-        put_half(block, 0, d);
-        put_nibbles(&mut block[2..], &q);
+    quantize(input, importance, output, |blocks, units, target: &mut [[u8; 18]]| {
+        let (d, q) = symmetric_codes(blocks, units, 8.0);
+        for ((block, d), q) in target.iter_mut().zip(d).zip(&q) {
+            put_half(block, 0, d);
+            put_nibbles(&mut block[2..], q);
+        }
     });
 }
 
 pub(crate) fn quantize_q5_0(input: &[f32], importance: Option<&[f32]>, output: &mut [u8]) {
-    quantize_blocks(input, importance, output, |x: &[f32; 32], importance, block: &mut [u8; 22]| {
-        let (d, q) = symmetric_codes(x, importance, 16.0);
-        put_half(block, 0, d);
-        put_five_bits(&mut block[2..], &q);
+    quantize(input, importance, output, |blocks, units, target: &mut [[u8; 22]]| {
+        let (d, q) = symmetric_codes(blocks, units, 16.0);
+        for ((block, d), q) in target.iter_mut().zip(d).zip(&q) {
+            put_half(block, 0, d);
+            put_five_bits(&mut block[2..], q);
+        }
     });
 }
 
 pub(crate) fn quantize_q4_1(input: &[f32], importance: Option<&[f32]>, output: &mut [u8]) {
-    quantize_blocks(input, importance, output, |x: &[f32; 32], importance, block: &mut [u8; 20]| {
-        let (d, m, q) = affine_codes(x, importance, 15.0);
-        put_half(block, 0, d);
-        put_half(block, 2, m);
-        put_nibbles(&mut block[4..], &q);
+    quantize(input, importance, output, |blocks, units, target: &mut [[u8; 20]]| {
+        let (d, m, q) = affine_codes(blocks, units, 15.0);
+        for (((block, d), m), q) in target.iter_mut().zip(d).zip(m).zip(&q) {
+            put_half(block, 0, d);
+            put_half(block, 2, m);
+            put_nibbles(&mut block[4..], q);
+        }
     });
 }
 
 pub(crate) fn quantize_q5_1(input: &[f32], importance: Option<&[f32]>, output: &mut [u8]) {
-    quantize_blocks(input, importance, output, |x: &[f32; 32], importance, block: &mut [u8; 24]| {
-        let (d, m, q) = affine_codes(x, importance, 31.0);
-        put_half(block, 0, d);
-        put_half(block, 2, m);
-        put_five_bits(&mut block[4..], &q);
+    quantize(input, importance, output, |blocks, units, target: &mut [[u8; 24]]| {
+        let (d, m, q) = affine_codes(blocks, units, 31.0);
+        for (((block, d), m), q) in target.iter_mut().zip(d).zip(m).zip(&q) {
+            put_half(block, 0, d);
+            put_half(block, 2, m);
+            put_five_bits(&mut block[4..], q);
+        }
     });
 }
 
-/// Scale and integers plus `most` for `x = d (q - most)`.
-fn symmetric_codes(x: &[f32; 32], importance: Option<&[f32; 32]>, most: f32) -> (f32, [u8; 32]) {
-    let Some((x, unit)) = normalised(x) else { return (0.0, [most as u8; 32]) };
-    let d = half(symmetric(&x, &weights(&x, importance), -most, most - 1.0) * unit) / unit;
-    let inverse = inverse(d);
-    (d * unit, x.map(|x| (round_within(x * inverse, -most, most - 1.0) + most) as u8))
+/// Calls `encode` with as many blocks at once as there are lanes, and what their elements were divided by; the last
+/// ones may be fewer, and the rest of the lanes zeros. Importance is that of the columns of a row.
+#[inline(always)]
+fn quantize<const BYTES: usize>(
+    input: &[f32],
+    importance: Option<&[f32]>,
+    output: &mut [u8],
+    encode: impl Fn(&Blocks<32>, &Lanes, &mut [[u8; BYTES]]),
+) {
+    let columns = importance.filter(|columns| columns.len().is_multiple_of(32));
+    let mut columns = columns.map(|columns| columns.as_chunks::<32>().0).unwrap_or(&[]).iter().cycle();
+    let targets = output.as_chunks_mut::<BYTES>().0.chunks_mut(LANES);
+    for (elements, target) in input.as_chunks::<32>().0.chunks(LANES).zip(targets) {
+        let (mut x, mut w, mut units) = ([[0.0; 32]; LANES], [[0.0; 32]; LANES], [1.0; LANES]);
+        for (lane, elements) in elements.iter().enumerate() {
+            let importance = columns.next();
+            if let Some((normal, unit)) = normalised(elements) {
+                (x[lane], w[lane], units[lane]) = (normal, weights(&normal, importance), unit);
+            }
+        }
+        encode(&Blocks::new(&x, &w), &units, target);
+    }
 }
 
-/// Scale, minimum and integers for `x = d q + m`.
-fn affine_codes(x: &[f32; 32], importance: Option<&[f32; 32]>, most: f32) -> (f32, f32, [u8; 32]) {
-    let Some((x, unit)) = normalised(x) else { return (0.0, 0.0, [0; 32]) };
-    let weights = weights(&x, importance);
-    let codes = |d: f32, m: f32| {
-        let (d, m) = (half(d * unit) / unit, half(m * unit) / unit);
-        let inverse = inverse(d);
-        let q = x.map(|x| round_within((x - m) * inverse, 0.0, most));
-        let error = |i: usize| weights[i] * (x[i] - (d * q[i] + m)) * (x[i] - (d * q[i] + m));
-        ((0..32).map(error).sum::<f32>(), d, m, q)
-    };
-    let (d, m) = affine(&x, &weights, most, true);
-    let mut best = codes(d, m);
+/// The numbers as half precision keeps them, in units.
+fn keep(values: &Lanes, units: &Lanes) -> Lanes {
+    from_fn(|lane| half(values[lane] * units[lane]) / units[lane])
+}
+
+/// Scales and integers plus `most` for `x = d (q - most)`.
+fn symmetric_codes(blocks: &Blocks<32>, units: &Lanes, most: f32) -> (Lanes, [[u8; 32]; LANES]) {
+    let d = keep(&blocks.symmetric(-most, most - 1.0), units);
+    let inverse = inverses(&d);
+    let q = blocks.map(|x, lane| (round_within(x * inverse[lane], -most, most - 1.0) + most) as u8);
+    (from_fn(|lane| d[lane] * units[lane]), q)
+}
+
+/// Scales, minima and integers for `x = d q + m`.
+fn affine_codes(blocks: &Blocks<32>, units: &Lanes, most: f32) -> (Lanes, Lanes, [[u8; 32]; LANES]) {
+    let (mut d, mut m) = blocks.affine(most, true);
+    (d, m) = (keep(&d, units), keep(&m, units));
+    let error = |d: &Lanes, m: &Lanes| blocks.error(d, &m.map(|m| -m), 0.0, most);
+    let mut least = error(&d, &m);
     // The range as it is: exact for what was in this format before, or in one of a bit less, whose integers are even here.
-    let (low, high) = x.iter().fold((x[0], x[0]), |(low, high), &x| (low.min(x), high.max(x)));
+    let (low, range) = blocks.extent();
     for steps in [most, most - 1.0] {
-        let plain = codes((high - low) / steps, low);
-        if plain.0 < best.0 {
-            best = plain;
+        let (plain, low) = (keep(&range.map(|range| range / steps), units), keep(&low, units));
+        let found = error(&plain, &low);
+        for lane in 0..LANES {
+            if found[lane] < least[lane] {
+                (least[lane], d[lane], m[lane]) = (found[lane], plain[lane], low[lane]);
+            }
         }
     }
-    let (_, d, m, q) = best;
-    (d * unit, m * unit, q.map(|q| q as u8))
+    let inverse = inverses(&d);
+    let q = blocks.map(|x, lane| round_within((x - m[lane]) * inverse[lane], 0.0, most) as u8);
+    (from_fn(|lane| d[lane] * units[lane]), from_fn(|lane| m[lane] * units[lane]), q)
 }
 
 #[cfg(test)]
