@@ -59,11 +59,7 @@ fn with_tenth(b: &mut Builder<'_>) -> Result<LatentAttention, ModelError> {
     Ok(block)
 }
 
-fn selecting(
-    mut b: Builder<'_>,
-    block: LatentAttention,
-    gating: Option<Gating>,
-) -> Result<Graph, ModelError> {
+fn selecting(b: Builder<'_>, block: LatentAttention, gating: Option<Gating>) -> Result<Graph, ModelError> {
     b.indexer_keys(&["head_count", "key_length", "top_k"])?;
     build(b, block, gating)
 }
