@@ -41,7 +41,7 @@ fn gated_convolution(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelEr
     let (input_gate, output_gate) = (b.slice(all, 0, width)?, b.slice(all, width, width)?);
     let u = b.slice(all, 2 * width, width)?;
     let u = b.mul(input_gate, u, "shortconv.gated")?;
-    let u = b.dilated_convolution("shortconv.conv", u, b.extent("shortconv.l_cache")?, 1)?;
+    let u = b.dilated_convolution("shortconv.conv", u, b.short_convolution_length()?, 1)?;
     let y = b.mul(output_gate, u, "shortconv.gated")?;
     b.linear("shortconv.out_proj", y, width)
 }

@@ -62,6 +62,11 @@ impl Builder<'_> {
         self.push(op, [x.into(), weight].into_iter().chain(bias).collect(), name)
     }
 
+    /// The number of tokens that a short convolution sees, itself included.
+    pub fn short_convolution_length(&self) -> Result<u32, ModelError> {
+        self.extent("shortconv.l_cache")
+    }
+
     /// For each row the one before it in its sequence.
     pub fn token_shift(&mut self, x: ValueId) -> Result<ValueId, ModelError> {
         let state = self.recurrent_state(&[self.width(x)])?;
