@@ -4,9 +4,11 @@
 //! and somebody else's on the other well balanced, and leaves them there. A worker that moves away gets a part of the
 //! other core. That it often loses it holds up nobody, where chunks are pieces ([`crate::apart`]).
 
+#[cfg(target_os = "linux")]
 use std::time::{Duration, Instant};
 
 /// For how long a worker keeps off the leader's core once it has met it there.
+#[cfg(target_os = "linux")]
 const APART: Duration = Duration::from_millis(500);
 
 /// Number of the core that the calling thread runs on, if the system tells.

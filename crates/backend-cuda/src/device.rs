@@ -252,6 +252,9 @@ impl CudaDevice {
             let status = (self.driver.allocate_host)(&mut pointer, 4 * count, 0);
             if status != 0 {
                 (self.driver.release_context)(self.facts.number);
+                if status == OUT_OF_MEMORY {
+                    return Ok(None);
+                }
                 self.check(status, "taking host memory")?;
             }
         }

@@ -11,6 +11,8 @@ pub(crate) const WEIGHED: &str = "weighed_value";
 pub(crate) const PLAIN: &str = "value_of_attribute";
 /// Name of the function for `~`.
 pub(crate) const JOINED: &str = "joined_texts";
+/// Names that neither templates nor their variables may have.
+pub(crate) const RESERVED: [&str; 3] = [WEIGHED, PLAIN, JOINED];
 /// What is put before a literal or a key, before several values without brackets, before the value of an attribute, before
 /// joined values, and before the name of a filter.
 const OPEN_WEIGHED: &str = "weighed_value(";
@@ -46,6 +48,12 @@ const MOST_SIGNS: usize = 100;
 
 /// The source with what charges for values.
 pub(crate) fn rewrite(source: &str) -> Result<String, Error> {
+    // A variable of that name would take the place of the function.
+    for (line, text) in source.lines().enumerate() {
+        if let Some(name) = RESERVED.iter().find(|name| text.contains(**name)) {
+            return Err(Error::Syntax { line: line + 1, message: format!("the name {name} is reserved") });
+        }
+    }
     let mut edits = Vec::new();
     let mut at = 0;
     while let Some(place) = source[at..].find('{') {
@@ -438,6 +446,8 @@ mod tests {
         }
         let signs = format!("\n{{{{ {}1 }}}}", "-".repeat(200));
         assert!(matches!(rewrite(&signs), Err(Error::Syntax { line: 2, .. })));
+        let taken = "\n{% set weighed_value = value_of_attribute %}";
+        assert!(matches!(rewrite(taken), Err(Error::Syntax { line: 2, .. })));
         for open in [OPEN_WEIGHED, OPEN_TUPLE, FILTER] {
             assert!(open.contains(WEIGHED));
         }

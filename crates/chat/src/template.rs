@@ -116,8 +116,8 @@ impl Template {
             let format = move |format: &str| now.format(format);
             variables.push(("strftime_now", Value::from_function(format)));
         }
-        variables
-            .extend(conversation.extra.iter().map(|(key, value)| (key.as_str(), Value::from(Serde(value)))));
+        let extra = conversation.extra.iter().filter(|(key, _)| !rewrite::RESERVED.contains(&key.as_str()));
+        variables.extend(extra.map(|(key, value)| (key.as_str(), Value::from(Serde(value)))));
 
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(fuel));

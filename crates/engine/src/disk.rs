@@ -61,7 +61,7 @@ enum Task {
 }
 
 /// A folder of saved sequences, of any models, that is never larger than its limit; those not used for longest go
-/// first. Files are written and read on threads of their own; nothing here waits for the disk.
+/// first. Files are written and read on threads of their own; only a patient [`DiskCache::put`] waits for the disk.
 pub struct DiskCache {
     folder: PathBuf,
     limit: u64,
@@ -136,16 +136,19 @@ impl DiskCache {
         self.entries.iter().filter(|entry| entry.model == self.model)
     }
 
-    /// Writes a sequence, in place of those that it begins with. If the disk is too slow it is not kept, unless
-    /// `patient`.
+    /// Writes a sequence, in place of those that it begins with. If the disk is too slow it is not kept, or, if
+    /// `patient`, this waits for the disk, so that few copies are in memory at once.
     pub(crate) fn put(&mut self, saved: Arc<Saved>, patient: bool) {
         let (tokens, size) = (saved.tokens.clone(), saved.file_bytes());
         let Some(room) = self.limit.checked_sub(size) else { return };
         let mut name = Checksum::default();
         tokens.iter().for_each(|token| name.add(&token.to_le_bytes()));
         let path = self.folder.join(format!("{:016x}-{:016x}{SUFFIX}", self.model, name.value()));
-        if !patient && self.writes.load(Ordering::Acquire) >= WAITING {
-            return;
+        while self.writes.load(Ordering::Acquire) >= WAITING {
+            if !patient || self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
         self.writes.fetch_add(1, Ordering::AcqRel);
         let waiting = Arc::downgrade(&saved);

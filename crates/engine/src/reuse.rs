@@ -34,6 +34,11 @@ impl Arrival {
         self.queued.request.order(self.queued.id)
     }
 
+    /// Whether it waits for something to be read; if not, what is read was meant for one that left.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self.stage, Stage::Start)
+    }
+
     /// What was being read is here.
     pub(crate) fn found(&mut self, saved: Arc<Saved>) {
         self.stage = Stage::Fetch(Some(Found::Here(saved)));

@@ -104,7 +104,8 @@ impl Worker {
         let Some(Transfer::Read(_, path)) = slot.transfer.take() else { return };
         let Some(mut arrival) = slot.arrival.take() else { return };
         match saved {
-            Some(Ok(saved)) => arrival.found(Arc::new(saved)),
+            Some(Ok(saved)) if arrival.waits() => arrival.found(Arc::new(saved)),
+            Some(Ok(_)) => {}
             _ => {
                 arrival.look_again();
                 self.disk.iter_mut().for_each(|disk| disk.forget(&path));

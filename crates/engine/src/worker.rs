@@ -159,9 +159,14 @@ impl Worker {
         self.queue
             .extend(self.slots.iter_mut().filter_map(|slot| slot.arrival.take()).map(|waits| waits.queued));
         for index in 0..self.slots.len() {
-            // What was being saved is there and is filed below; of what was being restored a part is missing.
-            if let Some(Transfer::Restore { .. }) = self.slots[index].transfer.take() {
-                self.clear(index);
+            match self.slots[index].transfer.take() {
+                // A part is missing.
+                Some(Transfer::Restore { .. }) => self.clear(index),
+                // It is filed below.
+                Some(Transfer::Save { aim: Aim::Keep { disk: true, .. }, .. }) => {
+                    self.slots[index].filed = false
+                }
+                _ => {}
             }
             self.finish(index, FinishReason::Cancelled);
         }

@@ -403,7 +403,7 @@ fn deadlines_end_answers_prompts_and_waiting() {
         assert_eq!((found.tokens.len(), found.error), (0, Some(EngineError::Late.to_string())));
     };
     late(waiting);
-    assert!(start.elapsed() < Duration::from_millis(90), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
     let found = collect(running);
     assert_eq!(reason(&found), FinishReason::Length);
     assert!(found.tokens.len() > 3 && found.tokens == expected(&PROMPT, found.tokens.len()));

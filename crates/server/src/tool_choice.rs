@@ -59,8 +59,8 @@ fn declared(fields: &Fields) -> ApiResult<Vec<Tool>> {
     Ok(Tools::from_json(fields.list(&["tools"])?.map_or(&[][..], Vec::as_slice)).0)
 }
 
-/// The grammar for answers to this prompt, if calls, or JSON after reasoning, are to be held to one. Where the model decides, it begins with a
-/// call.
+/// The grammar for answers to this prompt, if calls, or JSON after reasoning, are to be held to one. Where the model
+/// decides, it begins with a call.
 pub fn grammar(app: &App, fields: &Fields, choice: &Choice, prompt: &str) -> ApiResult<Option<Grammar>> {
     // Whoever names a function wants it called, once; small models would go on and on.
     let once = matches!(choice, Choice::Function(_));

@@ -11,7 +11,8 @@ const MOST_STARTS: usize = 200;
 /// What is asked for.
 #[derive(Debug)]
 pub struct Demand<'a> {
-    /// The functions of which one is to be called, none for an answer only. Their parameters are schemas that a grammar can enforce.
+    /// The functions of which one is to be called, none for an answer only. Their parameters are schemas that a grammar
+    /// can enforce.
     pub tools: &'a [Tool],
     /// More than one call may be written.
     pub parallel: bool,

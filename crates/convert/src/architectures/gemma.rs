@@ -56,9 +56,10 @@ pub(super) const ROWS: &[Architecture] = &[
             for dense in [2, 3] {
                 let tensor = keys.model.source.entry(&format!("{dense}_Dense.linear.weight"));
                 if let Some([outputs, inputs]) = tensor.map(|entry| entry.shape.as_slice()) {
-                    let (inputs, outputs) = (*inputs as u32, *outputs as u32);
-                    keys.set(&format!("dense_{dense}_feat_in"), inputs);
-                    keys.set(&format!("dense_{dense}_feat_out"), outputs);
+                    for (side, width) in [("in", inputs), ("out", outputs)] {
+                        let width = u32::try_from(*width).unwrap_or(u32::MAX);
+                        keys.set(&format!("dense_{dense}_feat_{side}"), width);
+                    }
                 }
             }
             Ok(())

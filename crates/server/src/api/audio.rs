@@ -10,5 +10,10 @@ use crate::error::{ApiError, ApiResult, Kind};
 
 /// `POST /v1/audio/transcriptions`.
 pub async fn transcriptions(_: Arc<App>, _: Call) -> ApiResult<Response> {
-    Err(ApiError::new(Kind::NotSupported, "this model does not hear: sound cannot be transcribed"))
+    Err(no_hearing())
+}
+
+/// The error of an endpoint that takes sound.
+pub fn no_hearing() -> ApiError {
+    ApiError::new(Kind::NotSupported, "this model does not hear: sound cannot be transcribed")
 }

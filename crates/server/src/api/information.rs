@@ -164,7 +164,12 @@ pub fn build() -> String {
 
 /// `/tools` and `/cors-proxy`, which this server never has: the peer's page asks whether they are on.
 pub async fn never(_: Arc<App>, _: Call) -> ApiResult<Response> {
-    Err(ApiError::new(Kind::Disabled, "this server runs no tools and asks no other servers"))
+    Err(no_tools())
+}
+
+/// The error of `/tools` and `/cors-proxy`.
+pub fn no_tools() -> ApiError {
+    ApiError::new(Kind::Disabled, "this server runs no tools and asks no other servers")
 }
 
 /// The error of an endpoint that a flag switches on.

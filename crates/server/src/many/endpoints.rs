@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Loading, Many, State, proxy};
-use crate::api::information::{build, enabled, page_response};
-use crate::api::ollama;
+use crate::api::information::{build, enabled, no_tools, page_response};
+use crate::api::{audio, ollama};
 use crate::edge::{self, Call};
 use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, missing, wrong};
@@ -51,6 +51,17 @@ pub static OWN_ROUTES: &[Route<Handler>] = &[
     get(&["/metrics"], "counters of the loaded models for Prometheus", |many, call| {
         Box::pin(metrics(many, call))
     }),
+    get(&["/tools", "/cors-proxy"], "nothing: the server runs no tools", |_, _| {
+        Box::pin(async { Err(no_tools()) })
+    }),
+    post(&["/tools", "/cors-proxy"], "nothing: the server runs no tools", |_, _| {
+        Box::pin(async { Err(no_tools()) })
+    }),
+    post(
+        &["/audio/transcriptions", "/v1/audio/transcriptions"],
+        "the text of sound, where a model hears",
+        |_, _| Box::pin(async { Err(audio::no_hearing()) }),
+    ),
     plain_errors(get(&["/api/tags"], "the models, Ollama's way", |many, _| {
         Box::pin(async move { Ok(json_response(&json!({ "models": many.ollama(false) }))) })
     })),

@@ -17,8 +17,7 @@ pub(in super::super) fn float(operands: &Operands<'_>, groups: Range<usize>) {
         let count = if operands.tokens == 1 && groups.end - group >= 2 { 2 } else { 1 };
         let mut token = 0;
         while token < operands.tokens {
-            let ahead = operands.ahead(group, count, groups.end, steps);
-            let ahead = if token == 0 { Some(ahead) } else { None };
+            let ahead = if token == 0 { Some(operands.ahead(group, count, groups.end, steps)) } else { None };
             token += match (count, operands.tokens - token) {
                 (2, _) => float_block::<2, 1>(operands, group, token, ahead),
                 (_, 4..) => float_block::<1, 4>(operands, group, token, ahead),

@@ -31,8 +31,8 @@ fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
         let mut token = 0;
         while token < operands.tokens {
             let left = operands.tokens - token;
-            let ahead = operands.ahead(group, count, groups.end, steps);
-            let ahead = if few && token == 0 { Some(ahead) } else { None };
+            let ahead =
+                if few && token == 0 { Some(operands.ahead(group, count, groups.end, steps)) } else { None };
             token += match (count, left) {
                 (4, _) => float_block::<L, 4, 1>(operands, group, token, ahead),
                 (2, 8..) => float_block::<L, 2, 8>(operands, group, token, ahead),

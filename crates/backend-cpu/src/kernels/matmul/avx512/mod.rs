@@ -48,8 +48,8 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
         while token < operands.tokens {
             let left = operands.tokens - token;
             // Once for each group.
-            let ahead = operands.ahead(group, count, groups.end, steps);
-            let ahead = if few && token == 0 { Some(ahead) } else { None };
+            let ahead =
+                if few && token == 0 { Some(operands.ahead(group, count, groups.end, steps)) } else { None };
             token += match (count, left) {
                 (4, _) => integer_block::<F, 4, 1>(operands, group, token, ahead),
                 (2, 4..) => integer_block::<F, 2, 4>(operands, group, token, ahead),
