@@ -201,10 +201,20 @@ fn minimax_m3(keys: &mut Keys<'_>) -> Result<()> {
     let width = keys.number("expert_feed_forward_length", &["moe_intermediate_size", "intermediate_size"])?;
     let dense = config.optional_u32(&["dense_intermediate_size", "intermediate_size_mlp"])?;
     keys.set("feed_forward_length", dense.unwrap_or(width));
+    // The shared experts are one matrix, as wide as so many.
+    let shared = config.optional_u32(&["n_shared_experts"])?;
+    let shared_width = config.optional_u32(&["shared_intermediate_size"])?;
+    let counted = shared_width.map(|shared_width| shared_width / width.max(1));
+    keys.set("expert_shared_count", shared.or(counted).unwrap_or(1));
     for (key, names) in [
         ("attention.indexer.head_count", ["index_n_heads", "sparse_attention_config.sparse_num_index_heads"]),
         ("attention.indexer.key_length", ["index_head_dim", "sparse_attention_config.sparse_index_dim"]),
         ("attention.indexer.top_k", ["index_topk_blocks", "sparse_attention_config.sparse_topk_blocks"]),
+        ("attention.indexer.block_size", ["index_block_size", "sparse_attention_config.sparse_block_size"]),
+        (
+            "attention.indexer.local_blocks",
+            ["index_local_blocks", "sparse_attention_config.sparse_local_block"],
+        ),
     ] {
         keys.optional_number(key, &names)?;
     }
