@@ -161,6 +161,7 @@ fn what_is_wrong_is_named_and_leaves_nothing() {
         (&[from, from, "Q8_0"], "is the input itself"),
         (&[from, to, "Q8_0", "--imatrix", from], "general.type is not imatrix"),
         (&[from, to, "Q8_0", "--prune-layers", "2"], "there is no layer 2"),
+        (&[from, to, "Q8_0", "--prune-layers", "0,1"], "--prune-layers leaves none of 2 layers"),
         (&["no-such-file", to, "Q8_0"], "no-such-file"),
         (&[from, "no-such-folder/out.gguf", "Q8_0"], "no-such-folder"),
     ] {

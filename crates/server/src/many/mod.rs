@@ -256,7 +256,7 @@ impl Many {
             handed.open.extract_if(|_, (key, _)| key == process).map(|(_, open)| open).collect()
         };
         for (_, caller) in open {
-            caller.failed("process_ended");
+            caller.failed(proxy::PROCESS_ENDED);
             caller.delegate(false);
         }
     }

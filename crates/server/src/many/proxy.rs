@@ -28,6 +28,8 @@ const KEPT: [HeaderName; 5] = [
     HeaderName::from_static("process-start-time-unix"),
 ];
 
+/// The error that the audit log gives for an answer that a process did not live to end.
+pub(super) const PROCESS_ENDED: &str = "process_ended";
 /// Attempts to reach a process before that is given up.
 const ATTEMPTS: usize = 3;
 /// How long it may take until the end of a process is known.
@@ -84,6 +86,7 @@ pub async fn forward(
         Some(answer) => answer,
         None => {
             lease.many.take_back(number);
+            caller.failed(PROCESS_ENDED);
             return Err(died());
         }
     };
@@ -216,7 +219,7 @@ impl Relay {
             Ok(part) => Some((Ok(part), self)),
             Err(broken) => {
                 self.over = true;
-                self.caller.failed(self.died.row().name);
+                self.caller.failed(PROCESS_ENDED);
                 self.lease.many.take_back(self.number);
                 let last = match self.format.frame(&(self.error)(&self.died)) {
                     Some(text) => Ok(Bytes::from(text)),

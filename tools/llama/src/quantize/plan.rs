@@ -117,6 +117,9 @@ impl Plan {
                 facts.layers
             )));
         }
+        if !pruned.is_empty() && pruned.len() as u32 == facts.layers {
+            return Err(Failure::Failed(format!("--prune-layers leaves none of {} layers", facts.layers)));
+        }
         let mut infos: Vec<&TensorInfo> = directory.iter().collect();
         // Tensors without a layer come first, then layer by layer.
         infos.sort_by(|a, b| (layer_of(&a.name), &a.name).cmp(&(layer_of(&b.name), &b.name)));
