@@ -16,7 +16,7 @@ import urllib.request
 
 KEY = "secret"
 # They answer 501 for a model that only generates text.
-OTHER_MODELS = "embed|rank|infill"
+OTHER_MODELS = "embed|rank|infill|audio"
 
 
 def main():
