@@ -80,6 +80,16 @@ fn entry(name: &str) -> Entry {
     }
 }
 
+/// Tells the processes of an offer the file of an audit log of their own, too.
+fn tell_own_lines(offer: &mut Offer, log: &std::path::Path) {
+    let (start, log) = (std::mem::replace(&mut offer.start, Box::new(|_, _| unreachable!())), log.to_owned());
+    offer.start = Box::new(move |entry, key| {
+        let mut command = start(entry, key);
+        command.env("PUNA_TEST_AUDIT", &log);
+        command
+    });
+}
+
 fn offer(names: &[&str], most: usize) -> Offer {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     Offer {
@@ -337,12 +347,7 @@ fn keys_limits_and_the_log_are_the_routers() {
     ]});
     std::fs::write(&keys, rows.to_string()).unwrap();
     let mut offer = offer(&["one", "two", "bad"], 3);
-    let (start, file) = (offer.start, log.clone());
-    offer.start = Box::new(move |entry, key| {
-        let mut command = start(entry, key);
-        command.env("PUNA_TEST_AUDIT", &file);
-        command
-    });
+    tell_own_lines(&mut offer, &log);
     let audit = AuditOptions { file: log.clone(), rules: None, prompts: false };
     let options = Options { key_file: Some(keys), audit: Some(audit), ..options() };
     let client = Client::new(Server::start_many(offer, options).unwrap());
@@ -388,12 +393,7 @@ fn every_request_has_its_line_whatever_its_process_does() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     let mut offer = offer(&["ann", "silent", "slow1"], 3);
-    let (start, file) = (offer.start, log.clone());
-    offer.start = Box::new(move |entry, key| {
-        let mut command = start(entry, key);
-        command.env("PUNA_TEST_AUDIT", &file);
-        command
-    });
+    tell_own_lines(&mut offer, &log);
     let audit = AuditOptions { file: log.clone(), rules: None, prompts: false };
     let client = Client::new(Server::start_many(offer, Options { audit: Some(audit), ..options() }).unwrap());
     let lines = |what: &str| std::fs::read_to_string(&log).unwrap().matches(what).count();
