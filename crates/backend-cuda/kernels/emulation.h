@@ -293,6 +293,7 @@ static inline uint32_t pack_half(float low, float high) {
     return float_to_half(low) | (uint32_t)float_to_half(high) << 16;
 }
 static inline uint32_t bytes_as_halves(uint32_t word, int side) { return __byte_perm(word, 0x64646464u, side ? 0x4342 : 0x4140); }
+static inline uint32_t merge_bits(uint32_t word, uint32_t mask, uint32_t bits) { return (word & mask) | bits; }
 static inline uint32_t pair_of(uint32_t pair, int side) { return __byte_perm(pair, 0, side ? 0x3232 : 0x1010); }
 static inline uint32_t same_halves(float x) { return pack_half(x, x); }
 static inline float half_of(uint32_t pair, int side) { return half_to_float((uint16_t)(pair >> (16 * side))); }
@@ -315,6 +316,15 @@ static inline void prefetch_bulk(const void*, int) {}
 // Blocks run one after the other, so a launch that waits for others is not asked for.
 static inline void tell_blocks(int*) {}
 static inline void wait_for_blocks(const int*, int) { abort(); }
+static inline int share_of_blocks(int* counter, int count) {
+    static int share;
+    if (threadIdx.x == 0) {
+        share = ++*counter == count ? count : -1;
+        if (share > 0) *counter = 0;
+    }
+    __syncthreads();
+    return share;
+}
 static inline uint4 load_once(const uint4* from) { return *from; }
 template <class Convert> static void multiply(float c[4], const uint32_t a[4], const uint32_t b[2], Convert convert) {
     uint32_t words[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
@@ -405,15 +415,17 @@ static inline SharedPlace shared_place(void* p) { return (unsigned char*)p; }
 static inline uint64_t& barrier_at(SharedPlace barrier) { return *(uint64_t*)barrier; }
 static inline void barrier_start(SharedPlace barrier, int count) { barrier_at(barrier) = (uint64_t)count << 16 | (uint64_t)count; }
 static inline void barrier_fence() {}
-static inline void barrier_arrive(SharedPlace barrier) {
+// Of a barrier's state: arrivals that are missing, all arrivals of a phase, the phase's parity, bytes that are missing.
+static inline void barrier_change(SharedPlace barrier, int arrivals, int bytes) {
     uint64_t& state = barrier_at(barrier);
-    state -= 1;
-    if ((state & 0xffff) == 0) state = (state ^ (uint64_t)1 << 32) | (state >> 16 & 0xffff);
+    state += ((uint64_t)(int64_t)bytes << 33) - arrivals;
+    if ((state & 0xffff) == 0 && state >> 33 == 0) state = (state ^ (uint64_t)1 << 32) | (state >> 16 & 0xffff);
 }
-static inline void barrier_expect(SharedPlace, int) {}
+static inline void barrier_arrive(SharedPlace barrier) { barrier_change(barrier, 1, 0); }
+static inline void barrier_expect(SharedPlace barrier, int bytes) { barrier_change(barrier, 1, bytes); }
 static inline void copy_bulk(SharedPlace to, const void* from, int bytes, SharedPlace barrier) {
     memcpy(to, from, bytes);
-    barrier_arrive(barrier);
+    barrier_change(barrier, 0, -bytes);
 }
 static inline void barrier_wait(SharedPlace barrier, int parity) {
     for (int i = 0; (int)(barrier_at(barrier) >> 32 & 1) == parity; i++) {
@@ -421,6 +433,7 @@ static inline void barrier_wait(SharedPlace barrier, int parity) {
         emulation::leave(emulation::READY);
     }
 }
+template <int COUNT, bool MORE> static inline void group_registers() {}
 static inline void group_fence() {}
 static inline void group_keep(uint32_t*, int) {}
 static inline void group_commit() {}

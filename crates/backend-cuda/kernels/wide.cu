@@ -1,16 +1,19 @@
 // Products of a matrix with many rows of activations on Hopper's matrix units for groups of four warps (`wgmma`), in half
-// precision. Weights go from memory to registers, where they are decoded and multiplied from; activations lie in memory as
-// the units want them (prepare_tiles) and are copied as they are. They come scaled by a power of two for each row, weights
+// precision. A warp of its own copies blocks of weights and activations to shared memory; weights go from there to registers, where
+// they are decoded and multiplied from; activations lie as the units want them (prepare_tiles). They come scaled by a power of two for each row, weights
 // are scaled by 256, so that neither overflows or vanishes; sums are floats.
 #include "formats.cuh"
 #include "functions.cuh"
 
 // What weights are multiplied by; `half_scales` knows it.
 #define WIDE_SCALE 256.0f
+// Bytes of shared memory for blocks; the host knows it, too.
+#define WIDE_SHARED (225 << 10)
 
 // A row of activations in half precision and the power of two it was divided by. With `up` the row is function(x) up;
-// with `norm` it is normalised. Blocks of 64 columns follow each other, in each the rows, 128 bytes of a row. Columns
-// `4 t + i` of 16 are at `2 t + i`, from i = 2 on 6 further, and 16 bytes are at the place of their number exclusive-or the row's.
+// with `norm` it is normalised. Blocks of 64 columns follow each other, in each the rows, 128 bytes of a row. Of 16 columns
+// `4 t` and `4 t + 2` are at `2 t`, the two after these 8 further (so that codes of a word become pairs with one mask), and 16
+// bytes are at the place of their number exclusive-or the row's.
 // A thread keeps KEPT times four numbers from the first look to the second; without that it reads them again.
 template <int KEPT>
 DEVICE void prepare(const float* x, const float* up, const float* norm, unsigned char* out, float* scales, int width, int whole,
@@ -63,8 +66,8 @@ DEVICE void prepare(const float* x, const float* up, const float* norm, unsigned
         if (i >= whole) return;
         unsigned char* line = out + ((long long)(i / 64) * apart + row) * 128;
         int unit = i % 64 / 16 * 2, t = i % 16 / 4;
-        *(uint32_t*)(line + ((unit ^ (row & 7)) * 16) + t * 4) = pack_half(v.x * multiplier, v.y * multiplier);
-        *(uint32_t*)(line + (((unit + 1) ^ (row & 7)) * 16) + t * 4) = pack_half(v.z * multiplier, v.w * multiplier);
+        *(uint32_t*)(line + ((unit ^ (row & 7)) * 16) + t * 4) = pack_half(v.x * multiplier, v.z * multiplier);
+        *(uint32_t*)(line + (((unit + 1) ^ (row & 7)) * 16) + t * 4) = pack_half(v.y * multiplier, v.w * multiplier);
     };
 #pragma unroll
     for (int k = 0; k < KEPT; k++) store(first + k * step, kept[k]);
@@ -94,61 +97,92 @@ DEVICE float gate(int function, float x) {
 }
 
 // What a lane has of 128 columns of two rows. `decode` makes fragments of both steps of a chunk: those of columns `4 t` to
-// `4 t + 3` of its 16 columns. What was decoded is loaded again for what comes later.
+// `4 t + 3` of its 16 columns.
 template <class F> struct QuantisedRows {
-    const unsigned char* from;
-    static constexpr int DEPTH = 2;
+    // Bytes of 16 rows and 256 columns, which are copied to shared memory.
+    static constexpr int BLOCK = F::BLOCK;
     struct Half {
         uint32_t codes[2][F::CODE_WORDS], high[2][F::HIGH_WORDS > 0 ? F::HIGH_WORDS : 1], scale[2][F::SCALE_WORDS], super[2];
     };
-    // Rows from `row` on, a multiple of 16; past the last ones, those stand for them.
-    DEVICE_MEMBER void start(const unsigned char* matrix, int row, int rows, int row_bytes, int half) {
-        from = F::block_of(matrix, min(row, rows - 1), row_bytes, half / 2);
-    }
-    // Halves of groups are loaded one after the other.
-    DEVICE_MEMBER void load(Half& to, int half, int) {
+    // Loads a half of a block.
+    DEVICE_MEMBER void load(Half& to, const unsigned char* block, int side) {
         int lane = threadIdx.x % 32;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            F::template load_half<FromMemory>(to.codes[r], to.high[r], from, lane, r, half % 2);
-            F::template load_scales<4, FromMemory>(to.scale[r], to.super[r], from, lane / 4 + 8 * r, half % 2 * 4);
+            F::template load_half<FromShared>(to.codes[r], to.high[r], block, lane, r, side);
+            F::template load_scales<4, FromShared>(to.scale[r], to.super[r], block, lane / 4 + 8 * r, side * 4);
         }
-        if (half % 2 == 1) from += F::BLOCK;
     }
-    static constexpr bool WHOLE = true;
+    DEVICE_MEMBER void start(const unsigned char*, int, int, int) {}
     DEVICE_MEMBER void load_chunk(Half&, int, int, int) {}
 
+    static DEVICE_MEMBER uint32_t byte_as_halves(uint32_t word, int byte) { return __byte_perm(word, 0x64646464u, 0x4040 + 0x0101 * byte); }
+    // Scale and minimum of a chunk as pairs of equal halves.
+    static DEVICE_MEMBER void scales(uint32_t factor[2], uint32_t minimum[2], const uint32_t* words, uint32_t super, int chunk, const Constants& constants) {
+        // Scales of a byte become 1024 and more, then they are multiplied by the group's number.
+        if (F::SUPER_AFFINE_SCALES) {
+            uint32_t both = scale_halves(super ^ 0x80000000u, F::TIMES_256, 0);
+#pragma unroll
+            for (int side = 0; side < 2; side++) {
+                uint32_t times = pair_of(both, side), less = scale_halves(times, 0xe400e400u, 0);
+                uint32_t* to = side ? minimum : factor;
+                to[0] = to[1] = scale_halves(byte_as_halves(words[chunk / 2], chunk % 2 * 2 + side), times, less);
+            }
+        } else if (F::SUPER_HALVES_SCALES) {
+            uint32_t times = scale_halves(pair_of(super, 0), same_halves(constants.factor * WIDE_SCALE), 0);
+#pragma unroll
+            for (int side = 0; side < 2; side++) {
+                uint32_t byte = byte_as_halves(words[chunk / 2] ^ 0x80808080u, chunk % 2 * 2 + side);
+                factor[side] = scale_halves(subtract_halves(byte, 0x64806480u), times, 0);
+                minimum[side] = 0;
+            }
+        } else {
+            F::half_scales(factor, minimum, F::scale_of(words, chunk), super, constants);
+        }
+    }
     // Signed bytes are made unsigned first; 1024 and what codes are too large are taken off again.
     static constexpr uint32_t FLIP = F::SIGNED ? 0x80808080u : 0;
     static constexpr uint32_t OFFSET = 0x64006400u + (F::SIGNED ? 128 : F::SHIFT) * 0x00010001u;
-    static DEVICE_MEMBER void decode(uint32_t a[2][4], const Half& raw, int chunk, int half, const Constants& constants) {
+    static DEVICE_MEMBER void decode(uint32_t a[2][4], const Half& raw, int chunk, int side, const Constants& constants) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            uint32_t q[2], factor[2], minimum[2];
-            F::quads(q, raw.codes[r], raw.high[r], chunk, half % 2, constants);
-            F::half_scales(factor, minimum, F::scale_of(raw.scale[r], chunk), raw.super[r], constants);
+            uint32_t factor[2], minimum[2];
+            scales(factor, minimum, raw.scale[r], raw.super[r], chunk, constants);
+            if (F::CODES == CODE4) {
+                // Codes of four bits become the lowest bits of 1024 and more, or those above them: 1024 and 16 times the code.
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                a[i / 2][r + i % 2 * 2] = scale_halves(subtract_halves(bytes_as_halves(q[i / 2] ^ FLIP, i % 2), OFFSET), factor[i / 2], minimum[i / 2]);
+                for (int i = 0; i < 2; i++) {
+                    uint32_t word = raw.codes[r][chunk] >> 8 * i;
+                    uint32_t low = subtract_halves(merge_bits(word, 0x000f000fu, 0x64006400u), OFFSET);
+                    uint32_t upper = scale_halves(merge_bits(word, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd400d400u + F::SHIFT * 0x00100010u);
+                    a[0][r + 2 * i] = scale_halves(low, factor[0], minimum[0]);
+                    a[1][r + 2 * i] = scale_halves(upper, factor[1], minimum[1]);
+                }
+                continue;
+            }
+            uint32_t q[2];
+            F::quads(q, raw.codes[r], raw.high[r], chunk, side, constants);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t pair = __byte_perm(q[i / 2] ^ FLIP, 0x64646464u, i % 2 ? 0x4341 : 0x4240);
+                a[i / 2][r + i % 2 * 2] = scale_halves(subtract_halves(pair, OFFSET), factor[i / 2], minimum[i / 2]);
+            }
         }
     }
 };
 template <class F> struct PlainRows {
     const unsigned char* from[2];
-    static constexpr int DEPTH = 1;
+    // They go from memory to registers at once.
+    static constexpr int BLOCK = 0;
     struct Half {
         uint32_t words[2][4][4];
     };
-    DEVICE_MEMBER void start(const unsigned char* matrix, int row, int rows, int row_bytes, int) {
+    DEVICE_MEMBER void start(const unsigned char* matrix, int row, int rows, int row_bytes) {
 #pragma unroll
         for (int r = 0; r < 2; r++)
             from[r] = matrix + (long long)min(row + (int)threadIdx.x % 32 / 4 + 8 * r, rows - 1) * row_bytes + threadIdx.x % 4 * 8;
     }
-    DEVICE_MEMBER void load(Half& to, int half, int chunks) {
-#pragma unroll
-        for (int chunk = 0; chunk < 4; chunk++) load_chunk(to, half, chunk, chunks);
-    }
-    static constexpr bool WHOLE = false;
+    DEVICE_MEMBER void load(Half&, const unsigned char*, int) {}
     DEVICE_MEMBER void load_chunk(Half& to, int half, int chunk, int chunks) {
         // What lies past the end meets zeros; it only has to be a number, so the first columns stand for it.
         int at = half * 4 + chunk < chunks ? half * 4 + chunk : 0;
@@ -157,13 +191,14 @@ template <class F> struct PlainRows {
 #pragma unroll
             for (int step = 0; step < 2; step++) words2(to.words[r][chunk] + 2 * step, from[r] + at * 64 + step * 32);
     }
+    static DEVICE_MEMBER float value(uint32_t pair, int side) { return F::value((uint16_t)(pair >> 16 * side)) * WIDE_SCALE; }
     static DEVICE_MEMBER void decode(uint32_t a[2][4], const Half& raw, int chunk, int, const Constants&) {
 #pragma unroll
         for (int r = 0; r < 2; r++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                uint32_t pair = raw.words[r][chunk][i];
-                a[i / 2][r + i % 2 * 2] = pack_half(F::value((uint16_t)pair) * WIDE_SCALE, F::value((uint16_t)(pair >> 16)) * WIDE_SCALE);
+                const uint32_t* four = raw.words[r][chunk] + i / 2 * 2;
+                a[i / 2][r + i % 2 * 2] = pack_half(value(four[0], i % 2), value(four[1], i % 2));
             }
     }
 };
@@ -171,17 +206,24 @@ template <class F> struct PlainRows {
 // A tile of 64 UNITS MATRICES rows of the matrix and TOKENS rows of activations; units of four warps take 64 MATRICES rows
 // each. Up to three matrices of one width; those from number `split` on have the second format. With `glu` the first two
 // are gate and value, and the result is function(gate) value: a unit has 64 rows of both, or half of the units have the
-// values. The third grid axis cuts the width into parts, whose sums the last block of a tile to end adds up in their order.
-template <class F, class G, int UNITS, int MATRICES, int TOKENS, int STAGES>
+// values. The third grid axis cuts the width into parts, whose sums their blocks add up in their order, each for a share of the tile.
+template <class F, class G, int UNITS, int MATRICES, int TOKENS>
 DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigned char* w2, int n0, int n1, int n2, int split,
                  int row_bytes, int other_row_bytes, int chunks, const unsigned char* x, int apart, const float* scales, int tokens,
                  float* out0, float* out1, float* out2, const float* bias0, const float* bias1, const float* bias2,
                  const float* residual, int glu, float* partial, int* counters, Constants constants) {
     SHARED_BYTES(shared);
-    __shared__ uint64_t full[STAGES], empty[STAGES];
-    constexpr int STAGE = TOKENS * 128, ROWS = 64 * MATRICES, WIDE_THREADS = 128 * UNITS;
+    constexpr int ROWS = 64 * MATRICES, WIDE_THREADS = 128 * UNITS, WARPS = 4 * UNITS;
+    // Bytes of 64 columns of activations, of a stage of 128 columns, of a warp's blocks of weights, of a slot with those of all warps.
+    constexpr int TILE = TOKENS * 128, STAGE = 2 * TILE, BLOCKS = MATRICES * most_of<F::BLOCK, G::BLOCK>::value, SLOT = WARPS * BLOCKS;
+    // How many of them fit.
+    constexpr int RING = 3 * SLOT + 4 * STAGE <= WIDE_SHARED ? 3 : 2, STAGES = RING * SLOT + 4 * STAGE <= WIDE_SHARED ? 4 : RING * SLOT + 3 * STAGE <= WIDE_SHARED ? 3 : 2;
+    static_assert(RING * SLOT + STAGES * STAGE <= WIDE_SHARED, "blocks fit");
+    __shared__ uint64_t full[STAGES], empty[STAGES], filled[RING], emptied[RING];
     unsigned char* tiles = aligned_shared(shared);
+    unsigned char* ring = tiles + STAGES * STAGE;
     SharedPlace tile_place = shared_place(tiles), full_place = shared_place(full), empty_place = shared_place(empty);
+    SharedPlace filled_place = shared_place(filled), emptied_place = shared_place(emptied);
     let_next_start();
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, part = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
     int first_token = blockIdx.x * TOKENS;
@@ -200,199 +242,207 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
     }
     int rows = matrix == 0 ? n0 : matrix == 1 ? n1 : n2, bytes = matrix < split ? row_bytes : other_row_bytes;
     const unsigned char* base = matrix == 0 ? w0 : matrix == 1 ? w1 : w2;
-    // The first row of each of a group's matrices.
-    int starts[MATRICES];
-    const unsigned char* from[MATRICES];
-#pragma unroll
-    for (int m = 0; m < MATRICES; m++) {
-        starts[m] = tile * per + (glu ? MATRICES == 2 ? part : part % (UNITS / 2) : part * MATRICES + m) * 64;
-        bool second = glu && (MATRICES == 2 ? m == 1 : part >= UNITS / 2);
-        from[m] = second ? w1 : base;
-    }
+    // The first row of a unit's matrix, and the matrix.
+    auto start_of = [&](int unit, int m) { return tile * per + (glu ? MATRICES == 2 ? unit : unit % (UNITS / 2) : unit * MATRICES + m) * 64; };
+    auto matrix_of = [&](int unit, int m) { return glu && (MATRICES == 2 ? m == 1 : unit >= UNITS / 2) ? w1 : base; };
     int halves = groups_of(chunks) * 2;
     int begin = (int)((long long)halves * blockIdx.z / gridDim.z), end = (int)((long long)halves * (blockIdx.z + 1) / gridDim.z);
-    int blocks = (end - begin) * 2;
-    float sums[MATRICES][TOKENS / 2];
-#pragma unroll
-    for (int m = 0; m < MATRICES; m++)
-#pragma unroll
-        for (int i = 0; i < TOKENS / 2; i++) sums[m][i] = 0.0f;
-
+    int first_group = begin / 2, groups = (end + 1) / 2 - first_group;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_start(full_place + 8 * i, 1);
-            barrier_start(empty_place + 8 * i, WIDE_THREADS / 32);
+            barrier_start(empty_place + 8 * i, WARPS);
+        }
+        for (int i = 0; i < RING; i++) {
+            barrier_start(filled_place + 8 * i, 1);
+            barrier_start(emptied_place + 8 * i, WARPS);
         }
         barrier_fence();
     }
     __syncthreads();
-    auto copy = [&](int block) {
-        int stage = block % STAGES;
-        barrier_expect(full_place + 8 * stage, STAGE);
-        copy_bulk(tile_place + stage * STAGE, x + ((long long)(begin * 2 + block) * apart + first_token) * 128, STAGE, full_place + 8 * stage);
-    };
-    auto run = [&](auto* type) {
+    // The warp that copies (of four, because registers are given back by fours): a lane for each block of weights, others for activations.
+    auto copy = [&](auto* type) {
         typedef typename pointed_by<decltype(type)>::type L;
-        constexpr int DEPTH = L::DEPTH;
-        L sources[MATRICES];
-        typename L::Half raw[DEPTH][MATRICES];
+        const unsigned char* from = nullptr;
+        if (L::BLOCK > 0 && lane < WARPS * MATRICES) {
+            int unit = lane / MATRICES / 4, m = lane % MATRICES, row = min(start_of(unit, m) + lane / MATRICES % 4 * 16, rows - 1);
+            from = matrix_of(unit, m) + (long long)(row / 16 * 16) * bytes + (long long)first_group * L::BLOCK;
+        }
+        auto copy_weights = [&](int group) {
+            int slot = group % RING;
+            if (group >= RING) barrier_wait(emptied_place + 8 * slot, group / RING % 2 ^ 1);
+            if (lane == 0) barrier_expect(filled_place + 8 * slot, WARPS * MATRICES * L::BLOCK);
+            __syncwarp();
+            if (from) copy_bulk(shared_place(ring + slot * SLOT + lane * L::BLOCK), from + (long long)group * L::BLOCK, L::BLOCK, filled_place + 8 * slot);
+        };
+        auto copy_tiles = [&](int number) {
+            int stage = number % STAGES;
+            if (number >= STAGES) barrier_wait(empty_place + 8 * stage, number / STAGES % 2 ^ 1);
+            if (lane == 0) barrier_expect(full_place + 8 * stage, STAGE);
+            __syncwarp();
+            if (lane < 2)
+                copy_bulk(tile_place + stage * STAGE + lane * TILE, x + (((long long)(begin + number) * 2 + lane) * apart + first_token) * 128, TILE, full_place + 8 * stage);
+        };
+        int group = 0;
+        if (L::BLOCK > 0)
+            for (; group < RING && group < groups; group++) copy_weights(group);
+        wait_for_previous();
+        for (int number = 0; begin + number < end; number++) {
+            copy_tiles(number);
+            // Weights for what is copied now are on their way; those of later groups follow when there is room.
+            int wanted = (begin + number + STAGES) / 2 - first_group;
+            if (L::BLOCK > 0)
+                for (; group < groups && group < wanted; group++) copy_weights(group);
+        }
+    };
+    float sums[MATRICES][TOKENS / 2];
+    auto multiply = [&](auto* type) {
+        typedef typename pointed_by<decltype(type)>::type L;
+#pragma unroll
+        for (int m = 0; m < MATRICES; m++)
+#pragma unroll
+            for (int i = 0; i < TOKENS / 2; i++) sums[m][i] = 0.0f;
+        L rows_of[MATRICES];
+        typename L::Half raw[MATRICES];
+        // Fragments of a chunk of columns are made while the products of those before run.
+        uint32_t a[2][2][4];
+        const unsigned char* mine = ring + threadIdx.x / 32 * MATRICES * L::BLOCK;
 #pragma unroll
         for (int m = 0; m < MATRICES; m++) {
-            sources[m].start(from[m], starts[m] + warp * 16, rows, bytes, begin);
+            rows_of[m].start(matrix_of(part, m), start_of(part, m) + warp * 16, rows, bytes);
 #pragma unroll
-            for (int i = 0; i < DEPTH; i++)
-                if (begin + i < end) sources[m].load(raw[i][m], begin + i, chunks);
+            for (int chunk = 0; chunk < 4; chunk++) rows_of[m].load_chunk(raw[m], begin, chunk, chunks);
         }
-        wait_for_previous();
-        if (threadIdx.x == 0)
-            for (int i = 0; i < STAGES && i < blocks; i++) copy(i);
-        // The block of columns that comes, its stage, and how often stages were used.
-        int block = 0, stage = 0, round = 0;
-        for (int half = begin; half < end; half += DEPTH) {
+        uint32_t slot = 0, slot_round = 0, stage = 0, round = 0, last_stage = 0;
+        if (L::BLOCK > 0) barrier_wait(filled_place, 0);
 #pragma unroll
-            for (int i = 0; i < DEPTH; i++) {
-                if (half + i >= end) break;
+        for (int m = 0; m < MATRICES; m++) rows_of[m].load(raw[m], mine + m * L::BLOCK, begin % 2);
+        for (int base = begin / 2 * 2; base < end; base += 2) {
 #pragma unroll
-                for (int pair = 0; pair < 2; pair++) {
-                    // Fragments of 64 columns are made while other units' products run; registers of products under way must
-                    // not be touched.
-                    uint32_t a[4][MATRICES][4];
-                    group_wait<0>();
+            for (int i = 0; i < 2; i++) {
+                int half = base + i;
+                if (half < begin || half >= end) continue;
 #pragma unroll
-                    for (int m = 0; m < MATRICES; m++) {
-#pragma unroll
-                        for (int c = 0; c < 2; c++) {
-                            uint32_t steps[2][4];
-                            L::decode(steps, raw[i][m], pair * 2 + c, half + i, constants);
-#pragma unroll
-                            for (int k = 0; k < 8; k++) a[c * 2 + k / 4][m][k % 4] = steps[k / 4][k % 4];
-                            if (!L::WHOLE && half + i + DEPTH < end) sources[m].load_chunk(raw[i][m], half + i + DEPTH, pair * 2 + c, chunks);
+                for (int step = 0; step < 4 * MATRICES; step++) {
+                    int chunk = step / MATRICES, m = step % MATRICES;
+                    auto& now = a[step % 2];
+                    L::decode(now, raw[m], chunk, i, constants);
+                    // What was decoded makes room for what comes next.
+                    if (half + 1 < end) {
+                        rows_of[m].load_chunk(raw[m], half + 1, chunk, chunks);
+                        if (L::BLOCK > 0 && i == 1 && step == 3 * MATRICES) {
+                            if (lane == 0) barrier_arrive(emptied_place + 8 * slot);
+                            if (++slot == RING) {
+                                slot = 0;
+                                slot_round ^= 1;
+                            }
+                            barrier_wait(filled_place + 8 * slot, slot_round);
                         }
-                        if (L::WHOLE && pair == 1 && half + i + DEPTH < end) sources[m].load(raw[i][m], half + i + DEPTH, chunks);
+                        if (chunk == 3) rows_of[m].load(raw[m], mine + slot * SLOT + m * L::BLOCK, 1 - i);
                     }
-                    if (block > 0 && lane == 0) barrier_arrive(empty_place + 8 * (stage > 0 ? stage - 1 : STAGES - 1));
-                    if (threadIdx.x == 0 && block > 1 && block - 2 + STAGES < blocks) {
-                        barrier_wait(empty_place + 8 * ((block - 2) % STAGES), (block - 2) / STAGES % 2);
-                        copy(block - 2 + STAGES);
-                    }
-                    __syncwarp();
-                    barrier_wait(full_place + 8 * stage, round);
-                    group_keep(a[0][0], 16 * MATRICES);
+                    if (step == 0) barrier_wait(full_place + 8 * stage, round);
+                    group_keep(now[0], 8);
                     group_fence();
 #pragma unroll
-                    for (int step = 0; step < 4; step++)
-#pragma unroll
-                        for (int m = 0; m < MATRICES; m++) group_multiply<TOKENS>(sums[m], a[step][m], tile_place + stage * STAGE, step);
+                    for (int k = 0; k < 2; k++) group_multiply<TOKENS>(sums[m], now[k], tile_place + stage * STAGE + chunk / 2 * TILE, chunk % 2 * 2 + k);
                     group_commit();
-                    block++;
-                    if (++stage == STAGES) {
-                        stage = 0;
-                        round ^= 1;
-                    }
+                    group_wait<1>();
+                    // Now the products of the stage before have ended.
+                    if (step == 0 && half > begin && lane == 0) barrier_arrive(empty_place + 8 * last_stage);
+                }
+                last_stage = stage;
+                if (++stage == STAGES) {
+                    stage = 0;
+                    round ^= 1;
                 }
             }
         }
         group_wait<0>();
     };
-    if (std_is_same<F, G>::value || matrix < split) run((F*)nullptr);
-    else run((G*)nullptr);
+    bool first_format = std_is_same<F, G>::value || matrix < split;
+    if (threadIdx.x >= WIDE_THREADS) {
+        group_registers<24, false>();
+        if (threadIdx.x >= WIDE_THREADS + 32) return;
+        if (first_format) copy((F*)nullptr);
+        else copy((G*)nullptr);
+        return;
+    }
+    group_registers<UNITS == 2 ? 240 : 112, true>();
+    if (first_format) multiply((F*)nullptr);
+    else multiply((G*)nullptr);
 
-    int last_token = min(TOKENS, tokens - first_token);
-    if (gridDim.z > 1) {
-        __shared__ int is_last;
-        // Parts of a tile: columns of the sums, rows within a column.
-        long long all = (long long)gridDim.x * gridDim.y, number = (long long)blockIdx.y * gridDim.x + blockIdx.x;
-        float* mine = partial + ((blockIdx.z * all + number) * WIDE_THREADS + threadIdx.x) * 4;
-        long long next = all * gridDim.z * WIDE_THREADS * 4;
+    // A thread's sums as quads: of two rows and two neighbouring tokens. They lie in shared memory, or beside those of the other
+    // parts of the width.
+    constexpr int QUADS = TOKENS / 8;
+    bool apart_sums = gridDim.z > 1;
+    int blocks = gridDim.x * gridDim.y, number = blockIdx.y * gridDim.x + blockIdx.x;
+    auto quads_of = [&](int z) { return (float4*)partial + ((long long)z * blocks + number) * (QUADS * MATRICES * WIDE_THREADS); };
+    float4* quads = apart_sums ? quads_of(blockIdx.z) : (float4*)tiles;
+    __syncthreads();
 #pragma unroll
-        for (int m = 0; m < MATRICES; m++)
+    for (int m = 0; m < MATRICES; m++)
 #pragma unroll
-            for (int i = 0; i < TOKENS / 8; i++)
-                *(float4*)(mine + (m * (TOKENS / 8) + i) * next) = make_float4(sums[m][4 * i], sums[m][4 * i + 1], sums[m][4 * i + 2], sums[m][4 * i + 3]);
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) is_last = atomicAdd(counters + number, 1) == (int)gridDim.z - 1;
-        __syncthreads();
-        if (!is_last) return;
-        __threadfence();
-        if (threadIdx.x == 0) counters[number] = 0;
-#pragma unroll
-        for (int m = 0; m < MATRICES; m++)
-#pragma unroll
-            for (int i = 0; i < TOKENS / 8; i++) {
-                const float* other = partial + (number * WIDE_THREADS + threadIdx.x) * 4 + (m * (TOKENS / 8) + i) * next;
-                float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                for (int z = 0; z < (int)gridDim.z; z++) {
-                    float4 v = *(const float4*)(other + z * all * WIDE_THREADS * 4);
-                    sum.x += v.x;
-                    sum.y += v.y;
-                    sum.z += v.z;
-                    sum.w += v.w;
-                }
-                sums[m][4 * i] = sum.x;
-                sums[m][4 * i + 1] = sum.y;
-                sums[m][4 * i + 2] = sum.z;
-                sums[m][4 * i + 3] = sum.w;
-            }
+        for (int i = 0; i < QUADS; i++)
+            quads[(m * QUADS + i) * WIDE_THREADS + threadIdx.x] = make_float4(sums[m][4 * i], sums[m][4 * i + 1], sums[m][4 * i + 2], sums[m][4 * i + 3]);
+    __syncthreads();
+    int all = glu ? QUADS : QUADS * MATRICES, from_quad = 0, to_quad = all;
+    if (apart_sums) {
+        int splits = gridDim.z, share = share_of_blocks(counters + number, splits);
+        if (share < 0) return;
+        if (share < splits) {
+            from_quad = all * share / splits;
+            to_quad = all * (share + 1) / splits;
+        }
     }
-    // Values go by way of shared memory to the threads that have the gates.
-    float others[MATRICES == 1 ? TOKENS / 2 : 1];
-    if (MATRICES == 1 && glu) {
-        float* exchange = (float*)tiles + threadIdx.x % (WIDE_THREADS / 2);
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < TOKENS / 2; i++)
-            if (part >= UNITS / 2) exchange[i * (WIDE_THREADS / 2)] = sums[0][i];
-        __syncthreads();
-        if (part >= UNITS / 2) return;
-#pragma unroll
-        for (int i = 0; i < TOKENS / 2; i++) others[i] = exchange[i * (WIDE_THREADS / 2)];
-    }
+    auto total = [&](int quad, int thread) {
+        if (!apart_sums) return quads[quad * WIDE_THREADS + thread];
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+        for (int z = 0; z < (int)gridDim.z; z++) {
+            float4 v = quads_of(z)[quad * WIDE_THREADS + thread];
+            sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
+        }
+        return sum;
+    };
+    // Threads that have gates share the work with those that have their values.
+    bool halved = glu && MATRICES == 1;
+    int owner = halved ? threadIdx.x % (WIDE_THREADS / 2) : threadIdx.x;
     const float* bias = matrix == 0 ? bias0 : matrix == 1 ? bias1 : bias2;
     float* out = matrix == 0 ? out0 : matrix == 1 ? out1 : out2;
+    for (int quad = from_quad + (halved ? part / (UNITS / 2) : 0); quad < to_quad; quad += halved ? 2 : 1) {
+        float4 v4 = total(quad, owner), w4 = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (glu) w4 = MATRICES == 2 ? total(QUADS + quad, owner) : total(quad, owner + WIDE_THREADS / 2);
+        float values[4] = {v4.x, v4.y, v4.z, v4.w}, others[4] = {w4.x, w4.y, w4.z, w4.w};
 #pragma unroll
-    for (int m = 0; m < MATRICES; m++) {
-        if (glu && m == 1) break;
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            int row = starts[m] + warp * 16 + g + 8 * r;
-            if (row >= rows) continue;
-            float add = bias ? bias[row] : 0.0f;
-#pragma unroll
-            for (int i = 0; i < TOKENS / 4; i++) {
-                int token = i / 2 * 8 + 2 * t + i % 2;
-                if (token >= last_token) continue;
-                float scale = scales[first_token + token];
-                float v = sums[m][i / 2 * 4 + 2 * r + i % 2] * scale + add;
-                if (glu) v = gate(glu - 1, v) * scale * (MATRICES == 2 ? sums[MATRICES - 1] : others)[i / 2 * 4 + 2 * r + i % 2];
-                long long at = (long long)(first_token + token) * rows + row;
-                if (residual) v += residual[at];
-                out[at] = v;
-            }
+        for (int i = 0; i < 4; i++) {
+            int row = start_of(part, 0) + quad / QUADS * 64 + warp * 16 + g + i / 2 * 8, token = first_token + quad % QUADS * 8 + 2 * t + i % 2;
+            if (row >= rows || token >= tokens) continue;
+            float scale = scales[token], v = values[i] * scale + (bias ? bias[row] : 0.0f);
+            if (glu) v = gate(glu - 1, v) * scale * others[i];
+            long long at = (long long)token * rows + row;
+            if (residual) v += residual[at];
+            out[at] = v;
         }
     }
 }
 
-#define WIDE(name, F, G, UNITS, MATRICES, TOKENS, STAGES, BLOCKS)                                                                \
-    KERNEL BOUNDED(128 * UNITS, BLOCKS) wide_##name##_##UNITS##_##TOKENS(                                                        \
+#define WIDE(name, F, G, UNITS, MATRICES, TOKENS)                                                                                \
+    KERNEL BOUNDED(128 * UNITS + 128, 1) wide_##name##_##TOKENS(                                                                  \
         const unsigned char* w0, const unsigned char* w1, const unsigned char* w2, int n0, int n1, int n2, int split,            \
         int row_bytes, int other_row_bytes, int chunks, const unsigned char* x, int apart, const float* scales, int tokens,      \
         float* out0, float* out1, float* out2, const float* bias0, const float* bias1, const float* bias2,                       \
         const float* residual, int glu, float* partial, int* counters, int t0, int t1, int t2, int t3, float factor) {           \
-        GROUP_BODY((wide<F, G, UNITS, MATRICES, TOKENS, STAGES>(                                                           \
+        GROUP_BODY((wide<F, G, UNITS, MATRICES, TOKENS>(                                                                         \
             w0, w1, w2, n0, n1, n2, split, row_bytes, other_row_bytes, chunks, x, apart, scales, tokens, out0, out1, out2,       \
             bias0, bias1, bias2, residual, glu, partial, counters,                                                               \
             Constants{{(uint32_t)t0, (uint32_t)t1, (uint32_t)t2, (uint32_t)t3}, factor})))                                       \
     }                                                                                                                            \
-    REGISTER(wide_##name##_##UNITS##_##TOKENS)
-// For few tokens: two blocks of two units share a processor, or one block of four has it, which reads activations less
-// often. Then how far ahead activations are fetched, which the host knows, too.
-#define WIDES(name, F, G)               \
-    WIDE(name, F, G, 2, 1, 32, 8, 2)    \
-    WIDE(name, F, G, 4, 1, 32, 8, 1)    \
-    WIDE(name, F, G, 2, 1, 64, 8, 2)    \
-    WIDE(name, F, G, 4, 1, 64, 8, 1)    \
-    WIDE(name, F, G, 2, 2, 128, 8, 1)
+    REGISTER(wide_##name##_##TOKENS)
+// For few tokens four units, for many two, which take twice as many rows each; the host knows it, too.
+#define WIDES(name, F, G)      \
+    WIDE(name, F, G, 4, 1, 32) \
+    WIDE(name, F, G, 4, 1, 64) \
+    WIDE(name, F, G, 2, 2, 128)
 #define QUANTISED_WIDES(name, code, scale, offset) WIDES(name, QuantisedRows<F_##name>, QuantisedRows<F_##name>)
 QUANTISED_FORMATS(QUANTISED_WIDES)
 WIDES(code4_super_code6_halves, QuantisedRows<F_code4_super>, QuantisedRows<F_code6_halves>)

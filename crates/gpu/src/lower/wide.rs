@@ -11,15 +11,16 @@ use crate::{Argument, Extent};
 
 /// Rows of a matrix that a unit, four warps, takes at once.
 const UNIT: u32 = 64;
-/// Threads of a unit.
+/// Threads of a unit, and of those that copy.
 const UNIT_THREADS: u32 = 128;
-/// Rows of a matrix from which on a block takes more of them, so that activations are read less often.
-const MANY_ROWS: u32 = 16384;
+/// Units of a block that multiply: with few rows of activations, and with many, when each takes twice as many rows of the matrix.
+const FEW_UNITS: u32 = 4;
+const MANY_UNITS: u32 = 2;
 /// Rows of activations in a tile, when there are many, and else at most.
 const MANY_TOKENS: u32 = 128;
 const FEW_TOKENS: u32 = 64;
-/// Blocks of columns that kernels fetch ahead.
-const STAGES: u32 = 8;
+/// Shared memory of these kernels, which is all that a processor has, with room to begin where the units' layouts may.
+const SHARED: u32 = (225 << 10) + 1024;
 /// Columns that rows of activations are filled up to.
 const COLUMNS: u32 = 256;
 /// Columns of a step of the kernel, and bytes of these in a row of activations.
@@ -77,7 +78,6 @@ impl Lowering<'_, '_> {
     ) {
         let first = parts[0].matrix;
         let all_tokens = self.rows(symbol) * times;
-        let rows: u32 = parts.iter().map(|part| part.matrix.rows).sum();
         let tiles_of = |tile: u32| -> u32 {
             match gated {
                 0 => parts.iter().map(|part| part.matrix.rows.div_ceil(tile)).sum(),
@@ -91,17 +91,15 @@ impl Lowering<'_, '_> {
             65.. if large => MANY_TOKENS,
             _ => FEW_TOKENS,
         };
-        // Units of a block, rows that one takes, and blocks that share a processor.
-        let (units, taken, together) = match tokens {
-            MANY_TOKENS => (2, 2 * UNIT, 1),
-            _ if gated > 0 || rows >= MANY_ROWS => (4, UNIT, 1),
-            _ => (2, UNIT, 2),
+        let (units, taken) = match tokens {
+            MANY_TOKENS => (MANY_UNITS, 2 * UNIT),
+            _ => (FEW_UNITS, UNIT),
         };
         let tile = units * taken;
         let tiles = tiles_of(tile);
         let blocks = tiles * all_tokens.div_ceil(tokens);
         let bytes = blocks as u64 * (tile * tokens) as u64 * 4;
-        let wanted = together * self.device.processors() / blocks.max(1);
+        let wanted = self.device.processors() / blocks.max(1);
         let splits = wanted.min(first.columns / LEAST_PART).min((MOST_PARTIAL / bytes.max(1)) as u32).max(1);
         let partial: Arg = match splits {
             1 => NULL,
@@ -118,8 +116,7 @@ impl Lowering<'_, '_> {
             Extent::Fixed(tiles),
             Extent::Fixed(splits),
         ];
-        // With room to begin where the units' layouts may.
-        let shared = STAGES * tokens * STEP_BYTES + 1024;
-        self.launch(format!("wide_{kernel}_{units}_{tokens}"), grid, units * UNIT_THREADS, shared, arguments);
+        let threads = (units + 1) * UNIT_THREADS;
+        self.launch(format!("wide_{kernel}_{tokens}"), grid, threads, SHARED, arguments);
     }
 }
