@@ -367,7 +367,9 @@ fn levels_with_vectors_agree_to_the_bit() {
     for dtype in FAST {
         let case = Case::new(dtype, 50, columns, 22);
         let mut first: Option<(&str, Vec<u32>)> = None;
-        for (level, features) in Features::detect().levels().into_iter().filter(|(level, _)| *level != "scalar") {
+        for (level, features) in
+            Features::detect().levels().into_iter().filter(|(level, _)| *level != "scalar")
+        {
             let format = case.matrix.activation(features, 1);
             let results = case.multiply(features, format, &x, tokens, 2);
             let bits: Vec<u32> = results.iter().map(|result| result.to_bits()).collect();

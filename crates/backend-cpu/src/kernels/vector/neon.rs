@@ -23,9 +23,7 @@ unsafe fn wide(halves: uint16x4_t) -> float32x4_t {
 /// Eight integers as they are stored, from lanes rounded to the nearest, ties to even.
 #[inline(always)]
 unsafe fn integers(lanes: [float32x4_t; 2]) -> int16x8_t {
-    unsafe {
-        vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(lanes[0])), vqmovn_s32(vcvtnq_s32_f32(lanes[1])))
-    }
+    unsafe { vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(lanes[0])), vqmovn_s32(vcvtnq_s32_f32(lanes[1]))) }
 }
 
 /// Lane `i` is the sum of register `half` of vector `first + i`.
