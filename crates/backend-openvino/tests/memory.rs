@@ -155,7 +155,8 @@ fn saving_memory_keeps_the_peak_below_one_and_a_half_times_the_file() {
             let output = command.output().expect("it runs");
             let text = String::from_utf8_lossy(&output.stdout);
             let peak = text.lines().find_map(|line| line.strip_prefix("peak ")).and_then(|n| n.parse().ok());
-            let peak: u64 = peak.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)));
+            let peak: u64 =
+                peak.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)));
             let ratio = peak as f64 / length as f64;
             println!("{dtype} {form}: file of {length} bytes, peak {peak}, {ratio:.2} times the file");
             assert!(ratio < 1.5, "{dtype} {form}: {ratio:.2}");

@@ -32,9 +32,8 @@ fn library(folder: &Path, name: &str, source: &str) -> Option<PathBuf> {
 
 /// What starting says with these variables and no others.
 fn refusal(variables: &[(&str, &str)]) -> String {
-    let lookup = |name: &str| {
-        variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
-    };
+    let lookup =
+        |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
     let error = OpenVino::new(&lookup, 1, Arc::new(|line: &str| panic!("{line}"))).err();
     error.expect("it is of no use").to_string()
 }
