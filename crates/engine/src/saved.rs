@@ -89,6 +89,9 @@ impl Saved {
     /// What [`Saved::to_bytes`] gave, if it is whole and sound.
     pub(crate) fn from_bytes(mut bytes: &[u8]) -> io::Result<Self> {
         let size = bytes.len() as u64;
+        if bytes.len() < HEADER {
+            return Err(damaged("it is too short"));
+        }
         let head = Head::read(&mut bytes, size)?;
         let parts = head.read_parts(&mut bytes)?;
         Ok(Self { tokens: head.tokens, parts })

@@ -107,6 +107,9 @@ impl Completion<'_> {
         self.tokens.extend(&answer.tokens);
         self.console.info("");
         self.console.info(&summary(&answer.timings));
+        if answer.end == End::Length && self.tokens.len() >= self.session.information.context as usize {
+            self.console.warn("the context is full: -c makes it larger, --context-shift goes on without it");
+        }
         Ok(answer)
     }
 
@@ -153,6 +156,8 @@ impl Completion<'_> {
         if answer.end == End::Interrupted {
             return Err(Failure::Interrupted);
         }
+        let (tokens, speed) = (answer.timings.prompt_tokens, answer.timings.prompt_per_second());
+        self.console.info(&format!("[ prompt to be saved: {tokens} tokens, {speed:.1} t/s ]"));
         self.save()
     }
 

@@ -202,6 +202,13 @@ fn build(
         information.context,
         console::size(caches),
     ));
+    let trained = information.context_train;
+    if information.context > trained && config.rope.scaling.is_none() && config.rope.scale.is_none() {
+        console.warn(&format!(
+            "a context of {} is more than the {trained} tokens that the model was trained with: beyond them answers get worse",
+            information.context
+        ));
+    }
     if model.plan().devices.len() > 1 || !model.plan().choices.is_empty() {
         console.info(&model.plan().to_string());
     }

@@ -204,7 +204,7 @@ impl<'a> Chat<'a> {
         self.conversation.push(Role::Assistant, answer.text.clone());
         self.after(&answer);
         match answer.end {
-            End::Interrupted if !io::stdin().is_terminal() => Err(Failure::Interrupted),
+            End::Interrupted if self.single_turn || !io::stdin().is_terminal() => Err(Failure::Interrupted),
             _ => Ok(()),
         }
     }
