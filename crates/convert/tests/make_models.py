@@ -316,7 +316,7 @@ MODELS.update({
     "hunyuan_vl": (T.HunYuanVLForConditionalGeneration, T.HunYuanVLConfig, dict(
         text_config=base(head_dim=8, rope_parameters=dict(
             rope_type="dynamic", alpha=100.0, rope_theta=10000.0, factor=1.0, mrope_section=[1, 1, 1, 1])),
-        vision_config=dict(**EYES))),
+        vision_config=dict(**EYES, max_image_size=64))),
     "hrm_text": (T.HrmTextForCausalLM, T.HrmTextConfig, dict(
         vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=8,
         max_position_embeddings=64, H_cycles=2, L_cycles=2, embedding_scale=2.0)),

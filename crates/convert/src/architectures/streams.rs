@@ -78,19 +78,22 @@ const HYPER: &[Rule] = &[
     copy("hc_head_fn", "output_hc_fn.weight"),
     copy("hc_head_base", "output_hc_base.weight"),
     copy("hc_head_scale", "output_hc_scale.weight"),
+    copy("hc_head.hc_fn", "output_hc_fn.weight"),
+    copy("hc_head.hc_base", "output_hc_base.weight"),
+    copy("hc_head.hc_scale", "output_hc_scale.weight"),
 ];
 
 /// Names of Hunyuan 4; what is rotated lies in halves, where the file has pairs.
 const HUNYUAN: &[Rule] = &[
-    copy("L.hc_attn_layer.hc_pre.hc_fn", "hc_attn_fn.weight"),
-    copy("L.hc_attn_layer.hc_pre.hc_base", "hc_attn_base.weight"),
-    copy("L.hc_attn_layer.hc_pre.hc_scale", "hc_attn_scale.weight"),
-    copy("L.hc_mlp_layer.hc_pre.hc_fn", "hc_ffn_fn.weight"),
-    copy("L.hc_mlp_layer.hc_pre.hc_base", "hc_ffn_base.weight"),
-    copy("L.hc_mlp_layer.hc_pre.hc_scale", "hc_ffn_scale.weight"),
-    copy("hc_head.hc_pre.hc_head_fn", "output_hc_fn.weight"),
-    copy("hc_head.hc_pre.hc_head_base", "output_hc_base.weight"),
-    copy("hc_head.hc_pre.hc_head_scale", "output_hc_scale.weight"),
+    copy("L.hc_pre.hc_attn_layer.hc_fn", "hc_attn_fn.weight"),
+    copy("L.hc_pre.hc_attn_layer.hc_base", "hc_attn_base.weight"),
+    copy("L.hc_pre.hc_attn_layer.hc_scale", "hc_attn_scale.weight"),
+    copy("L.hc_pre.hc_mlp_layer.hc_fn", "hc_ffn_fn.weight"),
+    copy("L.hc_pre.hc_mlp_layer.hc_base", "hc_ffn_base.weight"),
+    copy("L.hc_pre.hc_mlp_layer.hc_scale", "hc_ffn_scale.weight"),
+    copy("hc_pre.hc_head.hc_head_fn", "output_hc_fn.weight"),
+    copy("hc_pre.hc_head.hc_head_base", "output_hc_base.weight"),
+    copy("hc_pre.hc_head.hc_head_scale", "output_hc_scale.weight"),
     rows("L.self_attn.q_b_proj", "attn_q_b", |m, r| interleave_last(r, m.heads()?, rotary(m)?)),
     rows("L.self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", |m, r| interleave_last(r, 1, rotary(m)?)),
     rows("L.self_attn.indexer.wq_b", "indexer.attn_q_b", |m, r| {
@@ -100,6 +103,8 @@ const HUNYUAN: &[Rule] = &[
     rows("L.self_attn.indexer.k_norm", "indexer.k_norm", |m, r| interleave_last(r, 1, rotary(m)?)),
     copy("L.self_attn.learnable_sink_param", "attn_sinks.weight"),
     copy("L.self_attn.linear_gate", "attn_gate"),
+    copy("L.mlp.linear_gate", "ffn_gate"),
+    copy("L.mlp.shared_experts.linear_gate", "ffn_gate_shexp"),
     split("L.mlp.experts.gate_up_proj", |_, recipe| split_gate_up_suffixed(recipe)),
     copy("L.mlp.experts.down_proj", "ffn_down_exps.weight"),
 ];
@@ -114,6 +119,7 @@ const DEEPSEEK4: &[Rule] = &[
     copy("L.attn.wq_b", "attn_q_b"),
     copy("L.attn.wkv", "attn_kv"),
     copy("L.attn.kv_norm", "attn_kv_a_norm"),
+    copy("L.attn.norm", "attn_kv_a_norm"),
     map("L.attn.wo_a", "attn_output_a", |model, recipe| {
         let groups = model.count(&["o_groups"])?;
         let rows = recipe.shape.first().copied().unwrap_or(0);
