@@ -255,7 +255,7 @@ pub(super) fn delta_attention(keys: &mut Keys<'_>) -> Result<()> {
         (Some(kinds), ..) => kinds.get(layer as usize).is_some_and(|kind| *kind != "linear_attention"),
         (None, Some(listed), _) => listed.iter().any(|number| u64::from(*number) == layer + 1),
         (None, None, Some(group)) => (layer + 1).is_multiple_of(group.max(1)),
-        (None, None, None) => layer > 0 && layer % 4 == 0,
+        (None, None, None) => layer > 0 && layer.is_multiple_of(4),
     };
     let heads: Vec<i32> = (0..model.layers()?).map(|layer| i32::from(attends(layer))).collect();
     keys.set("attention.head_count_kv", heads);
