@@ -179,17 +179,6 @@ fn hidden(width: u64, times: f64) -> u32 {
     exact.next_multiple_of(256)
 }
 
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn widths_of_pruned_networks() {
-        // Layers of Llama 3.1 Nemotron 51B.
-        assert_eq!(super::hidden(8192, 5.25), 28672);
-        assert_eq!(super::hidden(8192, 1.3125), 7168);
-        assert_eq!(super::hidden(8192, 0.5), 2816);
-    }
-}
-
 /// The names of LLaDA 8B (OLMo's).
 const LLADA: &[Rule] = &[
     copy("ff_out", "output"),
@@ -270,4 +259,15 @@ fn split_internlm(model: &Model<'_>, recipe: Recipe) -> Result<Vec<(&'static str
         ("attn_k", k.interleave(model.kv_heads()?)?),
         ("attn_v", v),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn widths_of_pruned_networks() {
+        // Layers of Llama 3.1 Nemotron 51B.
+        assert_eq!(super::hidden(8192, 5.25), 28672);
+        assert_eq!(super::hidden(8192, 1.3125), 7168);
+        assert_eq!(super::hidden(8192, 0.5), 2816);
+    }
 }
