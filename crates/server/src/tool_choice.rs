@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
-use crate::fields::Fields;
+use crate::fields::{Fields, missing, wrong};
 use crate::grammar;
 
 /// What `tool_choice` says.
@@ -56,7 +56,30 @@ fn refused(problem: &str) -> ApiError {
 }
 
 fn declared(fields: &Fields) -> ApiResult<Vec<Tool>> {
-    Ok(Tools::from_json(fields.list(&["tools"])?.map_or(&[][..], Vec::as_slice)).0)
+    let listed = fields.list(&["tools"])?.map_or(&[][..], Vec::as_slice);
+    listed.iter().enumerate().try_for_each(|(index, tool)| check(&format!("tools[{index}]"), tool))?;
+    Ok(Tools::from_json(listed).0)
+}
+
+/// Refuses what is no function: it would be left out without a word.
+fn check(place: &str, tool: &Value) -> ApiResult<()> {
+    let (inside, function) = match tool.get("function") {
+        Some(function) => (format!("{place}.function"), function),
+        None => (place.to_owned(), tool),
+    };
+    if let Some(kind) = tool.get("type").filter(|kind| *kind != "function") {
+        return Err(ApiError::invalid(format!("field '{place}.type': {kind}, expected \"function\"")));
+    }
+    let Value::Object(function) = function else { return Err(wrong(&inside, function, "an object")) };
+    match function.get("name") {
+        Some(Value::String(_)) => {}
+        None | Some(Value::Null) => return Err(missing(&format!("{inside}.name"))),
+        Some(other) => return Err(wrong(&format!("{inside}.name"), other, "a string")),
+    }
+    match function.get("parameters") {
+        None | Some(Value::Null | Value::Object(_)) => Ok(()),
+        Some(other) => Err(wrong(&format!("{inside}.parameters"), other, "a schema, which is an object")),
+    }
 }
 
 /// The grammar for answers to this prompt, if calls, or JSON after reasoning, are to be held to one. Where the model

@@ -2,6 +2,7 @@
 //! blame when that fails.
 
 mod blame;
+mod bounds;
 mod keywords;
 mod pattern;
 mod prepare;
@@ -11,6 +12,8 @@ use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
 pub use prepare::prepare;
+
+pub(crate) use bounds::is_safe;
 
 use crate::guided::{self, Guided};
 use crate::{GrammarError, Tokens};
@@ -40,7 +43,21 @@ fn compile_prepared(
     tokens: &Tokens,
 ) -> Result<Guided, String> {
     let members = assemble(root, definitions)?;
-    guided::compile(TopLevelGrammar::from_json_schema(Value::Object(members)), tokens)
+    let compiled = guided::compile(TopLevelGrammar::from_json_schema(Value::Object(members)), tokens);
+    compiled.map_err(|problem| in_our_words(&problem))
+}
+
+/// A message of the library as somebody needs it who knows the schema only.
+fn in_our_words(problem: &str) -> String {
+    if problem.contains("oneOf constraints are not supported") {
+        return "more than one of the alternatives can be true at once, which cannot be ruled out: tell them apart by a \
+                property that each requires with another \"const\", or use \"anyOf\""
+            .into();
+    }
+    match problem.strip_prefix("Unsatisfiable schema: ") {
+        Some(reason) => format!("nothing can satisfy it: {reason}"),
+        None => problem.to_owned(),
+    }
 }
 
 /// A part of a rewritten schema with all that it needs.

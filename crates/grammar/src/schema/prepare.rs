@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::keywords::{FORMATS, FORMATS_REFUSED, Kind, TYPES, kind};
-use super::{pattern, references, refused, within};
+use super::{bounds, pattern, references, refused, within};
 use crate::GrammarError;
 
 /// Schemas within each other.
@@ -32,7 +32,8 @@ pub fn prepare(schema: &Value) -> Result<(), GrammarError> {
 
 /// Checks and rewrites a schema.
 pub(crate) fn rewrite(schema: &Value) -> Result<Prepared, GrammarError> {
-    let mut preparer = Preparer { root: schema, names: HashMap::new(), queue: Vec::new(), places: 0 };
+    let (names, steps) = (HashMap::new(), bounds::Steps::default());
+    let mut preparer = Preparer { root: schema, names, queue: Vec::new(), places: 0, steps };
     let root = preparer.schema(schema, "#", false, 0)?;
     let mut prepared = Prepared { root, ..Prepared::default() };
     // What is referred to may refer to more.
@@ -58,6 +59,8 @@ struct Preparer<'a> {
     names: HashMap<(String, bool), String>,
     queue: Vec<Job<'a>>,
     places: usize,
+    /// Steps of numbers that may hold beside each other.
+    steps: bounds::Steps,
 }
 
 impl<'a> Preparer<'a> {
@@ -91,6 +94,7 @@ impl<'a> Preparer<'a> {
             let place = within(pointer, name);
             let inner = match kind {
                 Kind::Alternatives => joined || shared,
+                Kind::Divisor => joined || members.keys().any(|name| kind_joins(name)),
                 Kind::All => true,
                 Kind::Reference => joined || members.keys().filter(|name| restricts(name)).count() > 1,
                 _ => false,
@@ -99,6 +103,7 @@ impl<'a> Preparer<'a> {
                 rewritten.insert(name.clone(), value);
             }
         }
+        bounds::check(&mut rewritten, pointer)?;
         // What names its properties allows no others, unless it says so or is only a part of something.
         let closed = has("properties")
             && !["additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"]
@@ -132,8 +137,10 @@ impl<'a> Preparer<'a> {
             Kind::Count => json!(count(value, place)?),
             Kind::Bound if value.is_number() || value.is_boolean() => value.clone(),
             Kind::Bound => return wrong("a number"),
-            Kind::Divisor if value.as_f64().is_some_and(|divisor| divisor > 0.0) => value.clone(),
-            Kind::Divisor => return wrong("a number above 0"),
+            Kind::Divisor => {
+                self.steps.check(value, place, joined)?;
+                value.clone()
+            }
             Kind::Pattern => {
                 let Some(text) = value.as_str() else { return wrong("a text") };
                 json!(pattern::rewrite(text).map_err(|problem| refused(place, problem))?)
@@ -159,10 +166,18 @@ impl<'a> Preparer<'a> {
                 _ => return wrong("a list of texts"),
             },
             Kind::Values => match value.as_array() {
-                Some(values) if !values.is_empty() => value.clone(),
+                Some(values) if !values.is_empty() => {
+                    for (index, value) in values.iter().enumerate() {
+                        bounds::check_values(value, &format!("{place}/{index}"))?;
+                    }
+                    value.clone()
+                }
                 _ => return wrong("a list of values that is not empty"),
             },
-            Kind::Value => value.clone(),
+            Kind::Value => {
+                bounds::check_values(value, place)?;
+                value.clone()
+            }
             Kind::Reference => {
                 let Some(reference) = value.as_str() else { return wrong("a text") };
                 json!(format!("#/$defs/{}", self.reference(reference, place, joined)?))
@@ -245,6 +260,11 @@ fn count(value: &Value, place: &str) -> Result<u64, GrammarError> {
         }
         Some(count) => Ok(count),
     }
+}
+
+/// Whether a keyword has schemas that hold beside what stands with it.
+fn kind_joins(name: &str) -> bool {
+    matches!(kind(name), Some(Kind::All | Kind::Alternatives | Kind::Reference))
 }
 
 /// Whether a keyword restricts anything by itself.
