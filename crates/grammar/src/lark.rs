@@ -22,10 +22,14 @@ pub(crate) fn check(text: &str) -> Result<(), GrammarError> {
         match value(rest) {
             Some(Ok(Value::Object(_))) => {}
             Some(Err(error)) if rest.trim_start().starts_with('{') => {
-                return refused(format!("the options between the braces after {HEADER} are no JSON: {error}"));
+                return refused(format!(
+                    "the options between the braces after {HEADER} are no JSON: {error}"
+                ));
             }
             _ => {
-                return refused(format!("after {HEADER} its options have to follow, a JSON object: {HEADER} {{}} for none"));
+                return refused(format!(
+                    "after {HEADER} its options have to follow, a JSON object: {HEADER} {{}} for none"
+                ));
             }
         }
     }

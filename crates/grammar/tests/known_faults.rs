@@ -469,7 +469,11 @@ fn schemas_go_back_too() {
 fn large_numbers_are_enforced_exactly_or_refused() {
     let (most, least) = (i64::MAX, i64::MIN);
     for (schema, right, wrong) in [
-        (json!({"type": "integer", "maximum": most}), vec!["9223372036854775807", "-5"], vec!["9223372036854775808"]),
+        (
+            json!({"type": "integer", "maximum": most}),
+            vec!["9223372036854775807", "-5"],
+            vec!["9223372036854775808"],
+        ),
         (
             json!({"type": "integer", "minimum": least, "maximum": most}),
             vec!["0", "-9223372036854774784", "9223372036854775807"],
@@ -490,9 +494,17 @@ fn large_numbers_are_enforced_exactly_or_refused() {
             vec!["1000000000000000000", "2000000000000000000"],
             vec!["2000000000000000001", "999999999999999999"],
         ),
-        (json!({"const": -9223372036854774784_i64}), vec!["-9223372036854774784"], vec!["-9223372036854774783"]),
+        (
+            json!({"const": -9223372036854774784_i64}),
+            vec!["-9223372036854774784"],
+            vec!["-9223372036854774783"],
+        ),
         (json!({"enum": [9007199254740991_i64]}), vec!["9007199254740991"], vec!["9007199254740992"]),
-        (json!({"allOf": [{"multipleOf": 0.01}, {"multipleOf": 0.5}], "type": "number"}), vec!["1.5"], vec!["1.25"]),
+        (
+            json!({"allOf": [{"multipleOf": 0.01}, {"multipleOf": 0.5}], "type": "number"}),
+            vec!["1.5"],
+            vec!["1.25"],
+        ),
     ] {
         accepts(&common::schema(&schema), &right, &wrong);
     }
@@ -521,4 +533,98 @@ fn large_numbers_are_enforced_exactly_or_refused() {
             assert!(!problem.contains(word), "{problem}");
         }
     }
+}
+
+#[test]
+fn items_that_differ_where_their_values_are_listed() {
+    let letters =
+        json!({"type": "array", "items": {"type": "string", "enum": ["a", "b", "c"]}, "uniqueItems": true});
+    let some = |more: Value| {
+        let mut schema = letters.clone();
+        schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        schema
+    };
+    for (schema, right, wrong) in [
+        (
+            letters.clone(),
+            vec!["[]", "[\"b\"]", "[\"c\", \"a\",\"b\"]"],
+            vec!["[\"a\",\"a\"]", "[\"a\",\"b\",\"a\"]", "[\"d\"]", "[\"a\",\"b\",\"c\",\"a\"]", "{}"],
+        ),
+        (
+            some(json!({"minItems": 1, "maxItems": 2})),
+            vec!["[\"b\"]", "[\"c\",\"b\"]"],
+            vec!["[]", "[\"a\",\"b\",\"c\"]"],
+        ),
+        (some(json!({"type": ["array", "null"]})), vec!["null", "[\"a\"]"], vec!["\"a\"", "[\"a\",\"a\"]"]),
+        (
+            some(
+                json!({"items": {"$ref": "#/$defs/n"}, "$defs": {"n": {"enum": [1, 1.0, 2, "x"], "type": "number"}}}),
+            ),
+            vec!["[2,1]"],
+            vec!["[1,1]", "[1,2,1]", "[\"x\"]"],
+        ),
+        (
+            some(json!({"items": {"enum": (0..19).collect::<Vec<_>>()}, "maxItems": 2})),
+            vec!["[18,3]", "[5]"],
+            vec!["[3,3]", "[1,2,3]"],
+        ),
+        (some(json!({"items": {"type": "boolean"}})), vec!["[true,false]"], vec!["[true,true]"]),
+        // Of fewer than two nothing is the same.
+        (
+            json!({"type": "array", "items": {"type": "object"}, "maxItems": 1, "uniqueItems": true}),
+            vec!["[]", "[{\"a\":1}]"],
+            vec!["[{},{}]"],
+        ),
+        (json!({"type": "string", "uniqueItems": true}), vec!["\"a\""], vec!["[]"]),
+    ] {
+        accepts(&common::schema(&schema), &right, &wrong);
+    }
+    for wrong in [
+        json!({"type": "array", "items": {"type": "string"}, "uniqueItems": true}),
+        json!({"type": "array", "items": {"enum": [1, 2, 3, 4, 5, 6]}, "uniqueItems": true}),
+        json!({"type": "array", "items": {"enum": [[1], [1.0]]}, "uniqueItems": true}),
+        json!({"type": "array", "items": {"enum": ["a"], "pattern": "b"}, "uniqueItems": true}),
+        json!({"items": {"enum": ["a"]}, "uniqueItems": true}),
+        json!({"type": "array", "prefixItems": [{}], "items": {"enum": ["a"]}, "uniqueItems": true}),
+        json!({"type": "array", "uniqueItems": true}),
+        json!({"type": "array", "items": {"const": "a"}, "uniqueItems": "yes"}),
+    ] {
+        let (pointer, problem) = refused(&wrong);
+        assert_eq!(pointer, "#/uniqueItems", "{wrong}: {problem}");
+    }
+    // What the items themselves have wrong is told there.
+    let (pointer, _) = refused(&some(json!({"items": {"enum": [u64::MAX]}})));
+    assert_eq!(pointer, "#/items/enum/0");
+}
+
+/// Where a schema need not be enforced exactly, what of it can be is.
+#[test]
+fn loosely_more_is_allowed_and_nothing_less() {
+    let overlapping =
+        json!([{"type": "object", "properties": {"x": {}}}, {"type": "object", "properties": {"y": {}}}]);
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": true},
+            "code": {"type": "string", "pattern": "^(?=x)"},
+            "when": {"oneOf": overlapping},
+            "size": {"type": "integer", "maximum": u64::MAX, "not": {"const": 5}},
+            "other": {"$ref": "https://example.com/x"},
+            "map": {"type": "object", "patternProperties": {"(?=a)": {}}, "additionalProperties": false},
+        },
+        "required": ["tags"],
+    });
+    assert!(puna_grammar::lark_schema(&schema, false).is_err());
+    let loose = puna_grammar::lark_schema(&schema, true).unwrap();
+    accepts(
+        &grammar(&format!("%llguidance {{}}\nstart: %json {loose}")),
+        &[
+            "{\"tags\":[\"a\",\"a\"],\"code\":\"y\",\"when\":{\"y\":1},\"size\":99999999999999999999}",
+            "{\"tags\":[],\"other\":[{}],\"map\":{\"a\":1}}",
+        ],
+        &["{}", "{\"tags\":[1]}", "{\"tags\":[],\"size\":\"x\"}", "{\"tags\":[],\"more\":1}"],
+    );
+    // What can be enforced as a whole is the same.
+    let exact = json!({"type": "object", "properties": {"a": {"type": "integer", "maximum": 3}}});
+    assert_eq!(puna_grammar::lark_schema(&exact, true), puna_grammar::lark_schema(&exact, false));
 }

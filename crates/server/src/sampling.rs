@@ -240,10 +240,12 @@ mod tests {
 
     #[test]
     fn settings_are_echoed_as_they_were_given() {
-        let mut parameters = Parameters { temperature: 0.8, top_p: 0.95, min_p: 0.0, ..Parameters::default() };
+        let mut parameters =
+            Parameters { temperature: 0.8, top_p: 0.95, min_p: 0.0, ..Parameters::default() };
         parameters.top_n_sigma = -1.0;
         let all = echo(&parameters);
-        for (name, expected) in [("temperature", "0.8"), ("top_p", "0.95"), ("min_p", "0.0"), ("top_n_sigma", "-1.0")]
+        for (name, expected) in
+            [("temperature", "0.8"), ("top_p", "0.95"), ("min_p", "0.0"), ("top_n_sigma", "-1.0")]
         {
             assert_eq!(all[name].to_string(), expected, "{name}");
         }

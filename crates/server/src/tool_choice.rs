@@ -1,6 +1,8 @@
 //! Whether and which functions an answer must call: `tool_choice` and `parallel_tool_calls`, enforced by a grammar in the
 //! model's own way of writing calls.
 
+use std::sync::LazyLock;
+
 use puna_chat::dialects::{Demand, Start, Tool, Tools};
 use puna_grammar::{Grammar, Patience, Trigger, lark_schema};
 use serde_json::{Value, json};
@@ -82,6 +84,17 @@ fn check(place: &str, tool: &Value) -> ApiResult<()> {
     }
 }
 
+/// The schema of a function's arguments.
+fn parameters(tool: &Tool) -> &Value {
+    static ANY: LazyLock<Value> = LazyLock::new(|| json!({ "type": "object" }));
+    if tool.parameters.is_null() { &ANY } else { &tool.parameters }
+}
+
+/// What of a function's schema can be enforced: that is better than no answer because of one tool in thirty.
+fn loosely(tool: &Tool) -> Value {
+    lark_schema(parameters(tool), true).unwrap_or_else(|_| json!({ "type": "object" }))
+}
+
 /// The grammar for answers to this prompt, if calls, or JSON after reasoning, are to be held to one. Where the model
 /// decides, it begins with a call.
 pub fn grammar(app: &App, fields: &Fields, choice: &Choice, prompt: &str) -> ApiResult<Option<Grammar>> {
@@ -108,32 +121,39 @@ pub fn grammar(app: &App, fields: &Fields, choice: &Choice, prompt: &str) -> Api
         let mut functions = listed.into_iter().flatten().map(|tool| tool.get("function").unwrap_or(tool));
         functions.any(|function| function["name"] == name && function["strict"] == true)
     };
+    let given = tools.clone();
     for tool in &mut tools {
-        tool.parameters = match &tool.parameters {
-            Value::Null => json!({ "type": "object" }),
-            schema => match lark_schema(schema) {
-                Ok(schema) => schema,
-                Err(error) if strict(&tool.name) => {
-                    let message = format!("field 'tools': the parameters of '{}': {error}", tool.name);
-                    return Err(ApiError::invalid(message));
-                }
-                // Any arguments are better than no answer because of one tool in thirty.
-                Err(_) => json!({ "type": "object" }),
-            },
+        tool.parameters = match lark_schema(parameters(tool), false) {
+            Ok(schema) => schema,
+            Err(error) if strict(&tool.name) => {
+                let message = format!("field 'tools': the parameters of '{}': {error}", tool.name);
+                return Err(ApiError::invalid(message));
+            }
+            Err(_) => loosely(tool),
         };
     }
-    let answer = match answer.as_ref().map(lark_schema) {
+    let answer = match answer.as_ref().map(|answer| lark_schema(answer, false)) {
         None => None,
         Some(Ok(schema)) => Some(schema),
         Some(Err(error)) => return Err(ApiError::invalid(format!("field 'response_format': {error}"))),
     };
-    let asked = Demand { tools: &tools, parallel, required, answer: answer.as_ref() };
-    let (text, starts) = app.speech.demand(prompt, &asked, &app.served.tokenizer);
+    let demand = |tools: &[Tool]| {
+        let asked = Demand { tools, parallel, required, answer: answer.as_ref() };
+        app.speech.demand(prompt, &asked, &app.served.tokenizer)
+    };
+    let (text, starts) = demand(&tools);
     let forced = required || answer.is_some();
     if !forced && starts.is_empty() {
         return Ok(None);
     }
-    let made = app.grammars.calls(&app.served.tokenizer, text);
+    let mut made = app.grammars.calls(&app.served.tokenizer, text);
+    if made.is_err() {
+        // Which schema it was is not known; those that need not be enforced exactly give way.
+        for (tool, given) in tools.iter_mut().zip(&given).filter(|(tool, _)| !strict(&tool.name)) {
+            tool.parameters = loosely(given);
+        }
+        made = app.grammars.calls(&app.served.tokenizer, demand(&tools).0);
+    }
     let made = match made {
         Err(error) if forced => return Err(ApiError::invalid(format!("field 'tools': {error}"))),
         Err(error) => {

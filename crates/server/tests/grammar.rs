@@ -83,7 +83,11 @@ fn of_two_things_to_follow_none_is_dropped() {
     let format = json!({"type": "json_schema", "json_schema": {"schema": schema}});
     let messages = json!([{"role": "user", "content": "x"}]);
     for (path, body, both) in [
-        ("/completion", json!({"prompt": "x", "grammar": grammar, "json_schema": schema}), ["grammar", "json_schema"]),
+        (
+            "/completion",
+            json!({"prompt": "x", "grammar": grammar, "json_schema": schema}),
+            ["grammar", "json_schema"],
+        ),
         (
             "/v1/completions",
             json!({"prompt": "x", "grammar": grammar, "response_format": format}),

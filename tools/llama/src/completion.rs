@@ -160,7 +160,8 @@ impl Completion<'_> {
 
     fn save(&self) -> Result<(), Failure> {
         let Some(path) = self.cache().filter(|_| !self.config.prompt.cache_read_only) else { return Ok(()) };
-        let failed = |error: puna_engine::EngineError| Failure::Failed(format!("{}: {error}", path.display()));
+        let failed =
+            |error: puna_engine::EngineError| Failure::Failed(format!("{}: {error}", path.display()));
         let mut file = Replacement::create(path)?;
         self.session.engine.save(0, file.writer()).map_err(failed)?;
         file.finish()

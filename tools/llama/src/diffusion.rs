@@ -90,8 +90,7 @@ fn prompt_tokens(
         return Ok(tokenizer.encode(text, true, true));
     }
     let template = template.as_ref().copied();
-    let renderer =
-        Renderer::choose(invocation, template, tokenizer.vocabulary(), &config.chat, console)?;
+    let renderer = Renderer::choose(invocation, template, tokenizer.vocabulary(), &config.chat, console)?;
     let mut conversation = Conversation::default();
     if let Some(system) = &config.chat.system {
         conversation.set_system(Some(system.clone()));

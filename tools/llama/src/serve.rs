@@ -175,8 +175,7 @@ fn served(
     let tokenizer = opened.tokenizer(console)?;
     let template = metadata.optional_str("tokenizer.chat_template");
     let of_file = template.as_ref().copied();
-    let renderer =
-        Renderer::choose(invocation, of_file, tokenizer.vocabulary(), &config.chat, console)?;
+    let renderer = Renderer::choose(invocation, of_file, tokenizer.vocabulary(), &config.chat, console)?;
     let parallel = config.server.parallel.unwrap_or(PARALLEL);
     let grammar = config.sampling.grammar.as_ref();
     let grammar = constraint::grammar(invocation, grammar, || puna_server::grammar_tokens(&tokenizer))?;

@@ -194,7 +194,8 @@ fn a_device_that_is_missing_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let model = tiny_model(folder.path());
     let devices = output(&["devices"]);
-    let Some(reason) = devices.lines().find_map(|line| line.trim().strip_prefix("CUDA0: not usable: ")) else {
+    let Some(reason) = devices.lines().find_map(|line| line.trim().strip_prefix("CUDA0: not usable: "))
+    else {
         return println!("skipped: there is a CUDA device here");
     };
     let error = failure(1, &["completion", "-m", model.to_str().unwrap(), "-p", "hi", "-dev", "cuda0"]);
@@ -217,7 +218,8 @@ fn a_model_without_a_context_or_of_no_known_kind_says_so() {
     assert!(metadata.remove("llama.context_length").is_some());
     let without = folder.path().join("without.gguf");
     let shape = vec![264, 64];
-    let spec = puna_gguf::TensorSpec { name: "token_embd.weight".into(), dtype: puna_quant::DType::F32, shape };
+    let spec =
+        puna_gguf::TensorSpec { name: "token_embd.weight".into(), dtype: puna_quant::DType::F32, shape };
     puna_gguf::write(&without, &metadata, &[(spec, &[0; 264 * 64 * 4])]).unwrap();
     for more in [&[][..], &["-c", "64"]] {
         let arguments = [&["completion", "-m", without.to_str().unwrap(), "-p", "hi"], more].concat();

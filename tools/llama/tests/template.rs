@@ -143,8 +143,19 @@ fn mistakes_are_named() {
     assert!(named("llama2-sys-stripp").contains("did you mean llama2-sys-strip?"));
     assert!(named("nosuchname").contains("--help"));
     for kwargs in ["{bad", "5", "[]"] {
-        let with = ["template", "--chat-template", "chatml", "--conversation", &good, "--chat-template-kwargs", kwargs];
-        assert!(failure(2, &with).starts_with("error: --chat-template-kwargs: expected a JSON object: "), "{kwargs}");
+        let with = [
+            "template",
+            "--chat-template",
+            "chatml",
+            "--conversation",
+            &good,
+            "--chat-template-kwargs",
+            kwargs,
+        ];
+        assert!(
+            failure(2, &with).starts_with("error: --chat-template-kwargs: expected a JSON object: "),
+            "{kwargs}"
+        );
     }
     assert!(failure(2, &["template", "--chat-template", "chatml"]).contains("--conversation FILE"));
     assert!(failure(2, &["template", "--conversation", &good]).contains("--chat-template-file"));

@@ -282,7 +282,10 @@ fn interrupted(shop: &Workshop, signal: &str, arguments: &[&str], after: Duratio
     }
     // Before the program hears of Ctrl-C itself, the signal ends it, and nothing has been written yet. The others are seen
     // from outside.
-    assert!((code == -1 || (code == 130 && signal == "-INT")) && errors.is_empty(), "{arguments:?}: exit code {code}: {errors}");
+    assert!(
+        (code == -1 || (code == 130 && signal == "-INT")) && errors.is_empty(),
+        "{arguments:?}: exit code {code}: {errors}"
+    );
     assert!(sent.elapsed() < Duration::from_secs(5), "{arguments:?}: {:?}", sent.elapsed());
     assert!(shop.files() == before, "{arguments:?}: the folder is changed");
     true
@@ -420,7 +423,16 @@ fn an_end_from_outside_in_the_middle() {
             vec!["gguf-split", "--split-max-tensors", "1", "large.gguf", "parts"],
             vec!["gguf", "large.gguf", "--set", "a=int:1", "--in-place"],
             vec!["export-lora", "-m", "large.gguf", "--lora", "large-adapter.gguf", "-o", "out.gguf"],
-            vec!["convert", "large", "--outtype", "q8_0", "--outfile", "out.gguf", "--split-max-tensors", "1"],
+            vec![
+                "convert",
+                "large",
+                "--outtype",
+                "q8_0",
+                "--outfile",
+                "out.gguf",
+                "--split-max-tensors",
+                "1",
+            ],
         ] {
             if !interrupted(&shop, signal, &arguments, Duration::from_millis(150)) {
                 late.push(format!("{signal} {}", arguments.join(" ")));

@@ -124,12 +124,15 @@ impl OutputParser {
             return Vec::new();
         }
         let marks = match self.state {
-            State::Start => self.reasoning.map_or(Vec::new(), |marks| vec![marks.begin.trim_start(), marks.end]),
+            State::Start => {
+                self.reasoning.map_or(Vec::new(), |marks| vec![marks.begin.trim_start(), marks.end])
+            }
             State::Reasoning => self.reasoning.map_or(Vec::new(), |marks| vec![marks.end]),
             State::Content => self.content_marks(),
             State::Bare | State::Call(_) => Vec::new(),
         };
-        let begun = marks.iter().filter(|mark| is_unmistakable(mark)).filter_map(|mark| begun(&self.held, mark));
+        let begun =
+            marks.iter().filter(|mark| is_unmistakable(mark)).filter_map(|mark| begun(&self.held, mark));
         let enough = |place: &usize| self.held[*place..].chars().nth(LEAST_OF_MARK - 1).is_some();
         if let Some(place) = begun.filter(enough).min() {
             self.held.truncate(without_blanks(&self.held[..place]).len());

@@ -23,10 +23,9 @@ pub(super) fn check(members: &mut Map<String, Value>, pointer: &str) -> Result<(
     let whole = members.get("type").is_some_and(|kind| kind == "integer");
     let has = |names: [&str; 2]| names.iter().any(|name| members.get(*name).is_some_and(Value::is_number));
     let (low, high) = (has(["minimum", "exclusiveMinimum"]), has(["maximum", "exclusiveMaximum"]));
-    for (name, exclusive, below, other) in [
-        ("minimum", "exclusiveMinimum", true, high),
-        ("maximum", "exclusiveMaximum", false, low),
-    ] {
+    for (name, exclusive, below, other) in
+        [("minimum", "exclusiveMinimum", true, high), ("maximum", "exclusiveMaximum", false, low)]
+    {
         // In the fourth draft it says how the other is meant.
         let strict = members.get(exclusive) == Some(&Value::Bool(true));
         for (name, strict) in [(name, strict), (exclusive, true)] {
@@ -37,8 +36,12 @@ pub(super) fn check(members: &mut Map<String, Value>, pointer: &str) -> Result<(
                 // The library takes it for the largest of 64 bits, where that is what it makes.
                 (Some(i64::MAX), false, false) if whole => {}
                 (Some(i64::MAX), false, false) => drop(members.insert(name.into(), NEAR.into())),
-                _ if !is_exact(&value) || (strict && value.as_f64().is_none_or(|value| value.abs() >= EXACT)) => {
-                    return wrong("is too large to be enforced exactly; up to 9007199254740991 (2^53 - 1) every bound is");
+                _ if !is_exact(&value)
+                    || (strict && value.as_f64().is_none_or(|value| value.abs() >= EXACT)) =>
+                {
+                    return wrong(
+                        "is too large to be enforced exactly; up to 9007199254740991 (2^53 - 1) every bound is",
+                    );
                 }
                 _ => {
                     let number = value.as_f64().unwrap_or(0.0);
@@ -72,7 +75,9 @@ pub(super) fn check_values(value: &Value, place: &str) -> Result<(), GrammarErro
         None => Ok(()),
         Some(number) => Err(refused(
             place,
-            format!("{number} cannot be demanded exactly; whole numbers up to 9007199254740991 (2^53 - 1) can"),
+            format!(
+                "{number} cannot be demanded exactly; whole numbers up to 9007199254740991 (2^53 - 1) can"
+            ),
         )),
     }
 }
@@ -94,7 +99,10 @@ impl Steps {
             places += 1;
         }
         if step > f64::from(u32::MAX) {
-            return Err(refused(place, format!("{value} has more digits than a step can have to be enforced")));
+            return Err(refused(
+                place,
+                format!("{value} has more digits than a step can have to be enforced"),
+            ));
         }
         if !joined {
             return Ok(());
@@ -109,7 +117,10 @@ impl Steps {
             let step = step.saturating_mul(10u128.saturating_pow(most - places));
             let product = common.saturating_mul(step);
             if product > u128::from(u32::MAX) {
-                return Err(refused(place, format!("{value} cannot be enforced beside the schema's other steps")));
+                return Err(refused(
+                    place,
+                    format!("{value} cannot be enforced beside the schema's other steps"),
+                ));
             }
             common = product / greatest_divisor(common, step);
         }
@@ -148,10 +159,14 @@ mod tests {
 
     #[test]
     fn numbers_that_are_not_themselves() {
-        for exact in [json!(0), json!(-1.5), json!(9007199254740992_i64), json!(-9223372036854774784_i64), json!(1e18)] {
+        for exact in
+            [json!(0), json!(-1.5), json!(9007199254740992_i64), json!(-9223372036854774784_i64), json!(1e18)]
+        {
             assert!(is_exact(&exact), "{exact}");
         }
-        for other in [json!(9007199254740993_i64), json!(i64::MIN), json!(i64::MAX), json!(u64::MAX), json!(1e30)] {
+        for other in
+            [json!(9007199254740993_i64), json!(i64::MIN), json!(i64::MAX), json!(u64::MAX), json!(1e30)]
+        {
             assert!(!is_exact(&other), "{other}");
         }
         assert!(is_safe(&json!({"const": [1, {"a": i64::MAX - 1024}]})));

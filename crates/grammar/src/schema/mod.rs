@@ -7,6 +7,7 @@ mod keywords;
 mod pattern;
 mod prepare;
 mod references;
+mod unique;
 
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
@@ -24,14 +25,15 @@ const BLANKS: &str = r" |\n{1,2}[ \t]{0,20}";
 
 /// Compiles a schema.
 pub(crate) fn compile(schema: &Value, tokens: &Tokens) -> Result<Guided, GrammarError> {
-    let prepared = prepare::rewrite(schema)?;
+    let prepared = prepare::rewrite(schema, false)?;
     compile_prepared(prepared.root.clone(), &prepared.definitions, tokens)
         .map_err(|problem| blame::find(&prepared, problem, tokens))
 }
 
 /// The schema as `%json` of a Lark grammar has it. Its parts are schemas too, with `$defs` and `x-guidance` of the whole.
-pub fn lark(schema: &Value) -> Result<Value, GrammarError> {
-    let prepared = prepare::rewrite(schema)?;
+/// If it is `loose`, what cannot be enforced is left out, so that more is allowed than the schema does.
+pub fn lark(schema: &Value, loose: bool) -> Result<Value, GrammarError> {
+    let prepared = prepare::rewrite(schema, loose)?;
     let whole = assemble(prepared.root, &prepared.definitions);
     whole.map(Value::Object).map_err(|problem| refused("#", problem))
 }

@@ -125,7 +125,9 @@ fn tool_choice(choice: &Map<String, Value>) -> ApiResult<Value> {
         },
         _ => {
             let found = choice.get("type").unwrap_or(&Value::Null);
-            Err(ApiError::invalid(format!("field 'tool_choice.type': {found}, expected auto, any, tool or none")))
+            Err(ApiError::invalid(format!(
+                "field 'tool_choice.type': {found}, expected auto, any, tool or none"
+            )))
         }
     }
 }
@@ -158,7 +160,9 @@ fn message_of(place: &str, role: &str, content: &Value) -> ApiResult<Vec<Value>>
                     Some(other) => return Err(wrong(&format!("{place}.input"), other, "an object")),
                 };
                 let function = json!({ "name": text_in(&place, block, "name")?, "arguments": input });
-                calls.push(json!({ "id": text_in(&place, block, "id")?, "type": "function", "function": function }));
+                calls.push(
+                    json!({ "id": text_in(&place, block, "id")?, "type": "function", "function": function }),
+                );
             }
             Some("tool_result") => {
                 let text = match block.get("content") {

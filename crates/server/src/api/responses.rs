@@ -83,7 +83,9 @@ pub fn to_chat(fields: &Fields) -> ApiResult<Fields> {
     let tools = fields.list(&["tools"])?;
     let tools = tools.map(|tools| tools.iter().enumerate().map(tool).collect::<ApiResult<Value>>());
     let choice = fields.get(&["tool_choice"]).map(|(_, choice)| choice.clone());
-    for name in ["input", "instructions", "text", "reasoning", "tools", "tool_choice", "n", "n_cmpl", "top_logprobs"] {
+    for name in
+        ["input", "instructions", "text", "reasoning", "tools", "tool_choice", "n", "n_cmpl", "top_logprobs"]
+    {
         all.remove(name);
     }
     if let Some(tools) = tools.transpose()? {
@@ -378,7 +380,8 @@ impl Responses {
 
 /// What an answer repeats of its request, with the values that hold where it said nothing.
 fn settings(fields: &Fields, plan: &Plan) -> Map<String, Value> {
-    let given = |name: &str, otherwise: Value| fields.get(&[name]).map_or(otherwise, |(_, value)| value.clone());
+    let given =
+        |name: &str, otherwise: Value| fields.get(&[name]).map_or(otherwise, |(_, value)| value.clone());
     let predict = plan.requests.first().and_then(|request| u32::try_from(request.predict).ok());
     let parallel = given("parallel_tool_calls", Value::Null) != json!(false);
     members(json!({

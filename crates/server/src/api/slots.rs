@@ -149,10 +149,7 @@ fn open(path: &Path, name: &str, most: u64) -> ApiResult<(File, u64)> {
 }
 
 /// Writes beside the file and renames, so that there is never half a file under its name.
-fn write(
-    path: &Path,
-    save: impl FnOnce(&mut File) -> Result<u64, EngineError>,
-) -> Result<u64, EngineError> {
+fn write(path: &Path, save: impl FnOnce(&mut File) -> Result<u64, EngineError>) -> Result<u64, EngineError> {
     let beside = path.with_file_name(format!(".{}.tmp", identifier("slot-")));
     let fault = |source| EngineError::NotWritten { source };
     let written = File::create_new(&beside).map_err(fault).and_then(|mut file| {

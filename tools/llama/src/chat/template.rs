@@ -91,9 +91,8 @@ impl Chosen {
                 let source = builtin::find(name).map_err(|error| {
                     let near = closest(name, builtin::names());
                     let hint = near.map(|near| format!("did you mean {near}? ")).unwrap_or_default();
-                    invocation.usage(format!(
-                        "--chat-template: {error}; {hint}'llama template --help' lists them"
-                    ))
+                    invocation
+                        .usage(format!("--chat-template: {error}; {hint}'llama template --help' lists them"))
                 })?;
                 Some(Self::new(source, format!("{name}, built in, as --chat-template says")))
             }
