@@ -2,7 +2,7 @@
 
 use puna_gguf::Metadata;
 use puna_graph::{CacheGroup, Graph};
-use puna_models::{BuildOptions, ModelError, Purpose};
+use puna_models::{BuildOptions, Purpose};
 use puna_quant::DType;
 
 use crate::{ModelInformation, RuntimeError};
@@ -65,10 +65,9 @@ impl ModelOptions {
         metadata: &Metadata,
         information: &ModelInformation,
     ) -> Result<Self, RuntimeError> {
-        let key = format!("{}.context_length", information.architecture);
-        if self.context == 0 && !metadata.contains(&key) {
-            let architecture = information.architecture.clone();
-            return Err(ModelError::MissingKey { key, architecture }.into());
+        if self.context == 0 {
+            // That it is missing is the reason, not the 0 that it would stand for.
+            metadata.u32(&format!("{}.context_length", information.architecture))?;
         }
         self.resolved(information.context_train)
     }

@@ -224,8 +224,7 @@ fn a_model_without_a_context_or_of_no_known_kind_says_so() {
     for more in [&[][..], &["-c", "64"]] {
         let arguments = [&["completion", "-m", without.to_str().unwrap(), "-p", "hi"], more].concat();
         let error = failure(1, &arguments);
-        let reason = "error: key llama.context_length is missing, the architecture 'llama' needs it";
-        assert_eq!(error, reason, "{more:?}");
+        assert!(error.contains("\"llama.context_length\" is missing"), "{more:?}: {error}");
     }
 }
 
