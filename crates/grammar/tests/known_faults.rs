@@ -499,6 +499,7 @@ fn large_numbers_are_enforced_exactly_or_refused() {
             vec!["-9223372036854774784"],
             vec!["-9223372036854774783"],
         ),
+        (json!({"type": "integer", "multipleOf": 86_400}), vec!["172800", "0"], vec!["172801"]),
         (json!({"enum": [9007199254740991_i64]}), vec!["9007199254740991"], vec!["9007199254740992"]),
         (
             json!({"allOf": [{"multipleOf": 0.01}, {"multipleOf": 0.5}], "type": "number"}),
@@ -525,7 +526,8 @@ fn large_numbers_are_enforced_exactly_or_refused() {
         (json!({"enum": [1, u64::MAX]}), "#/enum/1"),
         (json!({"type": "integer", "multipleOf": 1e10}), "#/multipleOf"),
         (json!({"type": "number", "multipleOf": 0.07}), "#/multipleOf"),
-        (json!({"allOf": [{"multipleOf": 99_999}, {"multipleOf": 99_998}]}), "#/allOf/1/multipleOf"),
+        (json!({"type": "integer", "multipleOf": 99_991}), "#/multipleOf"),
+        (json!({"allOf": [{"multipleOf": 9_999}, {"multipleOf": 9_997}]}), "#/allOf/1/multipleOf"),
     ] {
         let (pointer, problem) = refused(&schema);
         assert_eq!(pointer, place, "{schema}: {problem}");

@@ -15,6 +15,8 @@ const LARGEST: f64 = (1u64 << 63) as f64;
 const NEAR: i64 = i64::MAX - 1023;
 /// From here on a bound without one on the other side has more digits than the library can count with.
 const ALONE: f64 = 1e18;
+/// Largest step without its factors 2 and 5: the library tells as many remainders apart, in a tenth of a second.
+const MOST_REMAINDERS: u128 = 10_000;
 /// Decimal places of a bound: groups within each other of the pattern that it becomes.
 const MOST_PLACES: usize = 100;
 
@@ -71,7 +73,7 @@ fn is_exact(value: &Value) -> bool {
 
 /// Checks that every number in a value can be demanded exactly.
 pub(super) fn check_values(value: &Value, place: &str) -> Result<(), GrammarError> {
-    match find(value, &|number| !is_exact(number)) {
+    match find(value, &|part| part.is_number() && !is_exact(part)) {
         None => Ok(()),
         Some(number) => Err(refused(
             place,
@@ -87,7 +89,7 @@ pub(super) fn check_values(value: &Value, place: &str) -> Result<(), GrammarErro
 pub(super) struct Steps(Vec<(u128, u32)>);
 
 impl Steps {
-    /// Checks that a step can be enforced; if it is `joined`, beside the others that are, too: the library counts in 32 bits.
+    /// Checks that a step can be enforced; if it is `joined`, beside the others that are, too.
     pub(super) fn check(&mut self, value: &Value, place: &str, joined: bool) -> Result<(), GrammarError> {
         let Some(mut step) = value.as_f64().filter(|step| *step > 0.0) else {
             return Err(refused(place, "expected a number above 0"));
@@ -98,7 +100,8 @@ impl Steps {
             step *= 10.0;
             places += 1;
         }
-        if step > f64::from(u32::MAX) {
+        // It counts in 32 bits.
+        if step > f64::from(u32::MAX) || remainders(step as u128) > MOST_REMAINDERS {
             return Err(refused(
                 place,
                 format!("{value} has more digits than a step can have to be enforced"),
@@ -116,34 +119,48 @@ impl Steps {
         for (step, places) in &self.0 {
             let step = step.saturating_mul(10u128.saturating_pow(most - places));
             let product = common.saturating_mul(step);
-            if product > u128::from(u32::MAX) {
+            let next = product / greatest_divisor(common, step).max(1);
+            if product > u128::from(u32::MAX) || remainders(next) > MOST_REMAINDERS {
                 return Err(refused(
                     place,
                     format!("{value} cannot be enforced beside the schema's other steps"),
                 ));
             }
-            common = product / greatest_divisor(common, step);
+            common = next;
         }
         Ok(())
     }
+}
+
+/// A step without its factors 2 and 5: of these the last digits tell.
+fn remainders(mut step: u128) -> u128 {
+    for factor in [2, 5] {
+        while step > 0 && step.is_multiple_of(factor) {
+            step /= factor;
+        }
+    }
+    step
 }
 
 fn greatest_divisor(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { greatest_divisor(b, a % b) }
 }
 
-/// Whether the library survives the numbers in a schema that it gets as it is.
+/// Whether the library survives the numbers in a schema that it gets as it is, and in time.
 pub(crate) fn is_safe(schema: &Value) -> bool {
-    let large = |number: &Value| number.as_f64().is_none_or(|double| double.abs() >= LARGEST);
-    find(schema, &large).is_none()
+    let is_bad = |part: &Value| match part.get("multipleOf") {
+        Some(step) => Steps::default().check(step, "#", false).is_err(),
+        None => part.is_number() && part.as_f64().is_none_or(|double| double.abs() >= LARGEST),
+    };
+    find(schema, &is_bad).is_none()
 }
 
-/// A number in a value for which `wanted` holds.
+/// A number or an object in a value for which `wanted` holds.
 fn find<'a>(value: &'a Value, wanted: &dyn Fn(&Value) -> bool) -> Option<&'a Value> {
     let mut work = vec![value];
     while let Some(value) = work.pop() {
         match value {
-            Value::Number(_) if wanted(value) => return Some(value),
+            Value::Number(_) | Value::Object(_) if wanted(value) => return Some(value),
             Value::Array(items) => work.extend(items),
             Value::Object(members) => work.extend(members.values()),
             _ => {}
@@ -171,5 +188,7 @@ mod tests {
         }
         assert!(is_safe(&json!({"const": [1, {"a": i64::MAX - 1024}]})));
         assert!(!is_safe(&json!({"const": [1, {"a": i64::MIN}]})) && !is_safe(&json!({"maximum": -1e30})));
+        assert!(is_safe(&json!({"items": {"multipleOf": 86_400}})));
+        assert!(!is_safe(&json!({"items": {"multipleOf": 99_991}})));
     }
 }
