@@ -22,6 +22,10 @@ const FORM: &str = "PUNA_MEMORY_FORM";
 /// The tokens of the prompt; then one more follows.
 const PROMPT: u32 = 24;
 
+/// What kernels and buffers take whatever the model's size, about 90 MB, with room to spare. Of a file of 1 GB the limit is 1.4
+/// times the file.
+const ALLOWANCE: u64 = 150 << 20;
+
 const LAYERS: usize = 8;
 const WIDTH: u64 = 1024;
 const HIDDEN: u64 = 4096;
@@ -126,7 +130,7 @@ fn measure(path: &str) {
 }
 
 #[test]
-fn saving_memory_keeps_the_peak_below_one_and_a_half_times_the_file() {
+fn saving_memory_keeps_the_peak_near_the_size_of_the_file() {
     if let Ok(path) = std::env::var(MODEL) {
         return measure(&path);
     }
@@ -150,16 +154,15 @@ fn saving_memory_keeps_the_peak_below_one_and_a_half_times_the_file() {
         for (form, shim) in &forms {
             let mut command = Command::new(std::env::current_exe().expect("this program"));
             command.args(["--exact", "--nocapture"]);
-            command.arg("saving_memory_keeps_the_peak_below_one_and_a_half_times_the_file");
+            command.arg("saving_memory_keeps_the_peak_near_the_size_of_the_file");
             command.env(MODEL, &path).env(FORM, form).env("PUNA_OPENVINO_SHIM", shim);
             let output = command.output().expect("it runs");
             let text = String::from_utf8_lossy(&output.stdout);
             let peak = text.lines().find_map(|line| line.strip_prefix("peak ")).and_then(|n| n.parse().ok());
             let peak: u64 =
                 peak.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)));
-            let ratio = peak as f64 / length as f64;
-            println!("{dtype} {form}: file of {length} bytes, peak {peak}, {ratio:.2} times the file");
-            assert!(ratio < 1.5, "{dtype} {form}: {ratio:.2}");
+            println!("{dtype} {form}: file of {length} bytes, peak {peak}");
+            assert!(peak < length / 4 * 5 + ALLOWANCE, "{dtype} {form}: {peak} bytes for a file of {length}");
         }
     }
 }
