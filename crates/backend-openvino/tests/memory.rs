@@ -43,7 +43,7 @@ fn write(path: &Path, dtype: DType) -> u64 {
         ("attention.head_count", 16),
         ("attention.head_count_kv", 16),
     ] {
-        metadata.set(&format!("llama.{key}"), Value::U32(value));
+        metadata.set(format!("llama.{key}"), Value::U32(value));
     }
     metadata.set("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5));
     let mut shapes = vec![
