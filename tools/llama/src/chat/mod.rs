@@ -10,7 +10,6 @@ pub use template::Renderer;
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::invocation::Invocation;
 use crate::session::{Answer, End, Session, summary};
 
 use input::{Input, Line};
@@ -74,12 +73,7 @@ enum Flow {
 
 impl<'a> Chat<'a> {
     /// A chat as the flags describe it.
-    pub fn new(
-        invocation: &Invocation,
-        session: &'a Session,
-        config: &Config,
-        console: &'a Console,
-    ) -> Result<Self, Failure> {
+    pub fn new(session: &'a Session, config: &Config, console: &'a Console) -> Result<Self, Failure> {
         let mut conversation = Conversation::default();
         let system = match &config.chat.system_file {
             Some(path) => Some(crate::files::read_text(path, crate::files::PROMPT)?),
@@ -89,7 +83,7 @@ impl<'a> Chat<'a> {
         Ok(Self {
             session,
             console,
-            renderer: Renderer::new(invocation, session, &config.chat, console)?,
+            renderer: Renderer::new(session, &config.chat, console)?,
             conversation,
             attached: String::new(),
             totals: Totals::default(),
