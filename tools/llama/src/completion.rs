@@ -38,7 +38,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let plain = interactive || config.prompt.cache_file.is_some();
     if config.chat.conversation.unwrap_or(!plain && chat::has_template(&session)) {
         let first = text.filter(|text| !text.trim().is_empty());
-        return Chat::new(&session, &config, &console)?.run(first);
+        return Chat::new(invocation, &session, &config, &console)?.run(first);
     }
     let text = text.unwrap_or_default();
     Completion { session: &session, config: &config, console: &console, tokens: Vec::new(), lines: 0 }

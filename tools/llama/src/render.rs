@@ -49,7 +49,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
             let model = source::model(invocation, &config.model, &console, false)?;
             let metadata = File::header(&model)?.metadata;
             let template = metadata.optional_str("tokenizer.chat_template");
-            let chosen = Chosen::find(template.as_ref().copied(), chat)?;
+            let chosen = Chosen::find(invocation, template.as_ref().copied(), chat)?;
             (chosen, Some(load::tokenizer(&model, &metadata, &console)?))
         }
         false if chat.template.is_none() && chat.template_file.is_none() => {
@@ -57,11 +57,11 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
                 invocation.usage("no template: give -m MODEL, --chat-template or --chat-template-file")
             );
         }
-        false => (Chosen::find(Ok(None), chat)?, None),
+        false => (Chosen::find(invocation, Ok(None), chat)?, None),
     };
     let template = chosen.compile(tokenizer.as_ref().map(puna_tokenizer::Tokenizer::vocabulary))?;
     let name = path.display().to_string();
-    let conversation = conversation(&files::read_text(path, PROMPT)?, &name, values(chat)?, now)?;
+    let conversation = conversation(&files::read_text(path, PROMPT)?, &name, values(invocation, chat)?, now)?;
     let text = template.render(&conversation).map_err(|error| Failure::Failed(error.to_string()))?;
     pages::print(text.as_bytes())
 }

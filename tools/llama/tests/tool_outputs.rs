@@ -251,9 +251,9 @@ fn closed_folders() {
     });
 }
 
-/// Sends Ctrl-C as soon as something new is in the folder, or after a while; expects an end at once and the folder as it
+/// Sends this signal as soon as something new is in the folder, or after a while; expects an end at once and the folder as it
 /// was. False if the command was done before.
-fn interrupted(shop: &Workshop, arguments: &[&str], after: Duration) -> bool {
+fn interrupted(shop: &Workshop, signal: &str, arguments: &[&str], after: Duration) -> bool {
     let before = shop.files();
     let names = |shop: &Workshop| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(shop.folder.path()).expect("the folder").flatten();
@@ -267,7 +267,7 @@ fn interrupted(shop: &Workshop, arguments: &[&str], after: Duration) -> bool {
     }
     if child.try_wait().expect("it can be asked").is_none() {
         // It may end before this arrives.
-        let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        let _ = Command::new("kill").args([signal, &child.id().to_string()]).status();
     }
     let sent = Instant::now();
     let (code, errors) = finish(child, &arguments.join(" "));
@@ -280,8 +280,12 @@ fn interrupted(shop: &Workshop, arguments: &[&str], after: Duration) -> bool {
         made.iter().for_each(|path| std::fs::remove_file(path).expect("it is there"));
         return false;
     }
-    // Before the program hears of Ctrl-C itself, the signal ends it, and nothing has been written yet.
-    assert!((code == 130 || code == -1) && errors.is_empty(), "{arguments:?}: exit code {code}: {errors}");
+    // Before the program hears of Ctrl-C itself, the signal ends it, and nothing has been written yet. The others are seen
+    // from outside.
+    assert!(
+        (code == -1 || (code == 130 && signal == "-INT")) && errors.is_empty(),
+        "{arguments:?}: exit code {code}: {errors}"
+    );
     assert!(sent.elapsed() < Duration::from_secs(5), "{arguments:?}: {:?}", sent.elapsed());
     assert!(shop.files() == before, "{arguments:?}: the folder is changed");
     true
@@ -393,9 +397,47 @@ fn ctrl_c_in_the_middle() {
         [&["perplexity"], &measure[..], &["--save-all-logits", "out"]].concat(),
         vectors.to_vec(),
     ] {
-        if !interrupted(&shop, &arguments, Duration::from_millis(150)) {
+        if !interrupted(&shop, "-INT", &arguments, Duration::from_millis(150)) {
             late.push(arguments.join(" "));
         }
     }
     assert!(late.len() <= 3, "done before the interrupt came: {late:?}");
+}
+
+/// Whoever ends the program, or closes its terminal, does not find half a file either.
+#[test]
+fn an_end_from_outside_in_the_middle() {
+    let shop = workshop::models();
+    large_models(&shop);
+    let mut signals = vec!["-TERM"];
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    match ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()) {
+        Some(mask) if mask & 1 == 0 => signals.push("-HUP"),
+        _ => println!("skipped: SIGHUP, which is ignored here or may be"),
+    }
+    let mut late = Vec::new();
+    for signal in &signals {
+        for arguments in [
+            vec!["quantize", "large.gguf", "out.gguf", "Q8_0", "1"],
+            vec!["gguf-split", "--split-max-tensors", "1", "large.gguf", "parts"],
+            vec!["gguf", "large.gguf", "--set", "a=int:1", "--in-place"],
+            vec!["export-lora", "-m", "large.gguf", "--lora", "large-adapter.gguf", "-o", "out.gguf"],
+            vec![
+                "convert",
+                "large",
+                "--outtype",
+                "q8_0",
+                "--outfile",
+                "out.gguf",
+                "--split-max-tensors",
+                "1",
+            ],
+        ] {
+            if !interrupted(&shop, signal, &arguments, Duration::from_millis(150)) {
+                late.push(format!("{signal} {}", arguments.join(" ")));
+            }
+        }
+    }
+    assert!(late.len() < 3 * signals.len(), "done before the signal came: {late:?}");
 }
