@@ -290,8 +290,12 @@ fn tags_of_html_are_what_the_file_says() {
 /// is not shown.
 #[test]
 fn unused_tokens_are_special() {
-    let tokens =
-        [("<unk>", 0.0, UNKNOWN), ("<unused0>", 0.0, CONTROL), ("<unused1>", 0.0, CONTROL), ("a", -1.0, NORMAL)];
+    let tokens = [
+        ("<unk>", 0.0, UNKNOWN),
+        ("<unused0>", 0.0, CONTROL),
+        ("<unused1>", 0.0, CONTROL),
+        ("a", -1.0, NORMAL),
+    ];
     let more = [("tokenizer.ggml.add_space_prefix", Value::from(false))];
     let tokenizer = build(&metadata("llama", &tokens, &more));
     assert_eq!(tokenizer.encode("<unused0>a<unused1>", false, true), [1, 3, 2]);
