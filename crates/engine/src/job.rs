@@ -10,7 +10,8 @@ use crate::ahead::{Ahead, Pending};
 use crate::reuse::Arrival;
 use crate::transfer::Transfer;
 use crate::{
-    EngineError, Event, EventSender, FinishReason, Request, RequestId, Timings, UNLIMITED, UNTIL_FULL,
+    EngineError, Event, EventSender, FinishReason, GUESSED_ROWS, Request, RequestId, Timings, UNLIMITED,
+    UNTIL_FULL,
 };
 
 /// One sequence of the model: what it holds and whom it serves. Its index is its number.
@@ -42,6 +43,12 @@ impl Slot {
     /// Tokens that wait to be evaluated.
     pub(crate) fn pending(&self) -> &[u32] {
         self.job.as_ref().and_then(|job| job.tokens.get(self.held.len()..)).unwrap_or_default()
+    }
+
+    /// Whether what waits is a prompt, or so much of a text that is computed anew, and not what was generated last.
+    pub(crate) fn reads_prompt(&self) -> bool {
+        let generated = self.job.as_ref().map_or(0, |job| job.generated);
+        self.pending().len() > if generated == 0 { 0 } else { 1 + GUESSED_ROWS as usize }
     }
 }
 

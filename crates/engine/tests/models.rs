@@ -152,7 +152,7 @@ fn an_encoder_reads_the_prompt_and_the_decoder_answers() {
             let (mut next, mut found) = (model.information().decoder_start, Vec::new());
             for _ in 0..6 {
                 let work = Work { sequence: 0, tokens: vec![next], outputs: OutputRows::Last };
-                let outputs = model.run(&Batch { work: vec![work] }).expect("the decoder runs");
+                let outputs = model.run(&Batch::of(vec![work])).expect("the decoder runs");
                 let logits = outputs.row(0);
                 let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a)));
                 next = best.expect("there are logits") as u32;

@@ -3,7 +3,7 @@
 use crate::config::ISA_LEVELS;
 use crate::flag::{Action, Flag, Group, ToolSet};
 use crate::table::{CACHE_TYPES, MOST_THREADS, SPLITS, device_list, override_list, share_list};
-use crate::values::{Toggle, Whole, at_least, boolean, choice, filled, integer, integers, toggle};
+use crate::values::{Toggle, Whole, at_least, boolean, choice, filled, integer, integers, isa_level, toggle};
 
 /// Most values that one list may have, and most tests in one run.
 const MOST: usize = 100_000;
@@ -378,10 +378,10 @@ static GENERAL: &[Flag<Bench>] = &[
     Flag::switch("--no-warmup", "Measure without a run before", |b: &mut Bench, on| b.no_warmup = on),
     Flag::value(
         "--isa",
-        "auto|scalar|avx2|avxvnni|avx512|amx",
+        "auto|scalar|avx2|avxvnni|avx512|amx|neon|dotprod|i8mm",
         "Instruction sets that kernels may use, up to this level",
         |b: &mut Bench, v| {
-            b.isa = choice(v, ISA_LEVELS)?;
+            b.isa = isa_level(v)?;
             Ok(())
         },
     )

@@ -143,7 +143,7 @@ impl Observed {
     fn states(&mut self, tokens: &[u32]) -> Result<BTreeMap<u32, Vec<f32>>, Failure> {
         self.model.clear(0);
         let work = vec![Work { sequence: 0, tokens: tokens.to_vec(), outputs: OutputRows::All }];
-        self.model.run(&Batch { work })?;
+        self.model.run(&Batch::of(work))?;
         Ok(self.seen.lock().map(|mut seen| std::mem::take(&mut *seen)).unwrap_or_default())
     }
 }

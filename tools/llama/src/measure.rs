@@ -173,7 +173,7 @@ impl Run<'_> {
 
     fn step(&mut self, tokens: Vec<u32>) -> Result<(), Failure> {
         let work = vec![Work { sequence: 0, tokens, outputs: OutputRows::Last }];
-        self.loaded.model.run(&Batch { work })?;
+        self.loaded.model.run(&Batch::of(work))?;
         Ok(())
     }
 

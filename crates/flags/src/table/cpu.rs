@@ -1,8 +1,8 @@
 //! Threads and where they run.
 
-use crate::config::{Config, ISA_LEVELS};
+use crate::config::Config;
 use crate::flag::{Flag, ToolSet};
-use crate::values::{boolean, choice, integer};
+use crate::values::{boolean, choice, integer, isa_level};
 
 const PLACE: &str = "the system places the threads";
 
@@ -67,10 +67,10 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .tools(ToolSet::ENGINE),
     Flag::value(
         "--isa",
-        "auto|scalar|avx2|avxvnni|avx512|amx",
+        "auto|scalar|avx2|avxvnni|avx512|amx|neon|dotprod|i8mm",
         "Instruction sets that kernels may use, up to this level",
         |c: &mut Config, v| {
-            c.cpu.isa = choice(v, ISA_LEVELS)?;
+            c.cpu.isa = isa_level(v)?;
             Ok(())
         },
     )

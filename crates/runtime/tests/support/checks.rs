@@ -111,7 +111,7 @@ fn rows(model: &mut Model, work: &[(u32, &[u32])]) -> Result<Vec<Vec<f32>>, Stri
         tokens: tokens.to_vec(),
         outputs: OutputRows::All,
     });
-    let outputs = model.run(&Batch { work: work.collect() }).map_err(|error| error.to_string())?;
+    let outputs = model.run(&Batch::of(work.collect())).map_err(|error| error.to_string())?;
     Ok((0..outputs.rows.len()).map(|row| outputs.row(row).to_vec()).collect())
 }
 

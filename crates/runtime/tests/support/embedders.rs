@@ -112,7 +112,7 @@ fn begin(model: &EmbeddingModel, loaded: &mut Model) -> Result<Vec<u32>, String>
 
 fn run(loaded: &mut Model, tokens: &[u32], outputs: OutputRows) -> Result<Vec<f32>, String> {
     let work = vec![Work { sequence: 0, tokens: tokens.to_vec(), outputs }];
-    loaded.run(&Batch { work }).map(|outputs| outputs.logits.into_vec()).map_err(|error| error.to_string())
+    loaded.run(&Batch::of(work)).map(|outputs| outputs.logits.into_vec()).map_err(|error| error.to_string())
 }
 
 /// Texts of unequal length in one step, against each in a step of its own.

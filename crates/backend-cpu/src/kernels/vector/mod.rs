@@ -9,6 +9,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
 pub mod math;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 use crate::isa::Features;
@@ -91,6 +93,11 @@ pub fn dispatch<K: Kernel>(features: Features, kernel: K) -> K::Output {
             return unsafe { run_avx2(kernel) };
         }
     }
+    #[cfg(target_arch = "aarch64")]
+    if features.neon {
+        // SAFETY: a `Features` value proves that the processor has it.
+        return unsafe { run_neon(kernel) };
+    }
     let _ = features;
     kernel.run::<Scalar>()
 }
@@ -105,6 +112,12 @@ fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<avx2::Avx2>()
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+fn run_neon<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<neon::Neon>()
 }
 
 /// Loads `count` lanes, or all if `count` is larger.
