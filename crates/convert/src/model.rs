@@ -28,10 +28,15 @@ impl Model<'_> {
     pub(crate) fn layers(&self) -> Result<u64, ConvertError> {
         // Some configurations list the layers and do not count them.
         let listed = self.config.text_list(&["layers_block_type"]).map(|kinds| kinds.len() as u64);
-        let layers = match (self.config.get(LAYERS), listed) {
+        let mut layers = match (self.config.get(LAYERS), listed) {
             (None, Some(listed)) => listed,
             _ => self.count(LAYERS)?,
         };
+        // Of two stacks that run several times every pass counts; older settings count the layers of one stack.
+        if self.config.get(&["H_cycles"]).is_some() && self.config.get(&["num_layers_per_stack"]).is_none() {
+            let passes = self.count(&["H_cycles"])?.saturating_mul(self.count(&["L_cycles"])? + 1);
+            layers = layers.saturating_mul(passes);
+        }
         match layers {
             1..=512 => Ok(layers),
             found => Err(ConvertError::KeyValue {
@@ -39,6 +44,14 @@ impl Model<'_> {
                 found: found.to_string(),
                 expected: "at most 512",
             }),
+        }
+    }
+
+    /// Layers of the first of two stacks; 0 where there is one.
+    pub(crate) fn first_stack(&self) -> Result<u32, ConvertError> {
+        match self.config.get(&["H_cycles"]) {
+            None => Ok(0),
+            Some(_) => self.config.u32(&["num_layers_per_stack", "num_hidden_layers"]),
         }
     }
 

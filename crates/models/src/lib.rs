@@ -137,6 +137,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     olmo::OLMO,
     olmo::OLMO2,
     parallel::PHI2,
+    parallel::GPTJ,
     llama::PHI3,
     llama::PHIMOE,
     qwen::QWEN,

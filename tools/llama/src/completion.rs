@@ -3,9 +3,10 @@
 use crate::chat::{self, Chat};
 use crate::console::Console;
 use crate::failure::Failure;
+use crate::files::{self, Replacement};
 use crate::invocation::Invocation;
 use crate::session::{Answer, End, Session, summary};
-use crate::{files, pages, prompt};
+use crate::{pages, prompt};
 use puna_engine::UNLIMITED;
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use std::path::Path;
@@ -136,7 +137,8 @@ impl Completion<'_> {
     /// The tokens of the saved prompt, if there is one.
     fn restore(&self) -> Result<Vec<u32>, Failure> {
         let Some(path) = self.cache().filter(|path| path.exists()) else { return Ok(Vec::new()) };
-        let restored = self.session.engine.restore(0, files::read_regular(path, self.session.saved_bytes())?);
+        let (mut file, bytes) = files::open_regular(path, self.session.saved_bytes())?;
+        let restored = self.session.engine.restore(0, &mut file, bytes, Vec::new().into());
         restored.map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
     }
 
@@ -158,9 +160,11 @@ impl Completion<'_> {
 
     fn save(&self) -> Result<(), Failure> {
         let Some(path) = self.cache().filter(|_| !self.config.prompt.cache_read_only) else { return Ok(()) };
-        let failed = |error: puna_engine::EngineError| Failure::Failed(error.to_string());
-        let bytes = self.session.engine.save(0).map_err(failed)?;
-        files::replace(path, &bytes)
+        let failed =
+            |error: puna_engine::EngineError| Failure::Failed(format!("{}: {error}", path.display()));
+        let mut file = Replacement::create(path)?;
+        self.session.engine.save(0, file.writer()).map_err(failed)?;
+        file.finish()
     }
 
     fn held(&self) -> Result<Vec<u32>, Failure> {

@@ -53,10 +53,12 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
     read_most(file, announced, most, &path.display().to_string())
 }
 
-/// The same for what has to be a regular file, because it will be replaced.
-pub fn read_regular(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
+/// Opens what has to be a regular file, because it will be replaced; also its bytes, at most so many.
+pub fn open_regular(path: &Path, most: u64) -> Result<(File, u64), Failure> {
     require_regular(path)?;
-    read(path, most)
+    let file = File::open(path).map_err(|error| named(path, &error))?;
+    let bytes = file.metadata().map_err(|error| named(path, &error))?.len();
+    if bytes > most { Err(too_long(&path.display().to_string(), most)) } else { Ok((file, bytes)) }
 }
 
 /// The bytes of the standard input, at most so many.
@@ -68,15 +70,17 @@ pub fn read_input(most: u64) -> Result<Vec<u8>, Failure> {
 pub const INPUT: &str = "standard input";
 
 fn read_most(mut from: impl Read, announced: u64, most: u64, name: &str) -> Result<Vec<u8>, Failure> {
-    let too_long =
-        || Failure::Failed(format!("{name} has more than {} (the limit here)", console::size(most)));
     if announced > most {
-        return Err(too_long());
+        return Err(too_long(name, most));
     }
     let mut bytes = Vec::new();
     let read = from.by_ref().take(most.saturating_add(1)).read_to_end(&mut bytes);
     read.map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
-    if bytes.len() as u64 > most { Err(too_long()) } else { Ok(bytes) }
+    if bytes.len() as u64 > most { Err(too_long(name, most)) } else { Ok(bytes) }
+}
+
+fn too_long(name: &str, most: u64) -> Failure {
+    Failure::Failed(format!("{name} has more than {} (the limit here)", console::size(most)))
 }
 
 /// The text of a file or pipe of at most so many bytes.
@@ -152,6 +156,11 @@ impl Replacement {
     /// Adds bytes.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.file.write_all(bytes).map_err(|error| named(&self.path, &error))
+    }
+
+    /// Where bytes can be written, too; errors do not name the path.
+    pub fn writer(&mut self) -> &mut BufWriter<File> {
+        &mut self.file
     }
 
     /// Gives the file its name.
@@ -262,11 +271,14 @@ mod tests {
         let path = folder.path().join("file");
         fs::write(&path, "12345").unwrap();
         assert_eq!(read(&path, 5).unwrap(), b"12345");
-        assert!(message(read(&path, 4)).ends_with("file has more than 4 B (the limit here)"));
+        assert_eq!(open_regular(&path, 5).unwrap().1, 5);
+        for long in [message(read(&path, 4)), message(open_regular(&path, 4))] {
+            assert!(long.ends_with("file has more than 4 B (the limit here)"), "{long}");
+        }
         if cfg!(unix) {
             let zeros = Path::new("/dev/zero");
             assert!(message(read(zeros, 1000)).starts_with("/dev/zero has more than 1000 B"));
-            assert_eq!(message(read_regular(zeros, 1000)), "/dev/zero is not a regular file");
+            assert_eq!(message(open_regular(zeros, 1000)), "/dev/zero is not a regular file");
             assert_eq!(message(check_replaceable(zeros)), "/dev/zero is not a regular file");
         }
     }

@@ -1,9 +1,10 @@
 //! Gemma: norms stored as the difference to 1 up to version 3.
 
 use super::{Architecture, PLAIN};
-use crate::ConvertError;
 use crate::keys::{Keys, global_head_dim, of_full_layers};
+use crate::model::Model;
 use crate::rules::{Rule, copy, map, plus_one};
+use crate::{ConvertError, Recipe};
 
 const NORMS: &[Rule] = &[
     map("norm", "output_norm", plus_one),
@@ -95,7 +96,78 @@ pub(super) const ROWS: &[Architecture] = &[
         ],
         ..PLAIN
     },
+    Architecture {
+        name: "gemma3n",
+        classes: &["Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"],
+        keys: gemma3n,
+        rules: &[
+            PLAIN_SANDWICH,
+            PER_LAYER,
+            &[
+                map("embed_tokens", "token_embd", within_table),
+                map("lm_head", "output", within_table),
+                copy("altup_projections.#", "altup_proj"),
+                copy("altup_unembed_projections.#", "altup_unembd_proj"),
+                copy("L.altup.correct_output_scale", "altup_correct_scale.weight"),
+                copy("L.altup.correction_coefs", "altup_correct_coef"),
+                copy("L.altup.prediction_coefs", "altup_predict_coef"),
+                copy("L.altup.modality_router", "altup_router"),
+                copy("L.altup.router_norm", "altup_router_norm"),
+                copy("L.laurel.linear_left", "laurel_l"),
+                copy("L.laurel.linear_right", "laurel_r"),
+                copy("L.laurel.post_laurel_norm", "laurel_post_norm"),
+            ],
+        ],
+        ..PLAIN
+    },
 ];
+
+/// The rows of tokens that the table of embeddings per layer has, too; the others stand for images and sound.
+fn within_table(model: &Model<'_>, recipe: Recipe) -> Result<Recipe, ConvertError> {
+    let rows = recipe.shape.first().copied().unwrap_or(0);
+    let table = model.config.optional_u32(&["vocab_size_per_layer_input"])?.map_or(rows, u64::from);
+    if table < rows { recipe.take(0, 0, table) } else { Ok(recipe) }
+}
+
+/// What the engine and llama.cpp take for granted is checked.
+fn gemma3n(keys: &mut Keys<'_>) -> Result<(), ConvertError> {
+    /// Layers with keys and values of their own, where later ones have none.
+    const OWN_LAYERS: u32 = 20;
+    /// First layers, whose networks keep a twentieth of their activations.
+    const SPARSE_LAYERS: usize = 10;
+    by_kind(keys)?;
+    let model = keys.model;
+    let config = model.config;
+    let refuse = |key: &str, found: String, expected: &'static str| {
+        Err(ConvertError::KeyValue { key: key.into(), found, expected })
+    };
+    for (key, expected, text) in [("altup_active_idx", 0, "0"), ("altup_num_inputs", 4, "4")] {
+        let found = config.optional_u32(&[key])?.unwrap_or(expected);
+        if found != expected {
+            return refuse(key, found.to_string(), text);
+        }
+    }
+    keys.set("altup.active_idx", 0u32);
+    keys.set("altup.num_inputs", 4u32);
+    let layers = model.layers()? as u32;
+    let shared = config.optional_u32(&["num_kv_shared_layers"])?.unwrap_or(0);
+    if layers.saturating_sub(shared) != layers.min(OWN_LAYERS) {
+        return refuse("num_kv_shared_layers", shared.to_string(), "all layers from the 21st on");
+    }
+    if let Some(shares) = config.f32_list(&["activation_sparsity_pattern"]) {
+        let as_usual =
+            |(layer, share): (usize, &f32)| *share == if layer < SPARSE_LAYERS { 0.95 } else { 0.0 };
+        if !shares.iter().enumerate().all(as_usual) {
+            let key = "activation_sparsity_pattern";
+            return refuse(key, format!("{shares:?}"), "0.95 in the first ten layers and 0 in the others");
+        }
+    }
+    if let Some(table) = config.optional_u32(&["vocab_size_per_layer_input"])? {
+        let all = config.optional_u32(&["vocab_size"])?.unwrap_or(table);
+        keys.set("vocab_size", table.min(all));
+    }
+    Ok(())
+}
 
 /// Norms around each branch as they are.
 const PLAIN_SANDWICH: &[Rule] = &[
