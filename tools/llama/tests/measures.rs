@@ -121,4 +121,8 @@ fn directions_lie_between_two_kinds_of_prompts() {
     }
     let run = run(&mut llama(&[&common[..], &["-c", "2"]].concat()));
     assert!(run.code == 1 && run.err.contains("the context is 2 (-c)"), "{}", run.err);
+    std::fs::remove_file(out).unwrap();
+    let same = ["cvector-generator", "-m", &model, "--positive-file", one, "--negative-file", one, "-o", out];
+    let line = common::failure_after_loading(&same);
+    assert!(line.contains("there is no direction between them") && !output.exists(), "{line}");
 }
