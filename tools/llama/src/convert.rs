@@ -308,7 +308,16 @@ fn write_adapter(
 
 /// The console's warnings, and a file that runs, of a model folder.
 pub fn open_folder(folder: &Path, console: &Console) -> Result<puna_gguf::File, Failure> {
-    let conversion = Conversion::open(folder, &Options::default())?;
+    Ok(opened_folder(folder, console, false)?.into_file()?)
+}
+
+/// The console's warnings, and the metadata, of a model folder, which needs no weights for that.
+pub fn folder_metadata(folder: &Path, console: &Console) -> Result<Metadata, Failure> {
+    Ok(opened_folder(folder, console, true)?.metadata)
+}
+
+fn opened_folder(folder: &Path, console: &Console, vocabulary_only: bool) -> Result<Conversion, Failure> {
+    let conversion = Conversion::open(folder, &Options { vocabulary_only, ..Options::default() })?;
     conversion.warnings.iter().for_each(|warning| console.warn(warning));
-    Ok(conversion.into_file()?)
+    Ok(conversion)
 }

@@ -125,6 +125,15 @@ fn a_broken_folder_leaves_nothing_behind() {
 }
 
 /// The file of which llama.cpp's tool gave the hashes below.
+/// Runs a tool on a model folder and expects an error; returns its line, which may follow the folder's warnings.
+fn refused(arguments: &[&str]) -> String {
+    let found = run(&mut llama(arguments));
+    assert_eq!((found.code, found.out.as_str()), (1, ""), "{arguments:?}: {}", found.err);
+    let lines: Vec<&str> = found.err.lines().filter(|line| !line.starts_with("warning: ")).collect();
+    assert_eq!(lines.len(), 1, "{arguments:?}: {}", found.err);
+    lines[0].to_owned()
+}
+
 fn copied(name: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(fixture(name)).unwrap().flatten() {
@@ -150,14 +159,15 @@ fn settings_that_the_weights_contradict_are_named_and_nothing_is_written() {
             config[key] = serde_json::json!(value);
             std::fs::write(&path, config.to_string()).unwrap();
             let before = files(folder.path());
-            let line = failure(1, &["convert", text(folder.path())]);
+            let line = refused(&["convert", text(folder.path())]);
             assert!(parts.iter().all(|part| line.contains(part)), "{name} {key}: {line}");
             assert_eq!(files(folder.path()), before, "{name} {key}");
         }
     }
-    let target = fixture("llama").join("none.gguf");
-    let wrong = ["convert", text(&fixture("llama")), "--outfile", text(&target), "--outtype", "iq2_xxs"];
-    let line = failure(1, &wrong);
+    let (model, folder) = (fixture("llama"), tempfile::tempdir().unwrap());
+    let target = folder.path().join("none.gguf");
+    let wrong = ["convert", text(&model), "--outfile", text(&target), "--outtype", "iq2_xxs"];
+    let line = refused(&wrong);
     assert!(line.contains("needs importance: convert to auto") && !target.exists(), "{line}");
 }
 
@@ -296,6 +306,20 @@ fn adapters_change_a_model_as_their_merged_weights_do() {
     assert!(error < 1e-8, "{error}");
     assert!(normalised_squared_error(&changed, &plain) > 1e-4);
     assert_eq!(logits(&base, &["--lora-scaled", &format!("{}:0", text(&adapter))]), plain);
+    let of_folder = folder.path().join("of_folder.gguf");
+    let model = fixture("llama");
+    done(&["export-lora", "-m", text(&model), "--lora-scaled", &scaled, "-o", text(&of_folder)]);
+    assert_eq!(logits(&of_folder, &[]), logits(&merged, &[]));
+    let line = refused(&[
+        "export-lora",
+        "-m",
+        text(&model),
+        "--lora",
+        text(&adapter),
+        "-o",
+        text(&model.join("config.json")),
+    ]);
+    assert!(line.contains("is the input itself"), "{line}");
     let other = folder.path().join("other.gguf");
     done(&["convert", text(&fixture("gemma")), "--outtype", "f32", "--outfile", text(&other)]);
     for arguments in [
@@ -365,7 +389,20 @@ fn adapters_and_vectors_of_another_width_are_named_with_their_tensors() {
         ("--lora", &adapter, "adapter.gguf: tensors blk.1.attn_q.weight.lora_a of shape [4, 64]"),
     ] {
         let model = fixture("llama");
-        let line = failure(1, &["logits", "--tokens", "1", "-m", text(&model), flag, text(path)]);
+        let line = refused(&["logits", "--tokens", "1", "-m", text(&model), flag, text(path)]);
         assert!(line.contains(part), "{line}");
     }
+}
+
+#[test]
+fn tools_that_read_a_model_take_its_folder() {
+    let model = fixture("llama");
+    let told = output(&["info", text(&model)]);
+    assert!(told.contains("convert/llama") && told.contains("memory with"), "{told}");
+    let measured = done(&["bench", "-m", text(&model), "-p", "4", "-n", "1", "-r", "1", "-o", "jsonl"]);
+    assert_eq!(measured.lines().count(), 2, "{measured}");
+    // Without weights, of which splitting texts needs none.
+    let words = model.join("../../convert-tokenizer/gpt-2");
+    let ids = output(&["tokenize", "--ids", "-m", text(&words), "-p", "Hello world, this is a test."]);
+    assert_eq!(ids, "[397, 292, 13, 378, 305, 259, 270, 15]\n");
 }
