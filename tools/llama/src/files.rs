@@ -149,8 +149,11 @@ impl Replacement {
         let beside = (!special).then(|| Unfinished::new(&beside(path)));
         let target = beside.as_ref().map_or(path, |beside| &beside.0);
         let file = File::options().write(true).create(true).truncate(true).open(target);
-        let file = BufWriter::new(file.map_err(|error| named(path, &error))?);
-        Ok(Self { file, path: path.to_path_buf(), beside })
+        let file = file.map_err(|error| named(path, &error))?;
+        if beside.is_some() {
+            puna_gguf::take_over_access(path, &file).map_err(|error| named(path, &error))?;
+        }
+        Ok(Self { file: BufWriter::new(file), path: path.to_path_buf(), beside })
     }
 
     /// Adds bytes.
@@ -234,6 +237,21 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert!(replace(&folder.path().join("none/file"), b"").is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn whoever_could_not_read_the_old_file_cannot_read_the_new_one() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        for mode in [0o600, 0o640, 0o664] {
+            fs::write(&path, b"old").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            replace(&path, b"new").unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"new");
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode);
+        }
     }
 
     #[test]

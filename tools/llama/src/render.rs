@@ -8,7 +8,6 @@ use crate::invocation::Invocation;
 use crate::{load, pages, source};
 use puna_chat::{Conversation, LocalTime};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
-use puna_gguf::File;
 use serde_json::{Map, Value};
 
 /// Flags of `template`.
@@ -47,7 +46,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let (chosen, tokenizer) = match of_model {
         true => {
             let model = source::model(invocation, &config.model, &console, false)?;
-            let metadata = File::header(&model)?.metadata;
+            let metadata = load::metadata(&model, &console)?;
             let template = metadata.optional_str("tokenizer.chat_template");
             let chosen = Chosen::find(invocation, template.as_ref().copied(), chat)?;
             (chosen, Some(load::tokenizer(&model, &metadata, &console)?))

@@ -1,9 +1,10 @@
 //! Models in several files: their metadata, and writing all of them or none.
 
+use crate::console;
 use crate::failure::Failure;
 use crate::files::{self, Unfinished};
 use indicatif::ProgressBar;
-use puna_gguf::{Complete, Metadata, TensorSpec, Value, Writer, split};
+use puna_gguf::{Complete, MAX_LAYERS, Metadata, TensorSpec, Value, Writer, split};
 use std::path::{Path, PathBuf};
 
 /// A file that is about to be written.
@@ -38,6 +39,23 @@ pub fn plan(path: &Path, metadata: &Metadata, groups: Vec<Vec<TensorSpec>>) -> R
         Shard { path, metadata, tensors: group }
     });
     Ok(shards.collect())
+}
+
+/// Refuses a number of layers that no model can have, before such a file is written once more.
+pub fn check_layers(metadata: &Metadata) -> Result<(), Failure> {
+    let Some(architecture) = metadata.get("general.architecture").and_then(Value::text) else {
+        return Ok(());
+    };
+    let key = format!("{architecture}.block_count");
+    let Some(value) = metadata.get(&key) else { return Ok(()) };
+    match value.integer() {
+        Some(layers) if (1..=MAX_LAYERS as i128).contains(&layers) => Ok(()),
+        _ => Err(Failure::Failed(format!(
+            "key {} is {}, it must be from 1 to {MAX_LAYERS}",
+            console::printable(&key, 200),
+            console::printable(&value.to_string(), 80)
+        ))),
+    }
 }
 
 /// What the names of the parts begin with: the path without `.gguf`. Other dots are part of the name.

@@ -337,17 +337,44 @@ fn large_models(shop: &Workshop) {
     );
     with_hole(shop, "large.gguf", &header, 3 * LARGE);
 
-    let mut listed = serde_json::Map::new();
-    for (number, name) in ["mlp.up_proj", "mlp.gate_proj", "mlp.down_proj"].iter().enumerate() {
-        let offsets = [number * LARGE, (number + 1) * LARGE];
-        let entry = serde_json::json!({"dtype": "F32", "shape": [ROWS, COLUMNS], "data_offsets": offsets});
-        listed.insert(format!("model.layers.0.{name}.weight"), entry);
+    // A whole model of one layer, since others are refused at once.
+    let (mut listed, mut begin) = (serde_json::Map::new(), 0);
+    for (name, shape) in [
+        ("layers.0.mlp.up_proj", vec![ROWS, COLUMNS]),
+        ("layers.0.mlp.gate_proj", vec![ROWS, COLUMNS]),
+        ("layers.0.mlp.down_proj", vec![COLUMNS, ROWS]),
+        ("layers.0.self_attn.q_proj", vec![COLUMNS, COLUMNS]),
+        ("layers.0.self_attn.k_proj", vec![COLUMNS, COLUMNS]),
+        ("layers.0.self_attn.v_proj", vec![COLUMNS, COLUMNS]),
+        ("layers.0.self_attn.o_proj", vec![COLUMNS, COLUMNS]),
+        ("layers.0.input_layernorm", vec![COLUMNS]),
+        ("layers.0.post_attention_layernorm", vec![COLUMNS]),
+        ("norm", vec![COLUMNS]),
+        ("embed_tokens", vec![48, COLUMNS]),
+    ] {
+        let end = begin + 4 * shape.iter().product::<usize>();
+        let entry = serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, end]});
+        listed.insert(format!("model.{name}.weight"), entry);
+        begin = end;
     }
     let text = serde_json::Value::Object(listed).to_string();
     let header = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
-    with_hole(shop, "large/model.safetensors", &header, 3 * LARGE);
+    with_hole(shop, "large/model.safetensors", &header, begin);
     let config = workshop::folder("llama").good("model/config.json");
-    shop.put("large/config.json", &config);
+    let mut config: serde_json::Value = serde_json::from_slice(&config).expect("it is JSON");
+    for (key, number) in [
+        ("num_hidden_layers", 1),
+        ("hidden_size", COLUMNS),
+        ("intermediate_size", ROWS),
+        ("num_attention_heads", 4),
+        ("num_key_value_heads", 4),
+        ("head_dim", COLUMNS / 4),
+        ("vocab_size", 48),
+    ] {
+        config[key] = number.into();
+    }
+    config["tie_word_embeddings"] = true.into();
+    shop.put("large/config.json", config.to_string().as_bytes());
 
     let mut old = shop.good("old.bin");
     let name = "layers.1.feed_forward.w3.weight";
