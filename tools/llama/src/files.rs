@@ -10,13 +10,14 @@ use std::sync::Mutex;
 /// Files that are being written and must not stay if the program ends.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Removes what is unfinished, because the program ends.
+/// Removes what is unfinished, because the program ends; no more is made after that.
 pub fn abandon() {
     if let Ok(mut unfinished) = UNFINISHED.lock() {
         for path in unfinished.drain(..) {
             // It may not exist yet.
             let _ = fs::remove_file(path);
         }
+        std::mem::forget(unfinished);
     }
 }
 
@@ -30,6 +31,14 @@ impl Unfinished {
             unfinished.push(path.to_path_buf());
         }
         Self(path.to_path_buf())
+    }
+
+    /// For the file that `make` makes and tells the path of: the end of the program comes before or after, not between.
+    pub fn made<T>(make: impl FnOnce() -> Result<(T, PathBuf), Failure>) -> Result<(T, Self), Failure> {
+        let mut unfinished = UNFINISHED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (made, path) = make()?;
+        unfinished.push(path.clone());
+        Ok((made, Self(path)))
     }
 }
 

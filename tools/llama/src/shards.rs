@@ -126,8 +126,11 @@ impl Output {
             self.done.push((writer.complete()?, unfinished));
         }
         for shard in self.waiting.by_ref() {
-            let writer = Writer::create(&shard.path, &shard.metadata, &shard.tensors)?;
-            let unfinished = Unfinished::new(writer.temporary_path());
+            let (writer, unfinished) = Unfinished::made(|| {
+                let writer = Writer::create(&shard.path, &shard.metadata, &shard.tensors)?;
+                let path = writer.temporary_path().to_owned();
+                Ok((writer, path))
+            })?;
             if !shard.tensors.is_empty() {
                 self.current = Some((writer, unfinished, shard.tensors.len()));
                 return Ok(());
@@ -145,15 +148,17 @@ impl Output {
         // A part alone is of no use, so Ctrl-C takes those away, too, that have their names already.
         let mut named: Vec<Unfinished> = Vec::new();
         for ((file, _unfinished), path) in self.done.into_iter().zip(&self.paths) {
-            if let Err(error) = file.publish() {
+            let published = match self.paths.len() {
+                1 => file.publish().map_err(Failure::from),
+                _ => Unfinished::made(|| Ok((file.publish()?, path.clone())))
+                    .map(|((), part)| named.push(part)),
+            };
+            if let Err(error) = published {
                 for path in self.paths.iter().take(named.len()) {
                     // The error that is reported is the first one.
                     let _ = std::fs::remove_file(path);
                 }
-                return Err(error.into());
-            }
-            if self.paths.len() > 1 {
-                named.push(Unfinished::new(path));
+                return Err(error);
             }
         }
         Ok(self.paths)
