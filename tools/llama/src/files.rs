@@ -25,14 +25,6 @@ pub fn abandon() {
 pub struct Unfinished(PathBuf);
 
 impl Unfinished {
-    /// For the file of this path.
-    pub fn new(path: &Path) -> Self {
-        if let Ok(mut unfinished) = UNFINISHED.lock() {
-            unfinished.push(path.to_path_buf());
-        }
-        Self(path.to_path_buf())
-    }
-
     /// For the file that `make` makes and tells the path of: the end of the program comes before or after, not between.
     pub fn made<T>(make: impl FnOnce() -> Result<(T, PathBuf), Failure>) -> Result<(T, Self), Failure> {
         let mut unfinished = UNFINISHED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -130,9 +122,17 @@ fn require_regular(path: &Path) -> Result<(), Failure> {
 /// Checks that [`replace`] could write this regular file, without changing it.
 pub fn check_replaceable(path: &Path) -> Result<(), Failure> {
     require_regular(path)?;
-    let target = beside(path);
-    let made = File::options().write(true).create(true).truncate(true).open(&target);
-    made.and_then(|_| fs::remove_file(&target)).map_err(|error| named(path, &error))
+    let (_, target) = unfinished(path)?;
+    fs::remove_file(&target.0).map_err(|error| named(path, &error))
+}
+
+/// Makes the file that lies beside `path` while that is written.
+fn unfinished(path: &Path) -> Result<(File, Unfinished), Failure> {
+    Unfinished::made(|| {
+        let target = beside(path);
+        let file = File::options().write(true).create(true).truncate(true).open(&target);
+        Ok((file.map_err(|error| named(path, &error))?, target))
+    })
 }
 
 /// Writes a whole file, or nothing; see [`Replacement`].
@@ -155,13 +155,14 @@ impl Replacement {
     /// Begins to replace the file at `path`, or to make it.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let special = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
-        let beside = (!special).then(|| Unfinished::new(&beside(path)));
-        let target = beside.as_ref().map_or(path, |beside| &beside.0);
-        let file = File::options().write(true).create(true).truncate(true).open(target);
-        let file = file.map_err(|error| named(path, &error))?;
-        if beside.is_some() {
+        let (file, beside) = if special {
+            let file = File::options().write(true).create(true).truncate(true).open(path);
+            (file.map_err(|error| named(path, &error))?, None)
+        } else {
+            let (file, beside) = unfinished(path)?;
             puna_gguf::take_over_access(path, &file).map_err(|error| named(path, &error))?;
-        }
+            (file, Some(beside))
+        };
         Ok(Self { file: BufWriter::new(file), path: path.to_path_buf(), beside })
     }
 
