@@ -128,6 +128,8 @@ pub fn check_replaceable(path: &Path) -> Result<(), Failure> {
 
 /// Makes the file that lies beside `path` while that is written.
 fn unfinished(path: &Path) -> Result<(File, Unfinished), Failure> {
+    // Before that, Ctrl-C would end the program and leave the file.
+    crate::interrupt::install();
     Unfinished::made(|| {
         let target = beside(path);
         let file = File::options().write(true).create(true).truncate(true).open(&target);
