@@ -123,7 +123,8 @@ fn main() {
             Ok(pool) => pool,
             Err(error) => return println!("{error}"),
         };
-        for &(level, features) in levels.iter().filter(|(name, _)| ["avx2", "avx512", "amx"].contains(name)) {
+        let different = ["avx2", "avx512", "amx", "neon"];
+        for &(level, features) in levels.iter().filter(|(name, _)| different.contains(name)) {
             for (name, heads) in shapes {
                 for format in [DType::F32, DType::F16, DType::Q8_0] {
                     let start = format!("{threads} threads {level:7} {name:13} {format:5}");

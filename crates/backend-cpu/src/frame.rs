@@ -5,6 +5,7 @@ use puna_graph::{Step, Symbol};
 use crate::isa::Features;
 use crate::kernels::rows::{Rows, RowsMut};
 use crate::memory::AlignedBuffer;
+use crate::precision::Precision;
 use crate::states::Caches;
 use crate::weights::Weights;
 use puna_backend::arena::{Arena, SlotId};
@@ -32,6 +33,11 @@ impl Frame<'_> {
     /// The number a symbol stands for.
     pub fn extent(&self, symbol: Symbol) -> usize {
         self.step.extent(symbol)
+    }
+
+    /// How far the step's kernels may depart from f32.
+    pub fn precision(&self) -> Precision {
+        self.weights.precision().of(self.step)
     }
 
     /// First byte of a slot.

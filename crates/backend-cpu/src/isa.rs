@@ -1,6 +1,7 @@
 //! What the processor can do, and which of it is used.
 
-/// How far kernels may go, by name: each level has what the ones before it have.
+/// How far kernels may go, by name: each level has what the ones before it have of the same architecture. Of the levels
+/// of another architecture than this processor's, none has any of its instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Isa {
     /// Whatever the processor has.
@@ -16,17 +17,26 @@ pub enum Isa {
     Avx512,
     /// AMX as well.
     Amx,
+    /// NEON, which every 64-bit Arm processor has.
+    Neon,
+    /// The byte dot products of NEON as well.
+    DotProducts,
+    /// The byte matrix products of NEON as well.
+    I8mm,
 }
 
 impl Isa {
     /// All levels with their names.
-    pub const ALL: [(&'static str, Isa); 6] = [
+    pub const ALL: [(&'static str, Isa); 9] = [
         ("auto", Isa::Auto),
         ("scalar", Isa::Scalar),
         ("avx2", Isa::Avx2),
         ("avxvnni", Isa::AvxVnni),
         ("avx512", Isa::Avx512),
         ("amx", Isa::Amx),
+        ("neon", Isa::Neon),
+        ("dotprod", Isa::DotProducts),
+        ("i8mm", Isa::I8mm),
     ];
 
     /// The level of this name.
@@ -51,6 +61,12 @@ pub struct Features {
     pub(crate) avx512_bf16: bool,
     /// AMX tiles with INT8 and BF16, permitted by the operating system.
     pub(crate) amx: bool,
+    /// NEON, including the conversions of F16.
+    pub(crate) neon: bool,
+    /// Byte dot products of NEON (`sdot`).
+    pub(crate) neon_dot: bool,
+    /// Byte matrix products of NEON (`smmla`).
+    pub(crate) neon_i8mm: bool,
 }
 
 impl Features {
@@ -62,6 +78,9 @@ impl Features {
         avx512_vnni: false,
         avx512_bf16: false,
         amx: false,
+        neon: false,
+        neon_dot: false,
+        neon_i8mm: false,
     };
 
     /// What this processor and operating system offer.
@@ -83,11 +102,21 @@ impl Features {
             avx512_vnni: avx512 && is_x86_feature_detected!("avx512vnni"),
             avx512_bf16: avx512 && is_x86_feature_detected!("avx512bf16"),
             amx: avx512 && amx_permitted(),
+            ..Self::SCALAR
         }
     }
 
-    /// What this processor offers; other architectures have no kernels of their own yet.
-    #[cfg(not(target_arch = "x86_64"))]
+    /// What this processor offers.
+    #[cfg(target_arch = "aarch64")]
+    pub fn detect() -> Self {
+        let neon = std::arch::is_aarch64_feature_detected!("neon");
+        let neon_dot = neon && std::arch::is_aarch64_feature_detected!("dotprod");
+        let neon_i8mm = neon_dot && std::arch::is_aarch64_feature_detected!("i8mm");
+        Self { neon, neon_dot, neon_i8mm, ..Self::SCALAR }
+    }
+
+    /// What this processor offers; other architectures have no kernels of their own.
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     pub fn detect() -> Self {
         Self::SCALAR
     }
@@ -95,10 +124,14 @@ impl Features {
     /// These without what lies above a level.
     pub fn limited(self, level: Isa) -> Self {
         match level {
-            Isa::Auto | Isa::Amx => self,
-            Isa::Avx512 => Self { amx: false, ..self },
+            Isa::Auto => self,
+            Isa::Amx => Self { neon: false, neon_dot: false, neon_i8mm: false, ..self },
+            Isa::Avx512 => Self { amx: false, ..self.limited(Isa::Amx) },
             Isa::AvxVnni => Self { avx2: self.avx2, avx_vnni: self.avx_vnni, ..Self::SCALAR },
             Isa::Avx2 => Self { avx2: self.avx2, ..Self::SCALAR },
+            Isa::I8mm => Self { neon_i8mm: self.neon_i8mm, ..self.limited(Isa::DotProducts) },
+            Isa::DotProducts => Self { neon_dot: self.neon_dot, ..self.limited(Isa::Neon) },
+            Isa::Neon => Self { neon: self.neon, ..Self::SCALAR },
             Isa::Scalar => Self::SCALAR,
         }
     }
@@ -125,7 +158,21 @@ impl Features {
         if self.amx {
             levels.push(("amx", self));
         }
+        if self.neon {
+            levels.push(("neon", self.limited(Isa::Neon)));
+        }
+        if self.neon_dot {
+            levels.push(("neon-dotprod", self.limited(Isa::DotProducts)));
+        }
+        if self.neon_i8mm {
+            levels.push(("neon-i8mm", self.limited(Isa::I8mm)));
+        }
         levels
+    }
+
+    /// Whether matrices have vector kernels at this level.
+    pub(crate) fn vectors(self) -> bool {
+        self.avx2 || self.neon
     }
 
     /// Names of the instruction sets in use, for people.
@@ -137,6 +184,9 @@ impl Features {
             (self.avx512_vnni, "AVX-512 VNNI"),
             (self.avx512_bf16, "AVX-512 BF16"),
             (self.amx, "AMX"),
+            (self.neon, "NEON"),
+            (self.neon_dot, "NEON DOTPROD"),
+            (self.neon_i8mm, "NEON I8MM"),
         ]
         .into_iter()
         .filter_map(|(present, name)| present.then_some(name))
@@ -168,4 +218,38 @@ fn amx_permitted() -> bool {
 #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
 fn amx_permitted() -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_have_what_the_ones_before_them_have() {
+        let all = Features {
+            avx2: true,
+            avx_vnni: true,
+            avx512: true,
+            avx512_vnni: true,
+            avx512_bf16: true,
+            amx: true,
+            neon: true,
+            neon_dot: true,
+            neon_i8mm: true,
+        };
+        let names = |level| all.limited(level).names().len();
+        let x86 = [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Amx].map(names);
+        assert_eq!(x86, [0, 1, 2, 5, 6]);
+        let arm = [Isa::Neon, Isa::DotProducts, Isa::I8mm, Isa::Auto].map(names);
+        assert_eq!(arm, [1, 2, 3, 9]);
+        assert_eq!(all.limited(Isa::I8mm).limited(Isa::Avx2), Features::SCALAR);
+    }
+
+    #[test]
+    fn levels_are_parts_of_what_the_processor_has() {
+        let features = Features::detect();
+        for (name, level) in features.levels() {
+            assert!(level.names().iter().all(|set| features.names().contains(set)), "{name}");
+        }
+    }
 }

@@ -390,12 +390,14 @@ impl Lowering<'_> {
         prepared
     }
 
-    /// Formats that a matrix asks for between one row and the bound, with their bytes.
+    /// Formats that a matrix asks for between one row and the bound, with their bytes. That of one row is the one that steps
+    /// of any number of rows may be told to use.
     fn forms(&self, reader: WeightId, symbol: Symbol, width: usize) -> Vec<(ActivationFormat, usize)> {
         let rows = self.bound(symbol).max(1);
-        let mut forms: Vec<(ActivationFormat, usize)> = Vec::new();
-        for count in 1..=rows {
-            let format = self.weights.activation(reader, count);
+        let form = |count| self.weights.activation(reader, self.weights.precision(), count);
+        let mut forms = vec![(form(1), form(1).bytes(rows, width))];
+        for count in 2..=rows {
+            let format = form(count);
             let bytes = format.bytes(count, width);
             match forms.iter_mut().find(|(other, _)| *other == format) {
                 Some((_, most)) => *most = bytes.max(*most),

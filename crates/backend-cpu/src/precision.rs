@@ -1,5 +1,6 @@
 //! How far the kernels of a loaded model may depart from f32 for speed.
 
+use puna_graph::Step;
 use puna_quant::DType;
 
 use crate::isa::Features;
@@ -31,6 +32,11 @@ impl Precision {
             }
         }
         Self { deterministic, rounds: 2 * rounded > all }
+    }
+
+    /// The policy for one step, which may ask for more.
+    pub fn of(self, step: &Step) -> Self {
+        Self { deterministic: self.deterministic || step.deterministic, ..self }
     }
 
     /// The number of rows to choose the form of an activation by. Asked as for one row, a matrix never takes a form

@@ -91,7 +91,7 @@ pub struct Prepared {
 impl Prepared {
     /// The form a matrix asks for in this step.
     pub fn form(&self, frame: &Frame<'_>, reader: WeightId, rows: usize) -> (ActivationFormat, SlotId) {
-        let format = frame.weights.activation(reader, rows);
+        let format = frame.weights.activation(reader, frame.precision(), rows);
         let form = self.forms.iter().find(|(other, _)| *other == format);
         *form.expect("every form that a matrix may ask for has memory")
     }

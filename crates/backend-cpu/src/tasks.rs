@@ -262,7 +262,7 @@ impl MatMulTask {
         let pieces = self.in_pieces(frame).then(|| self.cut(frame).size);
         let bytes = self.prepared.readers.iter().map(|reader| {
             let matrix = &frame.weights.matrices(*reader)[0];
-            let format = frame.weights.activation(*reader, rows);
+            let format = frame.weights.activation(*reader, frame.precision(), rows);
             let apart = pieces.map_or(0, |size| Product::apart_bytes(format, rows, matrix.columns(), size));
             matrix.scratch_bytes(format) + apart
         });
@@ -336,7 +336,7 @@ impl AttentionTask {
             sinks: self.sinks.map(|sinks| frame.weights.vector(sinks)),
             alibi: self.alibi.as_deref(),
             relative: self.relative.as_deref(),
-            matrix_unit: frame.weights.precision().attention_rounds(cache.keys().format().dtype()),
+            matrix_unit: frame.precision().attention_rounds(cache.keys().format().dtype()),
         };
         let plan = &bound.plans[self.plan];
         let output = frame.rows_mut(self.out);

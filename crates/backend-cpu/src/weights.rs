@@ -109,9 +109,9 @@ impl Weights {
         }
     }
 
-    /// The form in which the matrices of a weight read `rows` rows of an activation.
-    pub fn activation(&self, weight: WeightId, rows: usize) -> ActivationFormat {
-        self.matrices(weight)[0].activation(self.features, self.precision.rows(rows))
+    /// The form in which the matrices of a weight read `rows` rows of an activation, given what the step allows.
+    pub fn activation(&self, weight: WeightId, precision: Precision, rows: usize) -> ActivationFormat {
+        self.matrices(weight)[0].activation(self.features, precision.rows(rows))
     }
 
     /// How far kernels may depart from f32.

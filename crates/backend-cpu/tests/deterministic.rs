@@ -1,4 +1,4 @@
-//! With `deterministic`, a sequence's logits are the same to the bit whatever else shares its steps: other sequences,
+//! With `deterministic`, as an option of the backend or of its steps, a sequence's logits are the same to the bit whatever else shares its steps: other sequences,
 //! more threads, or its own prompt in larger or smaller pieces.
 
 use std::ops::Range;
@@ -39,6 +39,8 @@ struct Sequences {
     program: ProgramId,
     count: u32,
     length: u32,
+    /// Whether the steps ask for it.
+    deterministic: bool,
 }
 
 impl Sequences {
@@ -55,7 +57,7 @@ impl Sequences {
             cpu.load(DeviceId(0), segment, weights, &caches, &mut |_| true).expect("the segment loads");
         let bounds = Bounds { tokens: CELLS * count, outputs: count };
         let program = partition.compile(bounds).expect("the segment compiles");
-        Self { graph: graph.clone(), partition, program, count, length: 0 }
+        Self { graph: graph.clone(), partition, program, count, length: 0, deterministic: false }
     }
 
     /// Appends the same tokens to every sequence in one step; returns each one's last logits.
@@ -82,6 +84,7 @@ impl Sequences {
             output_rows: each().map(|sequence| (sequence + 1) * rows - 1).collect(),
             sequences: each().map(|sequence| sequence * rows..(sequence + 1) * rows).collect(),
             groups: self.graph.groups().iter().map(|_| group()).collect(),
+            deterministic: self.deterministic,
             ..Step::default()
         };
         let mut boundary = Boundary::default();
@@ -94,7 +97,10 @@ impl Sequences {
 
 /// Logits of every sequence after the prompt, cut in pieces, and after each of some single tokens.
 fn run(cpu: &Cpu, file: &Arc<File>, graph: &Arc<Graph>, count: u32, piece: usize) -> Vec<Vec<Vec<f32>>> {
-    let mut sequences = Sequences::load(cpu, file, graph, count);
+    push_all(Sequences::load(cpu, file, graph, count), piece)
+}
+
+fn push_all(mut sequences: Sequences, piece: usize) -> Vec<Vec<Vec<f32>>> {
     let tokens: Vec<u32> = (0..40).map(|index| (index * 7 + 3) % 50).collect();
     let (prompt, answer) = tokens.split_at(36);
     let mut rows: Vec<_> = prompt.chunks(piece).map(|part| sequences.push(part)).collect();
@@ -104,9 +110,12 @@ fn run(cpu: &Cpu, file: &Arc<File>, graph: &Arc<Graph>, count: u32, piece: usize
 }
 
 fn cpu(threads: usize) -> Cpu {
+    start(threads, true)
+}
+
+fn start(threads: usize, deterministic: bool) -> Cpu {
     let features = Features::detect();
-    Cpu::new(CpuOptions { threads, features, deterministic: true, ..CpuOptions::default() })
-        .expect("threads start")
+    Cpu::new(CpuOptions { threads, features, deterministic, ..CpuOptions::default() }).expect("threads start")
 }
 
 /// All logits of a sequence.
@@ -158,8 +167,8 @@ fn sequences_do_not_depend_on_what_shares_their_steps() {
         let file = quantised(&model, formats);
         let options = BuildOptions { context: 256, only_long_texts: true, ..BuildOptions::default() };
         let graph = Arc::new(build(&file.metadata, &file.tensors, &options).expect("it builds"));
-        let alone = run(&cpu(1), &file, &graph, 1, 1);
-        let right = bits(&alone, 0);
+        let right = bits(&run(&cpu(1), &file, &graph, 1, 1), 0);
+        assert!(bits(&run(&start(1, false), &file, &graph, 1, 1), 0) == right, "{formats:?}: single tokens");
         for (threads, count, piece) in [
             (1, 1, 36),
             (1, 1, 5),
@@ -172,9 +181,12 @@ fn sequences_do_not_depend_on_what_shares_their_steps() {
             (3, 32, 1),
         ] {
             let rows = run(&cpu(threads), &file, &graph, count, piece);
+            let mut asking = Sequences::load(&start(threads, false), &file, &graph, count);
+            asking.deterministic = true;
+            let asked = push_all(asking, piece);
             for sequence in 0..count as usize {
                 assert!(
-                    bits(&rows, sequence) == right,
+                    bits(&rows, sequence) == right && bits(&asked, sequence) == right,
                     "{formats:?}: sequence {sequence} of {count}, {threads} threads, {piece} tokens at a time"
                 );
             }

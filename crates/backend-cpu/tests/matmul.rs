@@ -358,6 +358,28 @@ fn results_do_not_depend_on_other_tokens() {
 }
 
 #[test]
+fn levels_with_vectors_agree_to_the_bit() {
+    let (tokens, columns) = (7, 768);
+    let x: Vec<f32> = {
+        let mut random = Random(21);
+        (0..tokens * columns).map(|_| random.normal()).collect()
+    };
+    for dtype in FAST {
+        let case = Case::new(dtype, 50, columns, 22);
+        let mut first: Option<(&str, Vec<u32>)> = None;
+        for (level, features) in
+            Features::detect().levels().into_iter().filter(|(level, _)| *level != "scalar")
+        {
+            let format = case.matrix.activation(features, 1);
+            let results = case.multiply(features, format, &x, tokens, 2);
+            let bits: Vec<u32> = results.iter().map(|result| result.to_bits()).collect();
+            let (other, expected) = first.get_or_insert_with(|| (level, bits.clone()));
+            assert_eq!(&bits, expected, "{dtype} {format:?}: {level} and {other}");
+        }
+    }
+}
+
+#[test]
 fn prepared_activations_are_the_same_at_every_level() {
     let (tokens, columns) = (19, 112);
     let mut random = Random(8);

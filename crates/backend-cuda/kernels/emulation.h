@@ -226,6 +226,8 @@ static inline void sync_some(int threads) {
     emulation::wanted = threads;
     emulation::leave(emulation::BLOCK);
 }
+static inline uint32_t load_acquired(const uint32_t* word) { return *word; }
+static inline void store_released(uint32_t* word, uint32_t value) { *word = value; }
 static inline void let_others_run() { emulation::leave(emulation::READY); }
 static inline void __syncwarp() { emulation::leave(emulation::WARP); }
 static inline void __threadfence() {}
@@ -368,6 +370,10 @@ static inline void load_matrices_transposed(uint32_t r[4], const void* row) {
 static inline void copy_async(void* to, const void* from, bool valid) {
     if (valid) memcpy(to, from, 16); else memset(to, 0, 16);
 }
+static inline void copy_async_bytes(void* to, const void* from, int bytes) {
+    memset(to, 0, 16);
+    memcpy(to, from, bytes);
+}
 template <int BYTES> static inline void copy_async_piece(void* to, const void* from, bool valid) {
     if (valid) memcpy(to, from, BYTES); else memset(to, 0, BYTES);
 }
@@ -382,6 +388,7 @@ static inline int add_bytes(uint32_t a, uint32_t b, bool is_signed, int sum) {
     }
     return sum;
 }
+static inline int sum_of_bytes(uint32_t bytes, int sum) { return add_bytes(bytes, 0x01010101u, true, sum); }
 static inline void multiply_bytes(int c[4], const uint32_t* a, const uint32_t* b, int halves, bool is_signed) {
     uint32_t words[6] = {a[0], a[1], halves == 2 ? a[2] : 0, halves == 2 ? a[3] : 0, b[0], halves == 2 ? b[1] : 0};
     auto rows = emulation::exchange(words, 6);

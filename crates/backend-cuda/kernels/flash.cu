@@ -13,13 +13,19 @@
 // How cells come from a cache of halves: as they are.
 template <int D> struct HalfCells {
     static constexpr bool DIRECT = true;
-    static constexpr int HEAD = 2 * D, RAW = 0;
+    static constexpr int HEAD = 2 * D, ROW = HEAD, RAW = 0;
+    // Element that the first of a pair of a lane's query fragment is, and that of a column of the results.
+    static DEVICE_MEMBER int query_at(int step, int t, int pair) { return step * 16 + t * 2 + pair * 8; }
+    static DEVICE_MEMBER int result_at(int tile, int column) { return tile * 8 + column; }
     static DEVICE_MEMBER uint4 unit(const unsigned char*, int) { return make_uint4(0, 0, 0, 0); }
 };
-// And from one of Q8_0: blocks of a half, the scale, and 32 bytes. They are copied as they are, then made halves.
+// And from one of Q8_0: blocks of a half, the scale, and 32 bytes. They are copied as they are. A prompt's tile is then made one of
+// halves; for a single row lanes make fragments of words as they lie there. Two blocks are 17 words: scale, two bytes; seven words;
+// two bytes, scale; eight words. A lane with the last two bytes of the first block has its first two, too.
 template <int D> struct ByteCells {
     static constexpr bool DIRECT = false;
-    static constexpr int HEAD = D / 32 * 34, RAW = FLASH_TILE * HEAD;
+    // Bytes of a head, and of one in shared memory: pieces of 16 bytes in which it may begin at any word.
+    static constexpr int HEAD = D / 32 * 34, ROW = (HEAD + 15) / 16 * 16, RAW = FLASH_TILE * ROW;
     // Makes eight halves of a row from the bytes of a head.
     static DEVICE_MEMBER uint4 unit(const unsigned char* head, int unit) {
         const unsigned char* block = head + unit / 4 * 34;
@@ -35,15 +41,53 @@ template <int D> struct ByteCells {
         }
         return make_uint4(halves(first, 0, scale), halves(first, 1, scale), halves(second, 0, scale), halves(second, 1, scale));
     }
+    // Elements are in the order of words: those of a lane's words of keys, and those of a column of the results.
+    static DEVICE_MEMBER int query_at(int step, int t, int pair) { return step / 2 * 32 + (step % 2 * 16 + t * 4 + pair * 2 + (step / 2 % 2 == 0 ? 2 : 0)) % 32; }
+    static DEVICE_MEMBER int result_at(int tile, int column) { return tile / 4 * 32 + (column * 4 + tile % 4 + (tile / 4 % 2 == 0 ? 2 : 0)) % 32; }
+    // Word `index` (0 to 7) of a block's bytes in this order, without signs, and the block's scale in both halves of a word.
+    static DEVICE_MEMBER uint32_t word(uint32_t& scale, const unsigned char* head, int block, int index) {
+        const uint32_t* words = (const uint32_t*)(head + block / 2 * 68);
+        uint32_t first = words[0], middle = words[8], word = words[(block % 2 == 0 ? 1 : 9) + index];
+        scale = block % 2 == 0 ? pair_of(first, 0) : pair_of(middle, 1);
+        if (block % 2 == 0 && index == 7) word = __byte_perm(middle, first, 0x7610);
+        return word ^ 0x80808080u;
+    }
+    static DEVICE_MEMBER uint32_t scaled(uint32_t bytes, int side, uint32_t scale) {
+        return scale_halves(subtract_halves(bytes_as_halves(bytes, side), 0x64806480u), scale, 0);
+    }
+    // Fragments of keys for a step of 16 elements: cell `first` + g, then the one eight cells further.
+    static DEVICE_MEMBER void keys(uint32_t pair[4], const unsigned char* stage, int first, int step) {
+        int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t scale, bytes = word(scale, stage + (first + lane / 4 + 8 * i) * ROW, step / 2, step % 2 * 4 + lane % 4);
+            pair[2 * i] = scaled(bytes, 0, scale);
+            pair[2 * i + 1] = scaled(bytes, 1, scale);
+        }
+    }
+    // Fragments of values of 16 cells from `first` for tiles 2 `both` and 2 `both` + 1 of eight columns.
+    static DEVICE_MEMBER void values(uint32_t pair[4], const unsigned char* stage, int first, int both) {
+        int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const unsigned char* head = stage + (first + lane % 4 * 2 + 8 * i) * ROW;
+            uint32_t scales[2], one = word(scales[0], head, both / 2, lane / 4), other = word(scales[1], head + ROW, both / 2, lane / 4);
+            uint32_t bytes = __byte_perm(one, other, both % 2 == 0 ? 0x5140 : 0x7362), scale = __byte_perm(scales[0], scales[1], 0x5410);
+            pair[i] = scaled(bytes, 0, scale);
+            pair[2 + i] = scaled(bytes, 1, scale);
+        }
+    }
     static DEVICE_MEMBER uint32_t half_pair(uint16_t half) { return half | (uint32_t)half << 16; }
     static DEVICE_MEMBER uint32_t halves(uint32_t bytes, int side, uint32_t scale) {
         return scale_halves(subtract_halves(bytes_as_halves(bytes ^ 0x80808080u, side), 0x64806480u), scale, 0);
     }
 };
 
-template <int D, template <int> class C = HalfCells> struct Flash {
+// With WORDS fragments are made of words of the cache; else tiles are of halves.
+template <int D, template <int> class C, bool WORDS> struct Flash {
     static constexpr int UNITS = D / 8;
     typedef C<D> Cache;
+    typedef typename chosen<WORDS, Cache, HalfCells<D>>::type Order;
     static constexpr int TILE = FLASH_TILE * D;
     // Place of eight halves of a row, so that eight rows use all banks.
     static DEVICE_MEMBER int place(int row, int unit) { return row * D + ((unit ^ (row & 7)) * 8); }
@@ -60,7 +104,7 @@ template <int D, template <int> class C = HalfCells> struct Flash {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const float* from = i % 2 ? second : first;
-                int column = k * 16 + t * 2 + i / 2 * 8;
+                int column = Order::query_at(k, t, i / 2);
                 query[k][i] = from ? pack_half(from[column] * scale, from[column + 1] * scale) : 0;
             }
 #pragma unroll
@@ -93,15 +137,42 @@ template <int D, template <int> class C = HalfCells> struct Flash {
             copy_async(to + place(row, unit), from + cell * bytes, valid);
         }
     }
-    // Heads of bytes in 17 pieces.
+    // Bytes before a head in the rows of a stage: it lies there as it does in memory, if that is the same for all cells.
+    static DEVICE_MEMBER int offset(int kv_heads, int kv_head) { return !Cache::DIRECT && kv_heads * Cache::HEAD % 16 == 0 ? kv_head * Cache::HEAD % 16 : 0; }
     static DEVICE_MEMBER void copy_bytes(unsigned char* to, const unsigned char* cache, const Cells& cells, int base, int end, int kv_heads, int kv_head) {
-        constexpr int PIECE = Cache::HEAD / 17;
-        for (int i = threadIdx.x; i < FLASH_TILE * 17; i += FLASH_THREADS) {
-            int row = i / 17, piece = i % 17;
-            bool valid = base + row < end;
-            long long cell = valid ? cells.at(base + row) : 0;
-            const unsigned char* from = cache + (cell * kv_heads + kv_head) * Cache::HEAD + piece * PIECE;
-            copy_async_piece<PIECE>(to + row * Cache::HEAD + piece * PIECE, from, valid);
+        constexpr int PIECES = Cache::ROW / 16, LANES = PIECES > 16 ? 32 : PIECES > 8 ? 16 : 8, ROWS = FLASH_THREADS / LANES;
+        if (kv_heads * Cache::HEAD % 16 > 0) {
+            // Heads begin anywhere: 17 pieces.
+            constexpr int PIECE = Cache::HEAD / 17;
+            for (int i = threadIdx.x; i < FLASH_TILE * 17; i += FLASH_THREADS) {
+                int row = i / 17, piece = i % 17;
+                bool valid = base + row < end;
+                long long cell = valid ? cells.at(base + row) : 0;
+                const unsigned char* from = cache + (cell * kv_heads + kv_head) * Cache::HEAD + piece * PIECE;
+                copy_async_piece<PIECE>(to + row * Cache::ROW + piece * PIECE, from, valid);
+            }
+            return;
+        }
+        int piece = threadIdx.x % LANES, first = threadIdx.x / LANES, before = offset(kv_heads, kv_head);
+        if (piece >= PIECES) return;
+        int bytes = min(16, before + Cache::HEAD - piece * 16), stride = kv_heads * Cache::HEAD;
+        const unsigned char* from = cache + kv_head * Cache::HEAD - before + piece * 16;
+        to += first * Cache::ROW + piece * 16;
+        if (cells.count == 1) {
+            const unsigned char* next = from + (long long)(cells.first + base + first) * stride;
+#pragma unroll
+            for (int i = 0; i < FLASH_TILE / ROWS; i++) {
+                bool valid = base + first + i * ROWS < end;
+                copy_async_bytes(to + i * ROWS * Cache::ROW, valid ? next : cache, valid ? bytes : 0);
+                next += ROWS * stride;
+            }
+            return;
+        }
+#pragma unroll 1
+        for (int i = 0; i < FLASH_TILE / ROWS; i++) {
+            bool valid = base + first + i * ROWS < end;
+            long long cell = valid ? cells.at(base + first + i * ROWS) : 0;
+            copy_async_bytes(to + i * ROWS * Cache::ROW, from + cell * stride, valid ? bytes : 0);
         }
     }
     // A stage of keys and values, as they are in the cache.
@@ -115,22 +186,22 @@ template <int D, template <int> class C = HalfCells> struct Flash {
             copy_bytes(stage + Cache::RAW, values, cells, base, end, kv_heads, kv_head);
         }
     }
-    // Puts keys and values of one row into a stage.
-    static DEVICE_MEMBER void replace(unsigned char* stage, int row, const unsigned char* keys, const unsigned char* values) {
+    // Puts keys and values of one row into a stage, whose rows begin so many bytes after.
+    static DEVICE_MEMBER void replace(unsigned char* stage, int before, int row, const unsigned char* keys, const unsigned char* values) {
         for (int i = threadIdx.x; i < Cache::HEAD / 2; i += FLASH_THREADS) {
-            int at = Cache::DIRECT ? place(row, i / 8) + i % 8 : row * (Cache::HEAD / 2) + i;
+            int at = Cache::DIRECT ? place(row, i / 8) + i % 8 : (row * Cache::ROW + before) / 2 + i;
             ((uint16_t*)stage)[at] = ((const uint16_t*)keys)[i];
             ((uint16_t*)(stage + STAGE_BYTES / 2))[at] = ((const uint16_t*)values)[i];
         }
     }
-    // Halves of `rows` rows from `first`, made by `threads` threads of which this is number `thread`.
-    static DEVICE_MEMBER void convert(uint16_t* tile, const unsigned char* stage, int first, int rows, int thread, int threads) {
+    // A tile of halves.
+    static DEVICE_MEMBER void convert(uint16_t* tile, const unsigned char* stage, int before) {
         if (Cache::DIRECT) return;
 #pragma unroll 4
-        for (int i = thread; i < rows * UNITS; i += threads) {
-            int row = first + i / UNITS, unit = i % UNITS;
-            *(uint4*)(tile + place(row, unit)) = Cache::unit(stage + row * Cache::HEAD, unit);
-            *(uint4*)(tile + TILE + place(row, unit)) = Cache::unit(stage + Cache::RAW + row * Cache::HEAD, unit);
+        for (int i = threadIdx.x; i < FLASH_TILE * UNITS; i += FLASH_THREADS) {
+            int row = i / UNITS, unit = i % UNITS;
+            *(uint4*)(tile + place(row, unit)) = Cache::unit(stage + before + row * Cache::ROW, unit);
+            *(uint4*)(tile + TILE + place(row, unit)) = Cache::unit(stage + before + Cache::RAW + row * Cache::ROW, unit);
         }
     }
     // Positions of a tile's cells; of those past the end nothing is known.
@@ -138,10 +209,21 @@ template <int D, template <int> class C = HalfCells> struct Flash {
         if (threadIdx.x < FLASH_TILE && base + (int)threadIdx.x < end) copy_async_word(to + threadIdx.x, cell_positions + cells.at(base + threadIdx.x));
     }
 
+    static DEVICE_MEMBER void load_keys(uint32_t pair[4], const unsigned char* tile, int first, int step) {
+        int lane = threadIdx.x % 32;
+        if constexpr (WORDS) Cache::keys(pair, tile, first, step);
+        else load_matrices(pair, (const uint16_t*)tile + place(first + lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
+    }
+    static DEVICE_MEMBER void load_values(uint32_t pair[4], const unsigned char* tile, int first, int both) {
+        int lane = threadIdx.x % 32;
+        if constexpr (WORDS) Cache::values(pair, tile, first, both);
+        else load_matrices_transposed(pair, (const uint16_t*)tile + place(first + lane % 16, both * 2 + lane / 16));
+    }
+
     // Attends to COUNT cells of a tile from `first`. `tile_positions` are those of the tile's cells; `sights`
     // what rows g and g + 8 see, unless they see `all`. Scores are in units of ln 2 unless they are capped or biased.
     template <int COUNT>
-    DEVICE_MEMBER void attend(const uint16_t* keys, const uint16_t* values, const int* tile_positions, int first, int limit,
+    DEVICE_MEMBER void attend(const unsigned char* keys, const unsigned char* values, const int* tile_positions, int first, int limit,
                               const Sight sights[2], float soft_cap, bool all) {
         int lane = threadIdx.x % 32, t = lane % 4;
         float scores[COUNT / 8][4];
@@ -154,7 +236,7 @@ template <int D, template <int> class C = HalfCells> struct Flash {
 #pragma unroll
             for (int j = 0; j < COUNT / 16; j++) {
                 uint32_t pair[4];
-                load_matrices(pair, keys + place(first + j * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
+                load_keys(pair, keys, first + j * 16, k);
                 mma_half(scores[2 * j], query[k], pair);
                 mma_half(scores[2 * j + 1], query[k], pair + 2);
             }
@@ -207,7 +289,7 @@ template <int D, template <int> class C = HalfCells> struct Flash {
 #pragma unroll
             for (int j = 0; j < D / 16; j++) {
                 uint32_t pair[4];
-                load_matrices_transposed(pair, values + place(first + k * 16 + lane % 16, j * 2 + lane / 16));
+                load_values(pair, values, first + k * 16, j);
                 mma_half(sums[2 * j], weights, pair);
                 mma_half(sums[2 * j + 1], weights, pair + 2);
             }
@@ -228,7 +310,7 @@ DEVICE void flash_prompt(const float* queries, const unsigned char* keys, const 
                          const int* positions, const int* spans, const int* counts, const int* ranges, const int* cell_positions,
                          int heads, int kv_heads, int group, int rule, int number, float scale, float soft_cap) {
     SHARED_BYTES(shared);
-    typedef Flash<D, C> F;
+    typedef Flash<D, C, false> F;
     // Two stages, and halves if the cache has none.
     uint16_t* halves = (uint16_t*)(shared + 2 * F::STAGE_BYTES);
     int* tile_positions = (int*)(F::Cache::DIRECT ? halves : halves + 2 * F::TILE);
@@ -298,15 +380,15 @@ DEVICE void flash_prompt(const float* queries, const unsigned char* keys, const 
         copy_wait<0>();
         __syncthreads();
         if (base + FLASH_TILE < end) load(base + FLASH_TILE);
-        const uint16_t* tile = (const uint16_t*)(shared + stage * F::STAGE_BYTES);
+        const unsigned char* tile = shared + stage * F::STAGE_BYTES;
         if (!F::Cache::DIRECT) {
-            F::convert(halves, shared + stage * F::STAGE_BYTES, 0, FLASH_TILE, threadIdx.x, FLASH_THREADS);
-            tile = halves;
+            F::convert(halves, tile, F::offset(kv_heads, kv_head));
+            tile = (const unsigned char*)halves;
             __syncthreads();
         }
         const int* here = tile_positions + stage * FLASH_TILE;
         bool all = sorted && base + FLASH_TILE <= end && here[0] >= most_low && here[FLASH_TILE - 1] <= least_high;
-        flash.template attend<FLASH_TILE>(tile, tile + F::TILE, here, 0, end - base, sights, soft_cap, all);
+        flash.template attend<FLASH_TILE>(tile, tile + 2 * F::TILE, here, 0, end - base, sights, soft_cap, all);
     }
     flash.finish_totals();
 #pragma unroll
@@ -330,7 +412,7 @@ DEVICE void flash_prompt(const float* queries, const unsigned char* keys, const 
 struct Turn {
     int at[2];
     float sine, cosine;
-    DEVICE_MEMBER void find(int pair, int position, const double* frequencies, int dimensions, int split, float magnitude) {
+    DEVICE_MEMBER void find(int pair, int position, double frequency, int dimensions, int split, float magnitude) {
         at[0] = 2 * pair;
         at[1] = at[0] + 1;
         sine = 0.0f;
@@ -340,7 +422,7 @@ struct Turn {
             at[0] = pair;
             at[1] = pair + dimensions / 2;
         }
-        double turns = position * frequencies[pair] * 0.15915494309189535;
+        double turns = position * frequency * 0.15915494309189535;
         sincospif((float)(2.0 * (turns - rint(turns))), &sine, &cosine);
         sine *= magnitude;
         cosine *= magnitude;
@@ -359,12 +441,18 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
                          const float* new_values, const int* write_cells, const int* turned_by, const double* frequencies, int dimensions,
                          int split, float magnitude) {
     SHARED_BYTES(shared);
-    typedef Flash<D, C> F;
+    typedef Flash<D, C, !C<D>::DIRECT> F;
     constexpr int STAGES = D > 128 ? 2 : 3;
-    uint16_t* halves = (uint16_t*)(shared + STAGES * F::STAGE_BYTES);
-    int* tile_positions = (int*)(F::Cache::DIRECT ? halves : halves + 2 * F::TILE);
+    int* tile_positions = (int*)(shared + STAGES * F::STAGE_BYTES);
     let_next_start();
-    // What the host wrote is there; the cells of earlier steps, too.
+    // What the host wrote is there; the cells of earlier steps, too. All that does not depend on other numbers is asked for at once.
+    int turned_pair = threadIdx.x % (D / 2), own = -1, turned_position = 0;
+    double frequency = 0.0;
+    if (new_keys) {
+        own = write_cells[0];
+        turned_position = turned_by[0];
+        if (turned_pair < dimensions / 2) frequency = frequencies[turned_pair];
+    }
     if (!new_keys) wait_for_previous();
     int group = heads / kv_heads, blocks = (group + 15) / 16, row = blockIdx.x, kv_head = blockIdx.y / blocks;
     int first_head = kv_head * group + blockIdx.y % blocks * 16, used = min(16, group - (int)(blockIdx.y % blocks) * 16);
@@ -388,7 +476,7 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
         copy_commit();
     };
     // Whether this part has the row's own cell, which must be there before it is read.
-    int own = new_keys ? write_cells[0] : -1, own_index = own < 0 ? -1 : cells.index_of(own);
+    int own_index = own < 0 ? -1 : cells.index_of(own);
     bool stores = own >= 0 && (own_index < 0 ? blockIdx.z == 0 : own_index >= begin && own_index < end);
     // The tile with the row's own cell, which is put there when its copy has ended.
     int own_tile = stores && own_index >= 0 ? (own_index - begin) / FLASH_TILE : -1;
@@ -396,11 +484,11 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
     unsigned char* own_rows[2] = {(unsigned char*)own_row[0], (unsigned char*)own_row[1]};
     for (int i = 0; i < STAGES - 1; i++) load(i);
     if (new_keys) {
-        // Turned queries are where halves or the last of the stages come later. A thread has the same pair of every head.
-        float* turned = F::Cache::DIRECT ? (float*)(shared + (STAGES - 1) * F::STAGE_BYTES) : (float*)halves;
+        // Turned queries are where the last of the stages comes later. A thread has the same pair of every head.
+        float* turned = (float*)(shared + (STAGES - 1) * F::STAGE_BYTES);
         float* turned_keys = turned + 16 * D;
         Turn turn;
-        turn.find(threadIdx.x % (D / 2), turned_by[0], frequencies, dimensions, split, magnitude);
+        turn.find(turned_pair, turned_position, frequency, dimensions, split, magnitude);
         wait_for_previous();
         for (int h = threadIdx.x / (D / 2); h < used; h += FLASH_THREADS / (D / 2)) {
             turned[h * D + turn.at[0]] = turn.first(from + h * D);
@@ -437,23 +525,17 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
     }
     F flash;
     flash.start(g < used ? from + g * D : nullptr, g + 8 < used ? from + (g + 8) * D : nullptr, scale * 1.4426950408889634f);
+    int before = F::offset(kv_heads, kv_head);
     auto attend = [&](int stage, int base) {
-        const uint16_t* tile = (const uint16_t*)(shared + stage * F::STAGE_BYTES);
-        if (!F::Cache::DIRECT) {
-            // A warp makes the halves of its own cells.
-            __syncwarp();
-            F::convert(halves, shared + stage * F::STAGE_BYTES, warp * 16, 16, lane, 32);
-            __syncwarp();
-            tile = halves;
-        }
-        flash.template attend<16>(tile, tile + F::TILE, tile_positions + stage * FLASH_TILE, warp * 16, end - base, sights, soft_cap, false);
+        const unsigned char* tile = shared + stage * F::STAGE_BYTES + before;
+        flash.template attend<16>(tile, tile + F::STAGE_BYTES / 2, tile_positions + stage * FLASH_TILE, warp * 16, end - base, sights, soft_cap, false);
     };
     for (int index = 0; begin + index * FLASH_TILE < end; index++) {
         int base = begin + index * FLASH_TILE, stage = index % STAGES;
         copy_wait<STAGES - 2>();
         __syncthreads();
         if (index == own_tile) {
-            F::replace(shared + stage * F::STAGE_BYTES, own_index - base, own_rows[0], own_rows[1]);
+            F::replace(shared + stage * F::STAGE_BYTES, before, own_index - base, own_rows[0], own_rows[1]);
             __syncthreads();
         }
         load(index + STAGES - 1);
@@ -473,7 +555,8 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
         if (h >= used) continue;
 #pragma unroll
         for (int j = 0; j < D / 8; j++)
-            *(float2*)(results + (warp * 16 + h) * D + j * 8 + lane % 4 * 2) = make_float2(flash.sums[j][2 * r], flash.sums[j][2 * r + 1]);
+#pragma unroll
+            for (int i = 0; i < 2; i++) results[(warp * 16 + h) * D + F::Order::result_at(j, lane % 4 * 2 + i)] = flash.sums[j][2 * r + i];
         if (lane % 4 == 0) {
             stats[(warp * 16 + h) * 2] = flash.most[r];
             stats[(warp * 16 + h) * 2 + 1] = flash.total[r];

@@ -108,6 +108,19 @@ DEVICE int share_of_blocks(int* counter, int count) {
     __syncthreads();
     return blockIdx.z;
 }
+// A word in shared memory by which one warp tells another that what it read before may be written over.
+DEVICE uint32_t load_acquired(const uint32_t* word) {
+    uint32_t value;
+#if __CUDA_ARCH__ >= 700
+    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(value) : "r"((uint32_t)__cvta_generic_to_shared(word)) : "memory");
+#endif
+    return value;
+}
+DEVICE void store_released(uint32_t* word, uint32_t value) {
+#if __CUDA_ARCH__ >= 700
+    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(word)), "r"(value) : "memory");
+#endif
+}
 // Waits for so many threads of the block.
 DEVICE void sync_some(int threads) { asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory"); }
 // In a loop that waits for other threads.
@@ -161,6 +174,8 @@ DEVICE void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #endif
 }
+// Adds the signed bytes of a word.
+DEVICE int sum_of_bytes(uint32_t bytes, int sum) { return __dp4a((int)bytes, 0x01010101, sum); }
 // Bytes of two words by the nibbles of the lower half of the last one; where a nibble is 8 or more, the sign of the byte instead.
 DEVICE uint32_t permute_signed(uint32_t a, uint32_t b, uint32_t selector) {
     uint32_t result;
@@ -214,6 +229,15 @@ DEVICE void copy_async(void* to, const void* from, bool valid) {
     *(uint4*)to = valid ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
 #endif
 }
+// The same for the first `bytes` bytes; the others are zeros.
+DEVICE void copy_async_bytes(void* to, const void* from, int bytes) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes));
+#else
+    for (int i = 0; i < 4; i++) ((uint32_t*)to)[i] = 4 * i < bytes ? ((const uint32_t*)from)[i] : 0;
+#endif
+}
 // The same for 4, 8 or 16 bytes.
 template <int BYTES> DEVICE void copy_async_piece(void* to, const void* from, bool valid) {
 #if __CUDA_ARCH__ >= 800
@@ -263,6 +287,12 @@ template <class A, class B> struct std_is_same {
 };
 template <class A> struct std_is_same<A, A> {
     static constexpr bool value = true;
+};
+template <bool FIRST, class A, class B> struct chosen {
+    typedef A type;
+};
+template <class A, class B> struct chosen<false, A, B> {
+    typedef B type;
 };
 template <int A, int B> struct most_of {
     static constexpr int value = A > B ? A : B;

@@ -1,12 +1,14 @@
 // Products of matrices with one row of activations on Hopper, up to four after each other in one launch: weights come through
 // rings in shared memory, one for each warp, by copies that run on their own and do not wait for what the products need of each
-// other; a warp asks for them, each of its lanes for those of another warp. A block takes less than half of the shared memory, so that the launch before or after has room at the same time. Warps
-// share a block's tiles evenly, to the group of 256 columns; what several of them have of a tile is joined in their order.
+// other; other warps ask for them, a lane for each ring. A block takes less than half of the shared memory, so that the launch before
+// or after has room at the same time. Warps share a block's tiles evenly, to the group of 256 columns; what several of them have of a
+// tile is joined in their order. The code is small on purpose: each product runs most of it once, and fetching it takes time.
 #include "bytes.cuh"
 #include "functions.cuh"
 
-// Warps that multiply; one more asks for copies.
+// Warps that multiply, and those that ask for copies, which takes so long that one would hold up the others.
 #define STREAM_WARPS 8
+#define STREAM_COPIERS 4
 #define STREAM_THREADS (32 * STREAM_WARPS)
 // Copies that are under way for a warp, at most; each is of one block or two.
 #define STREAM_MOST 8
@@ -251,6 +253,8 @@ struct RingPlace {
         at += bytes;
         number++;
     }
+    // What a warp says it has read: sixteens of bytes, and copies in the lowest eight bits.
+    DEVICE_MEMBER uint32_t word() const { return (uint32_t)at / 16 << 8 | ((uint32_t)number & 255); }
 };
 
 // Copies of a warp's blocks of all products, made by one lane of another warp.
@@ -285,34 +289,42 @@ template <class F, class G> struct Fetch {
             }
         }
     }
-    // Goes to the next product that has something for this warp.
-    DEVICE_MEMBER void turn() {
-        while (left == 0 && ++product < count) {
-            const Product& p = products.list[product];
-            share.find(p);
-            glu = p.glu;
-            int begin = share.begin_of(warp);
-            left = share.begin_of(warp + 1) - begin;
-            if (left == 0) continue;
-            item = begin / share.per_item;
-            unit = begin % share.per_item;
-            find();
-        }
-    }
     // Asks for all, as soon as there is room; `progress` says what was read.
-    DEVICE_MEMBER void run(const volatile int progress[2]) {
+    DEVICE_MEMBER void run(uint32_t* progress) {
         place.start();
         product = -1;
-        left = 0;
-        turn();
+        left = unit = 0;
+        share.per_item = 1;
 #pragma unroll 1
-        while (product < count) {
+        for (;;) {
+            bool turns = left == 0 || unit == share.per_item;
+            if (left > 0 && turns) {
+                unit = 0;
+                item++;
+            }
+#pragma unroll 1
+            while (left == 0) {
+                // The next product that has something for this warp.
+                if (++product == count) {
+                    // The next launch begins to fetch when this one has asked for all it needs.
+                    let_next_start();
+                    return;
+                }
+                const Product& p = products.list[product];
+                share.find(p);
+                glu = p.glu;
+                int begin = share.begin_of(warp);
+                left = share.begin_of(warp + 1) - begin;
+                item = begin / share.per_item;
+                unit = begin - item * share.per_item;
+            }
+            if (turns) find();
             bool two = 4 * bytes <= ring && left > 1 && unit + 1 < share.per_item && (!glu || unit % 2 == 0);
             int all = two ? 2 * bytes : bytes, at = place.place(all, ring), slot = place.number % STREAM_MOST;
 #pragma unroll 1
             for (;;) {
-                int oldest = progress[0], number = progress[1];
-                if (place.number == number || (place.number - number < STREAM_MOST && place.at + all - oldest <= ring)) break;
+                uint32_t read = load_acquired(progress), waiting = ((uint32_t)place.number - read) & 255;
+                if (waiting == 0 || (waiting < STREAM_MOST && place.at + all - (int)(read >> 8) * 16 <= ring)) break;
                 let_others_run();
             }
             SharedPlace barrier = full + 8 * slot;
@@ -322,24 +334,31 @@ template <class F, class G> struct Fetch {
             place.pass(all);
             left -= two ? 2 : 1;
             unit += two ? 2 : 1;
-            if (left == 0) {
-                turn();
-            } else if (unit == share.per_item) {
-                unit = 0;
-                item++;
-                find();
-            } else {
-                // A single unit of two matrices is followed by one of the other.
-                const unsigned char* next = from + bytes;
-                from = two ? from + (glu ? bytes : 2 * bytes) : other;
-                other = two ? other + bytes : next;
-                if (!glu && !two) from = next;
-            }
+            // A single unit of two matrices is followed by one of the other.
+            const unsigned char* next = from + bytes;
+            from = !glu ? from + all : two ? next : other;
+            other = two ? other + bytes : next;
         }
-        // The next launch begins to fetch when this one has asked for all it needs.
-        let_next_start();
     }
 };
+
+// Functions of gated units in few instructions.
+DEVICE float quick_function(int function, float x) {
+    float inner = function == 1 ? 1.5957691216057308f * x * (1.0f + 0.044715f * x * x) : function == 5 ? 2.0f * x : x;
+    if (function == 2) return fmaxf(x, 0.0f);
+    if (function == 3) return fmaxf(x, 0.0f) * fmaxf(x, 0.0f);
+    if (function == 6) return fast_exp(x);
+    if (function == 7) return apply_function(7, x);
+    float share = __fdividef(1.0f, 1.0f + fast_exp(-inner));
+    return function == 4 ? share : function == 5 ? 2.0f * share - 1.0f : x * share;
+}
+
+// Four numbers times a factor, rounded to bytes: added to 1.5 2^23 they have the integer in their lowest bits.
+DEVICE uint32_t round_to_bytes(float4 v, float factor) {
+    uint32_t a = float_to_bits(fmaf(v.x, factor, 12582912.0f)), b = float_to_bits(fmaf(v.y, factor, 12582912.0f));
+    uint32_t c = float_to_bits(fmaf(v.z, factor, 12582912.0f)), d = float_to_bits(fmaf(v.w, factor, 12582912.0f));
+    return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
 
 // Eight numbers of four lanes each are made the bytes of a chunk.
 DEVICE void quantise_eight(Activations to, const float4 v[2], int at) {
@@ -352,10 +371,10 @@ DEVICE void quantise_eight(Activations to, const float4 v[2], int at) {
     int sum = 0, place = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        int a = __float2int_rn(v[i].x * back), b = __float2int_rn(v[i].y * back), c = __float2int_rn(v[i].z * back), d = __float2int_rn(v[i].w * back);
-        sum += a + b + c + d;
+        uint32_t bytes = round_to_bytes(v[i], back);
         int quad = 2 * place + i;
-        ((uint32_t*)to.quads)[at * 8 + quad % 4 * 2 + quad / 4] = (uint32_t)((a & 255) | (b & 255) << 8 | (c & 255) << 16) | (uint32_t)d << 24;
+        ((uint32_t*)to.quads)[at * 8 + quad % 4 * 2 + quad / 4] = bytes;
+        sum = sum_of_bytes(bytes, sum);
     }
     sum += shuffle_xor(sum, 1);
     int other = shuffle_xor(sum, 2);
@@ -365,7 +384,7 @@ DEVICE void quantise_eight(Activations to, const float4 v[2], int at) {
 // Activations in eight bits, normalised if asked for; until `wait` only weights are read.
 template <class W> DEVICE void quantise_row(Activations to, const Product& p, W wait) {
     __shared__ float squares[STREAM_WARPS];
-    constexpr int STEP = 8 * STREAM_THREADS, KEPT = 2, BATCH = 7;
+    constexpr int STEP = 8 * STREAM_THREADS, KEPT = 2, BATCH = 2;
     int chunks = p.chunks, width = chunks * 32, whole = groups_of(chunks) * 256, first = threadIdx.x * 8, start = threadIdx.x / 32 * 256;
     const float *x = p.x, *norm = p.norm;
     auto load = [&](float4 v[2], const float* from, int at) {
@@ -442,24 +461,26 @@ template <class F, class G>
 DEVICE void stream(const Products& products, int count, int ring, int activation_bytes, int* counters) {
     SHARED_BYTES(shared);
     __shared__ uint64_t barriers[STREAM_WARPS * STREAM_MOST];
-    // What each warp has read of its ring: bytes and copies.
-    __shared__ volatile int progress[STREAM_WARPS][2];
+    // What each warp has read of its ring.
+    __shared__ uint32_t progress[STREAM_WARPS];
     // Sums of a warp's first and last tile, of both matrices of a gated unit.
     __shared__ float found[STREAM_WARPS][2][2][16];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    bool asks = warp == STREAM_WARPS && lane < STREAM_WARPS;
+    // Which warp's copies a lane of the other warps asks for.
+    int served = (warp - STREAM_WARPS) * (STREAM_WARPS / STREAM_COPIERS) + lane;
+    bool asks = warp >= STREAM_WARPS && lane < STREAM_WARPS / STREAM_COPIERS;
     if (asks) {
 #pragma unroll
-        for (int i = 0; i < STREAM_MOST; i++) barrier_start(shared_place(barriers + lane * STREAM_MOST + i), 1);
-        progress[lane][0] = progress[lane][1] = 0;
+        for (int i = 0; i < STREAM_MOST; i++) barrier_start(shared_place(barriers + served * STREAM_MOST + i), 1);
+        progress[served] = 0;
         barrier_fence();
     }
     __syncthreads();
     if (asks) {
-        Fetch<F, G> fetch{products, count, ring, lane, shared + activation_bytes + lane * ring, shared_place(barriers + lane * STREAM_MOST)};
-        fetch.run(progress[lane]);
+        Fetch<F, G> fetch{products, count, ring, served, shared + activation_bytes + served * ring, shared_place(barriers + served * STREAM_MOST)};
+        fetch.run(progress + served);
     }
-    if (warp == STREAM_WARPS) return;
+    if (warp >= STREAM_WARPS) return;
     unsigned char* memory = shared + activation_bytes + warp * ring;
     SharedPlace full = shared_place(barriers + warp * STREAM_MOST);
     RingPlace now_at;
@@ -491,7 +512,7 @@ DEVICE void stream(const Products& products, int count, int ring, int activation
         auto write = [&](int matrix, int row, float sum, float value) {
             if (row >= p.rows[matrix]) return;
             if (p.bias[matrix]) sum += p.bias[matrix][row];
-            if (glu) sum = apply_function(p.glu - 1, sum) * value;
+            if (glu) sum = quick_function(p.glu - 1, sum) * value;
             if (p.residual) sum += p.residual[row];
             p.out[matrix][row] = sum;
         };
@@ -534,10 +555,7 @@ DEVICE void stream(const Products& products, int count, int ring, int activation
             float one[2], more[2];
             auto release = [&]() {
                 __syncwarp();
-                if (lane == 0) {
-                    progress[warp][0] = now_at.at;
-                    progress[warp][1] = now_at.number;
-                }
+                if (lane == 0) store_released(progress + warp, now_at.word());
             };
             if (is_first) multiply_blocks<F, F, G>(one, more, block, next, two, constants, mine, a, group, next_group, release);
             else multiply_blocks<G, F, G>(one, more, block, next, two, constants, mine_too, a, group, next_group, release);
@@ -589,7 +607,7 @@ DEVICE void stream(const Products& products, int count, int ring, int activation
                 value += from[1][threadIdx.x % 16];
             }
             sum += bias;
-            if (glu) sum = apply_function(p.glu - 1, sum) * value;
+            if (glu) sum = quick_function(p.glu - 1, sum) * value;
             *to = sum + early;
         }
         if (index + 1 < count) {
@@ -603,7 +621,7 @@ DEVICE void stream(const Products& products, int count, int ring, int activation
 }
 
 #define STREAM(name, F, G)                                                                                               \
-    KERNEL BOUNDED(STREAM_THREADS + 32, 1) stream_##name(int count, int ring, int activation_bytes, int* counters, const __grid_constant__ Products products) { \
+    KERNEL BOUNDED(STREAM_THREADS + 32 * STREAM_COPIERS, 1) stream_##name(int count, int ring, int activation_bytes, int* counters, const __grid_constant__ Products products) { \
         GROUP_BODY((stream<F, G>(products, count, ring, activation_bytes, counters)))                                    \
     }                                                                                                                    \
     REGISTER(stream_##name)

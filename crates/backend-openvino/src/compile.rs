@@ -1,5 +1,6 @@
 //! From a segment to compiled models.
 
+use std::collections::HashSet;
 use std::ffi::CString;
 use std::path::Path;
 use std::sync::Arc;
@@ -169,6 +170,7 @@ impl OpenVinoPartition {
                 feeds: feeds.collect(),
                 products: products.collect(),
                 ropes: translated.ropes,
+                rows_run: HashSet::new(),
             });
         }
         Ok(programs)

@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 
 use openvino_sys as sys;
 use openvino_sys::ov_status_e::OK;
@@ -362,12 +362,12 @@ impl Shim {
 }
 
 /// A model compiled for a device, and what must live as long as it.
-pub struct Compiled(Owned<sys::ov_compiled_model_t>, #[expect(dead_code)] Needs);
+pub struct Compiled(Owned<sys::ov_compiled_model_t>, Needs);
 
 /// Memory that constants lie in; the root object that imported a model, and the file that its constants lie in.
-#[expect(dead_code)]
 enum Needs {
     Memory(Option<Arc<Spilled>>),
+    #[expect(dead_code)]
     File(Core, MappedFile),
 }
 
@@ -378,6 +378,15 @@ impl Compiled {
         // SAFETY: the function stores a new object in the pointer.
         check(unsafe { sys::ov_compiled_model_create_infer_request(self.0.pointer, &mut pointer) })?;
         Ok(Request(Owned { pointer, free: sys::ov_infer_request_free }))
+    }
+
+    /// Does work in which the plugin reads constants to arrange them anew, while their pages are dropped where they lie in a
+    /// file.
+    pub fn while_dropping<R>(&self, work: impl FnOnce() -> R) -> R {
+        match &self.1 {
+            Needs::Memory(Some(spilled)) => spilled.while_dropping(work),
+            Needs::Memory(None) | Needs::File(..) => work(),
+        }
     }
 
     /// Writes it to a file.
@@ -522,7 +531,7 @@ impl Request {
 /// Memory of a file without a name, whose pages the system keeps only as long as it has room for them.
 pub struct Spilled(memmap2::MmapMut);
 
-/// Pages are dropped as often while a model is compiled.
+/// Pages are dropped as often while a model is compiled or runs for the first time.
 const DROP_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
 
 impl Spilled {
@@ -537,23 +546,27 @@ impl Spilled {
         Ok(Self(map))
     }
 
-    /// Does work that reads the memory once, while pages are dropped again and again. They come back from the file when
-    /// they are read again.
+    /// Does work that reads the memory once, while pages are dropped again and again, so that few are resident at a time.
+    /// They come back from the file when they are read again.
     fn while_dropping<R>(&self, work: impl FnOnce() -> R) -> R {
-        let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_done.load(Ordering::Relaxed) {
-                    std::thread::sleep(DROP_INTERVAL);
-                    #[cfg(unix)]
-                    // SAFETY: this is a shared map of a file, so what was written is in the file and nothing is lost.
-                    let _ = unsafe { self.0.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+            let (working, done) = mpsc::channel::<()>();
+            scope.spawn(move || {
+                while done.recv_timeout(DROP_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                    self.drop_pages();
                 }
+                self.drop_pages();
             });
             let result = work();
-            is_done.store(true, Ordering::Relaxed);
+            drop(working);
             result
         })
+    }
+
+    fn drop_pages(&self) {
+        #[cfg(unix)]
+        // SAFETY: this is a shared map of a file, so what was written is in the file and nothing is lost.
+        let _ = unsafe { self.0.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
     }
 }
 

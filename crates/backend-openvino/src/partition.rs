@@ -1,6 +1,6 @@
 //! A segment that is compiled and runs with its caches in the host's memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,6 +35,8 @@ pub(crate) struct Program {
     pub(crate) ropes: Vec<RopeTable>,
     /// Bytes of its constants.
     pub(crate) constants: u64,
+    /// Numbers of rows that it has run with.
+    pub(crate) rows_run: HashSet<usize>,
 }
 
 /// A segment on a device.
@@ -345,10 +347,13 @@ impl OpenVinoPartition {
         let pages = program.is_for_prompts.then_some(Element::BF16);
         let inputs = inputs(pages, &program.feeds, &owned, kept);
         let rendered = start.elapsed();
-        program
-            .request
-            .run(inputs)
-            .map_err(|reason| BackendError::Device { device: device.name.clone(), reason })?;
+        let Program { compiled, request, rows_run, .. } = program;
+        // The plugin arranges matrices for products with so many rows when it first computes some.
+        let ended = match rows_run.insert(piece.rows.len()) {
+            true => compiled.while_dropping(|| request.run(inputs)),
+            false => request.run(inputs),
+        };
+        ended.map_err(|reason| BackendError::Device { device: device.name.clone(), reason })?;
         let ran = start.elapsed();
         self.note_columns(piece, step);
         self.harvest(program_index, piece, step, outputs.len(), gathered, integers)?;

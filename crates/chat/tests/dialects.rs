@@ -140,6 +140,72 @@ fn calls_that_are_cut_off_keep_what_there_is() {
     }
 }
 
+/// What is too long for a name is none, whether it comes at once or in pieces.
+#[test]
+fn names_that_are_too_long_are_none() {
+    let found = dialects::DIALECTS.iter().find(|dialect| dialect.name == "gemma");
+    for length in [100, 5000] {
+        let text = format!("<|tool_call>call:{}{{a:1}}<tool_call|> b", "f".repeat(length));
+        let whole = parse("", found, "", &[&text]);
+        let pieces: Vec<String> = text.chars().map(String::from).collect();
+        let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+        assert_eq!(parse("", found, "", &pieces), whole, "{length}");
+        assert_eq!(whole.calls.len(), usize::from(length == 100));
+    }
+}
+
+/// The half of a mark with which a limit cuts an answer off is no text; a single character may be one.
+#[test]
+fn marks_that_are_cut_off_are_no_text() {
+    let thinking = "<think></think>";
+    let cases = [
+        ("hermes", thinking, "<think>", "I see", "</think>"),
+        ("hermes", thinking, "", "I look", "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>"),
+        ("mistral", "", "", "I look", "[TOOL_CALLS]f[ARGS]{}"),
+        ("qwen-coder", "", "", "I look", "<tool_call>\n<function=f>\n</function>\n</tool_call>"),
+        ("gpt-oss", "", "", "I look", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}"),
+        ("kimi-k2", "", "", "I look", "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"),
+        ("minimax-m2", "", "", "I look", "<minimax:tool_call>\n<invoke name=\"f\">\n</invoke>"),
+    ];
+    for (name, template, prompt, text, mark) in cases {
+        let found = dialects::DIALECTS.iter().find(|dialect| dialect.name == name);
+        assert!(found.is_some(), "{name}");
+        let whole = format!("{text}\n\n{mark}");
+        for place in (0..=whole.len()).filter(|place| whole.is_char_boundary(*place)) {
+            let mut parser = OutputParser::new(template, prompt, true, found, tools());
+            let mut deltas = parser.push(&whole[..place]);
+            deltas.extend(parser.cut());
+            let told: String = deltas
+                .iter()
+                .map(|delta| match delta {
+                    Delta::Content(text) | Delta::Reasoning(text) => text.as_str(),
+                    Delta::Call(_) | Delta::Arguments(_) => "",
+                })
+                .collect();
+            let expected = match place.checked_sub(text.len() + 2) {
+                Some(1) => &whole[..place],
+                _ => &whole[..place.min(text.len())],
+            };
+            assert_eq!(told.trim_end(), expected.trim_end(), "{name} at {place} of {whole:?}");
+        }
+    }
+    // Words that some marks begin with are words.
+    for (name, text) in
+        [("firefunction", "this is fun"), ("command-r-plus", "some Act"), ("llama", "{\"a\": 1")]
+    {
+        let found = dialects::DIALECTS.iter().find(|dialect| dialect.name == name);
+        assert!(found.is_some(), "{name}");
+        let mut parser = OutputParser::new("", "", true, found, tools());
+        let mut deltas = parser.push(text);
+        deltas.extend(parser.cut());
+        let told: String = deltas
+            .iter()
+            .map(|delta| if let Delta::Content(text) = delta { text.as_str() } else { panic!("{deltas:?}") })
+            .collect();
+        assert_eq!(told, text, "{name}");
+    }
+}
+
 #[test]
 fn c22_nothing_is_touched_unless_asked() {
     let text = "<think>a</think> b <tool_call>{\"name\":\"g\"}</tool_call>";

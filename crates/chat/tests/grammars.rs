@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 
 /// Functions whose parameters a grammar can enforce.
 fn prepared(tools: &Tools) -> Vec<Tool> {
-    let prepare =
-        |tool: &Tool| Tool { name: tool.name.clone(), parameters: lark_schema(&tool.parameters).unwrap() };
+    let prepare = |tool: &Tool| Tool {
+        name: tool.name.clone(),
+        parameters: lark_schema(&tool.parameters, false).unwrap(),
+    };
     tools.0.iter().map(prepare).collect()
 }
 

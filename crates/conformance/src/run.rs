@@ -27,7 +27,11 @@ impl WeightSource for FileWeights {
         self.file.tensors.get(name).map_or(&[], |tensor| self.file.bytes(tensor))
     }
 
-    fn release(&self, _: WeightId) {}
+    fn release(&self, weight: WeightId) {
+        if let Some(tensor) = self.file.tensors.get(&self.graph.weights[weight.index()].name) {
+            self.file.release(tensor);
+        }
+    }
 }
 
 /// What one sequence does with the caches of a group when it goes on from position `first` to `end`: cell `i` holds

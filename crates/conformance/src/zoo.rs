@@ -123,6 +123,7 @@ const GELU: &[&str] = &[
     "gemma-embedding",
     "gemma4",
     "gpt2",
+    "gptj",
     "gptneox",
     "grok",
     "jina-bert-v2",

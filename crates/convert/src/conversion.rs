@@ -64,6 +64,15 @@ const OTHERS: &[&str] = &[
     "mtp.",
     "model.mtp.",
     "model.mtp_layers.",
+    "vit.",
+    "vit_large_projector.",
+    "model.vision.",
+    "model.vqmodel.",
+    "model.sam_model.",
+    "model.qwen2_model.",
+    "model.projector.",
+    "model.image_newline",
+    "model.view_seperator",
 ];
 
 impl Conversion {
@@ -176,7 +185,7 @@ fn weights(folder: &Path, architecture: &Architecture) -> Result<Source> {
 }
 
 /// Adds the class's own settings where the file has none.
-fn add_defaults(json: &mut serde_json::Value, architecture: &Architecture) {
+pub(crate) fn add_defaults(json: &mut serde_json::Value, architecture: &Architecture) {
     let config = Config::new(json.clone());
     for (name, value) in architecture.defaults {
         if config.get(&[name]).is_none()
@@ -258,12 +267,13 @@ impl Parts {
     }
 }
 
-fn tensors(
+pub(crate) fn tensors(
     model: &Model<'_>,
     options: &Options,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<(String, Recipe)>> {
     let layers = model.layers()?.min(MAX_LAYERS as u64) as u32;
+    let first_stack = model.first_stack()?;
     let tied = model.config.bool_or(&["tie_word_embeddings"], false);
     let mut order: Vec<(Option<u32>, String)> = Vec::new();
     let mut parts: HashMap<String, Parts> = HashMap::new();
@@ -273,7 +283,8 @@ fn tensors(
             others += 1;
             continue;
         }
-        let name = Name::parse(source_name);
+        let mut name = Name::parse(source_name);
+        name.count_on(first_stack);
         if name.stack == BLOCKS && name.layer.is_some_and(|layer| layer >= layers) {
             further += 1;
             continue;
@@ -368,10 +379,12 @@ pub fn stored_format(name: &str, recipe: &Recipe, wanted: DType) -> DType {
         "ssm_conv1d.weight",
         "shortconv.conv.weight",
         "position_embd.weight",
+        "time_mix_lerp_fused.weight",
+        "time_mix_first.weight",
         "token_types.weight",
     ];
     match recipe.dtype {
-        DType::MXFP4 => DType::MXFP4,
+        DType::MXFP4 | DType::I32 => recipe.dtype,
         _ if axes < 2 || name.ends_with(".bias") || exact.iter().any(|end| name.ends_with(end)) => DType::F32,
         _ if name.ends_with("ssm_a") || name.ends_with("ssm_d") => DType::F32,
         _ => wanted,

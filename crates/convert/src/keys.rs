@@ -234,7 +234,7 @@ impl Keys<'_> {
                 self.set("rope.scaling.attn_factor", factor);
             }
             Some("default" | "llama3" | "mrope" | "proportional") | None => {}
-            Some("dynamic") if config.get(&scaling("alpha", &mut buffer)).is_some() => {
+            Some("dynamic" | "xdrope") if config.get(&scaling("alpha", &mut buffer)).is_some() => {
                 let alpha = config.f32(&scaling("alpha", &mut buffer))?;
                 self.set("rope.scaling.alpha", alpha);
             }
@@ -284,12 +284,28 @@ impl Keys<'_> {
             &["routed_scaling_factor", "moe_router_topk_scaling_factor"],
         )?;
         self.optional_flag("expert_weights_norm", &["norm_topk_prob"]);
-        let groups = self.model.config.optional_u32(&["n_group"])?;
+        let groups = self.model.config.optional_u32(&["n_group", "num_expert_group"])?;
         if groups.is_some_and(|groups| groups > 1) {
-            self.number("expert_group_count", &["n_group"])?;
+            self.number("expert_group_count", &["n_group", "num_expert_group"])?;
             self.number("expert_group_used_count", &["topk_group"])?;
         }
         Ok(())
+    }
+
+    /// Dense layers before the first with experts, where the settings list the kinds of networks.
+    pub(crate) fn leading_dense(&mut self) {
+        if let Some(kinds) = self.model.config.text_list(&["mlp_layer_types"]) {
+            let dense = kinds.iter().take_while(|kind| **kind == "dense").count();
+            self.set("leading_dense_block_count", dense as u32);
+        }
+    }
+
+    /// Which layers select positions themselves (1) and which use the selection of one before (0).
+    pub(crate) fn indexer_types(&mut self) {
+        if let Some(kinds) = self.model.config.text_list(&["indexer_types"]) {
+            let own: Vec<u32> = kinds.iter().map(|kind| u32::from(*kind == "full")).collect();
+            self.set("attention.indexer.types", own);
+        }
     }
 
     /// The function of a router: 1 for softmax, 2 for sigmoid.

@@ -9,6 +9,8 @@ pub(crate) const WIDTH: &[&str] = &["hidden_size", "n_embd", "d_model", "model_d
 pub(crate) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", "num_heads"];
 pub(crate) const KV_HEADS: &[&str] =
     &["num_key_value_heads", "num_kv_heads", "n_head_kv", "attn_config.kv_n_heads", "multi_query_group_num"];
+/// By the root of which scores are divided, where that is not the width of a head.
+pub(crate) const QUERY_SCALAR: &str = "query_pre_attn_scalar";
 pub(crate) const HEAD_DIM: &[&str] = &["head_dim", "kv_channels", "attention_head_dim"];
 
 /// A folder's settings and weights, with the architecture that they were found to have.
@@ -28,10 +30,15 @@ impl Model<'_> {
     pub(crate) fn layers(&self) -> Result<u64, ConvertError> {
         // Some configurations list the layers and do not count them.
         let listed = self.config.text_list(&["layers_block_type"]).map(|kinds| kinds.len() as u64);
-        let layers = match (self.config.get(LAYERS), listed) {
+        let mut layers = match (self.config.get(LAYERS), listed) {
             (None, Some(listed)) => listed,
             _ => self.count(LAYERS)?,
         };
+        // Of two stacks that run several times every pass counts; older settings count the layers of one stack.
+        if self.config.get(&["H_cycles"]).is_some() && self.config.get(&["num_layers_per_stack"]).is_none() {
+            let passes = self.count(&["H_cycles"])?.saturating_mul(self.count(&["L_cycles"])? + 1);
+            layers = layers.saturating_mul(passes);
+        }
         match layers {
             1..=512 => Ok(layers),
             found => Err(ConvertError::KeyValue {
@@ -39,6 +46,14 @@ impl Model<'_> {
                 found: found.to_string(),
                 expected: "at most 512",
             }),
+        }
+    }
+
+    /// Layers of the first of two stacks; 0 where there is one.
+    pub(crate) fn first_stack(&self) -> Result<u32, ConvertError> {
+        match self.config.get(&["H_cycles"]) {
+            None => Ok(0),
+            Some(_) => self.config.u32(&["num_layers_per_stack", "num_hidden_layers"]),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::{ConvertError, Source};
 /// A tensor to be: format and shape are known, the bytes come with [`Recipe::evaluate`].
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// F32, F16 or BF16; MXFP4 for blocks that are only put in order.
+    /// F32, F16 or BF16; MXFP4 for blocks that are only put in order, I32 for tables of whole numbers.
     pub dtype: DType,
     /// Extents, the last axis contiguous.
     pub shape: Vec<u64>,
@@ -27,6 +27,8 @@ enum Step {
     Source,
     /// The tensor of this name in a format that files do not have, as F32.
     Widened,
+    /// The tensor of this name, whole numbers of 64 bits, in 32.
+    Narrowed,
     /// An 8-bit tensor times the scale of this name.
     Scaled {
         scale: String,
@@ -93,6 +95,8 @@ impl Recipe {
             Format::F16 => make(DType::F16, Step::Source),
             Format::Bf16 => make(DType::BF16, Step::Source),
             Format::F64 => make(DType::F32, Step::Widened),
+            Format::I32 => make(DType::I32, Step::Source),
+            Format::I64 => make(DType::I32, Step::Narrowed),
             Format::F8E4m3 | Format::F8E5m2 => {
                 let scale = source.scale_of(name)?;
                 check_scale(source, entry, &scale)?;
@@ -300,6 +304,12 @@ impl Recipe {
                 let numbers = source.bytes(&self.name).as_chunks::<8>().0.iter();
                 Cow::Owned(to_bytes(numbers.map(|bytes| f64::from_le_bytes(*bytes) as f32)))
             }
+            Step::Narrowed => {
+                let numbers = source.bytes(&self.name).as_chunks::<8>().0.iter();
+                let narrow = |number: i64| number.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32;
+                let bytes = numbers.flat_map(|bytes| narrow(i64::from_le_bytes(*bytes)).to_le_bytes());
+                Cow::Owned(bytes.collect())
+            }
             Step::Scaled { scale } => Cow::Owned(self.scaled(source, scale)?),
             Step::Mxfp4 { scales } => Cow::Owned(mxfp4(source.bytes(&self.name), source.bytes(scales))),
             Step::Values(values) => Cow::Owned(to_bytes(values.iter().copied())),
@@ -351,7 +361,7 @@ impl Recipe {
 
     /// Bytes of one element.
     fn unit(&self) -> usize {
-        if self.dtype == DType::F32 { 4 } else { 2 }
+        if matches!(self.dtype, DType::F32 | DType::I32) { 4 } else { 2 }
     }
 
     /// An 8-bit weight times the scales of its blocks: one for all, one per row, or one for each tile of a grid.
@@ -444,6 +454,7 @@ pub(crate) fn floats(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     match dtype {
         DType::F16 => bytes.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b).to_f32()).collect(),
         DType::BF16 => bytes.as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
+        DType::I32 => bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b) as f32).collect(),
         _ => bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
     }
 }

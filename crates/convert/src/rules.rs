@@ -17,7 +17,7 @@ pub(crate) enum How {
     Skip,
     /// It is stored `[input, output]`, unless it is a vector.
     Transposed,
-    /// Its rows change places.
+    /// Its rows change places or are multiplied.
     Rows(fn(&Model<'_>, Recipe) -> Result<Recipe>),
     /// It is changed.
     Map(fn(&Model<'_>, Recipe) -> Result<Recipe>),
@@ -80,6 +80,9 @@ pub(crate) struct Name {
 /// Layers of most models.
 pub(crate) const BLOCKS: &str = "blk";
 
+/// Layers that follow those of another stack, and are counted from 0 again in the folder.
+pub(crate) const SECOND_STACK: &str = "second stack";
+
 /// What may stand before the names that rules know.
 const PREFIXES: &[&str] = &[
     "model.language_model.",
@@ -91,6 +94,7 @@ const PREFIXES: &[&str] = &[
     "bert.",
     "roberta.",
     "new.",
+    "rwkv.",
 ];
 
 /// What may stand before the number of a layer, and what does in the file.
@@ -104,6 +108,11 @@ const LAYERS: &[(&str, &str)] = &[
     ("decoder.layers.", BLOCKS),
     ("encoder.block.", "enc.blk"),
     ("decoder.block.", "dec.blk"),
+    ("layers.layers.", BLOCKS),
+    ("decoder_layer.", BLOCKS),
+    ("transformer_encoder.", BLOCKS),
+    ("L_module.layers.", BLOCKS),
+    ("H_module.layers.", SECOND_STACK),
 ];
 
 impl Name {
@@ -122,20 +131,30 @@ impl Name {
         };
         let mut expert = None;
         let mut pattern = String::from(if layer.is_some() { "L" } else { "" });
+        let mut before = "";
         for part in rest.split('.') {
             if !pattern.is_empty() {
                 pattern.push('.');
             }
             match part.parse::<usize>() {
-                // Parts of T5's layers have numbers, too.
-                Ok(number) if stack == BLOCKS => {
+                // Parts of T5's layers have numbers, too, and so have the factors of RWKV's matrices of low rank.
+                Ok(number) if matches!(stack, BLOCKS | SECOND_STACK) && before != "lora" => {
                     expert = Some(number);
                     pattern.push('#');
                 }
                 _ => pattern.push_str(part),
             }
+            before = part;
         }
         Self { pattern, layer, expert, stack }
+    }
+
+    /// Counts the layers of a second stack on from those of the first, which has this many.
+    pub(crate) fn count_on(&mut self, first: u32) {
+        if self.stack == SECOND_STACK {
+            self.stack = BLOCKS;
+            self.layer = self.layer.and_then(|layer| layer.checked_add(first));
+        }
     }
 
     /// The rule for this name, and the ending that its new names get.
@@ -146,8 +165,11 @@ impl Name {
         endings.iter().find_map(|(ending, kept)| Some((find(self.pattern.strip_suffix(ending)?)?, *kept)))
     }
 
-    /// The name in the file.
+    /// The name in the file. A slash in front stands for a tensor of no layer that the folder keeps with one.
     pub(crate) fn target(&self, to: &str, ending: &str) -> String {
+        if let Some(to) = to.strip_prefix('/') {
+            return format!("{to}{ending}");
+        }
         match self.layer {
             Some(layer) => format!("{}.{layer}.{to}{ending}", self.stack),
             None => format!("{to}{ending}"),
@@ -165,6 +187,28 @@ pub(crate) fn interleave_queries(model: &Model<'_>, recipe: Recipe) -> Result<Re
 /// Rows of keys in the order of interleaved RoPE.
 pub(crate) fn interleave_keys(model: &Model<'_>, recipe: Recipe) -> Result<Recipe> {
     recipe.interleave(model.kv_heads()?)
+}
+
+/// Rows of one head or several of which the last `rotary` of each go from the order of halves to that of pairs.
+pub(crate) fn interleave_last(recipe: Recipe, heads: u64, rotary: u64) -> Result<Recipe> {
+    let shape = recipe.shape.clone();
+    let rows = shape.first().copied().unwrap_or(0);
+    let inner: u64 = shape.iter().skip(1).product();
+    let dim = rows / heads.max(1);
+    if rotary == 0 || rotary == dim {
+        return if rotary == 0 { Ok(recipe) } else { recipe.interleave(heads) };
+    }
+    // With the rows of a head in front, those that change lie together.
+    let by_row = recipe.reorder(&[heads, dim, inner], &[1, 0, 2], &[dim, heads * inner])?;
+    let plain = by_row.clone().take(0, 0, dim.saturating_sub(rotary))?;
+    let turned = by_row.take(0, dim - rotary, rotary)?.interleave(1)?;
+    Recipe::join(vec![plain, turned])?.reorder(&[dim, heads, inner], &[1, 0, 2], &shape)
+}
+
+/// Rows in equal parts.
+pub(crate) fn equal_parts<const N: usize>(recipe: Recipe, names: [&'static str; N]) -> Result<Named> {
+    let part = recipe.shape.first().copied().unwrap_or(0) / N as u64;
+    Ok(names.into_iter().zip(recipe.split_rows(&[part; N])?).collect())
 }
 
 /// Norms that are stored as the difference to 1.

@@ -6,6 +6,7 @@
 The tests read what this wrote and need neither package.
 """
 
+import contextlib
 import json
 import shutil
 import sys
@@ -305,6 +306,59 @@ TRANSLATORS = {
 MODELS.update(ENCODERS)
 MODELS.update(TRANSLATORS)
 
+MODELS.update({
+    "gptj": (T.GPTJForCausalLM, T.GPTJConfig, dict(
+        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4, bos_token_id=1, eos_token_id=2)),
+})
+INDEXER = dict(index_topk=64, index_head_dim=16, index_n_heads=2)
+MODELS.update({
+    "hy_v4": (T.HYV4ForCausalLM, T.HYV4Config, base(**LATENT_EXPERTS, **INDEXER, swiglu_limit=0.5)),
+    "hunyuan_vl": (T.HunYuanVLForConditionalGeneration, T.HunYuanVLConfig, dict(
+        text_config=base(head_dim=8, rope_parameters=dict(
+            rope_type="dynamic", alpha=100.0, rope_theta=10000.0, factor=1.0, mrope_section=[1, 1, 1, 1])),
+        vision_config=dict(**EYES, max_image_size=64))),
+    "hrm_text": (T.HrmTextForCausalLM, T.HrmTextConfig, dict(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=8,
+        max_position_embeddings=64, H_cycles=2, L_cycles=2, embedding_scale=2.0)),
+    "dots3note": (T.Dots3NoteForCausalLM, T.Dots3NoteTextConfig, base(
+        **{**LATENT_EXPERTS, "first_k_dense_replace": 1}, **INDEXER, num_hidden_layers=3, head_dim=16, sliding_window=4,
+        layer_types=["full_attention", "full_attention", "sliding_attention"], moe_shared_expert_intermediate_size=24,
+        swa_num_attention_heads=2, swa_num_key_value_heads=2, swa_q_lora_rank=16, swa_kv_lora_rank=24, swa_head_dim=20,
+        swa_qk_nope_head_dim=12, swa_v_head_dim=8)),
+    "bailingmoe3": (T.BailingHybridForCausalLM, T.BailingHybridConfig, base(
+        num_hidden_layers=3, num_key_value_heads=4, head_dim=8, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8,
+        qk_nope_head_dim=8, v_head_dim=8, num_local_experts=4, num_experts_per_tok=2, n_shared_experts=1,
+        moe_intermediate_size=24, first_k_dense_replace=1, n_group=2, topk_group=1, routed_scaling_factor=1.5,
+        layer_types=["linear_attention", "full_attention", "linear_attention"])),
+    "glm5-next": (T.Glm5NextForConditionalGeneration, T.Glm5NextConfig, dict(
+        text_config=base(
+            num_hidden_layers=3, num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=0,
+            qk_nope_head_dim=8, v_head_dim=8, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
+            moe_intermediate_size=24, routed_scaling_factor=1.5, linear_head_dim=8, linear_num_heads=4,
+            layer_types=["linear_attention", "indexed_attention", "linear_attention"],
+            mlp_layer_types=["dense", "sparse", "sparse"], index_kpool=4, hc_sinkhorn_iters=3, swiglu_limit=0.5, **INDEXER),
+        vision_config=dict(
+            depth=1, hidden_size=16, num_heads=2, image_size=28, out_hidden_size=32, intermediate_size=16,
+            projection_intermediate_size=16))),
+    "deepseek4": (T.DeepseekV4ForCausalLM, T.DeepseekV4Config, dict(
+        vocab_size=VOCABULARY, hidden_size=32, moe_intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
+        head_dim=16, q_lora_rank=16, qk_rope_head_dim=8, n_routed_experts=4, num_experts_per_tok=2,
+        max_position_embeddings=64, sliding_window=4, o_groups=2, o_lora_rank=8, hc_sinkhorn_iters=3, swiglu_limit=0.5,
+        layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+        compress_rates=dict(compressed_sparse_attention=4, heavily_compressed_attention=8), num_hash_layers=1,
+        rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                          original_max_position_embeddings=16), **INDEXER)),
+})
+
+# Scores divided by the root of another number than the width of a head.
+MODELS.update({
+    "gemma2-scalar": (T.Gemma2ForCausalLM, T.Gemma2Config, base(
+        head_dim=8, sliding_window=4, query_pre_attn_scalar=3)),
+    "gemma3-scalar": (T.Gemma3ForCausalLM, T.Gemma3TextConfig, base(
+        head_dim=8, sliding_window=4, query_pre_attn_scalar=3, rope_scaling=None,
+        layer_types=["sliding_attention", "full_attention"])),
+})
+
 # Saved in another number format than f32.
 FORMATS = {"mistral": torch.bfloat16, "qwen2": torch.float16}
 # Saved in several files.
@@ -324,6 +378,25 @@ def randomise(model, seed):
                 parameter.add_(0.05 * noise)
             else:
                 parameter.copy_(0.15 * noise)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.add_(0.1 * torch.randn(buffer.shape, generator=generator))
+            elif name.endswith("tid2eid"):
+                experts = model.config.n_routed_experts
+                for row in buffer:
+                    row.copy_(torch.randperm(experts, generator=generator)[: len(row)])
+
+
+@contextlib.contextmanager
+def sample_deviation():
+    """Gemma 3n's cut takes the deviation of a row as of a sample, as llama.cpp's zoo has it: of the 16384 elements of real models
+    the two are the same, of 48 they are not."""
+    of_all = torch.std
+    torch.std = lambda *values, **settings: of_all(*values, **{**settings, "unbiased": True})
+    try:
+        yield
+    finally:
+        torch.std = of_all
 
 
 def make(name, seed):
@@ -352,7 +425,7 @@ def make(name, seed):
         path = folder / "config.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}, indent=2) + "\n")
     tokens = torch.tensor([TOKENS])
-    with torch.no_grad():
+    with torch.no_grad(), sample_deviation() if name == "gemma3n" else contextlib.nullcontext():
         if name == "llama-embed":
             everything = torch.zeros(1, 1, len(TOKENS), len(TOKENS))
             kind, found = "embedding", model(tokens, attention_mask=everything).last_hidden_state[0].mean(0)

@@ -143,7 +143,7 @@ pub fn diffuse(
     let mut logits = |canvas: &[u32]| {
         model.clear(0);
         let work = vec![Work { sequence: 0, tokens: canvas.to_vec(), outputs: OutputRows::All }];
-        let outputs = model.run(&Batch { work }).map_err(EngineError::from)?;
+        let outputs = model.run(&Batch::of(work)).map_err(EngineError::from)?;
         Ok(outputs.logits.into_vec())
     };
     diffuse_with(prompt, options, vocabulary as usize, &mut logits, watch)

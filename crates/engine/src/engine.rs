@@ -1,5 +1,6 @@
 //! The handle of the engine thread.
 
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -165,25 +166,24 @@ impl Engine {
         let _ = self.commands.send(Command::Cancel(id));
     }
 
-    /// The sequence as bytes. Fails with [`EngineError::Busy`] while a request uses it.
-    pub fn save(&self, sequence: u32) -> Result<Vec<u8>, EngineError> {
-        Ok(self.ask(|reply| Command::Save(sequence, reply))?.to_bytes())
+    /// Writes the sequence in the form that [`Engine::restore`] reads; how many bytes that was. Fails with
+    /// [`EngineError::Busy`] while a request uses it.
+    pub fn save(&self, sequence: u32, to: &mut impl Write) -> Result<u64, EngineError> {
+        let saved = self.ask(|reply| Command::Save(sequence, reply))?;
+        saved.write(0, to).map_err(|source| EngineError::NotWritten { source })?;
+        Ok(saved.file_bytes())
     }
 
-    /// Replaces the sequence by a saved one and returns its tokens.
-    pub fn restore(&self, sequence: u32, bytes: Vec<u8>) -> Result<Vec<u32>, EngineError> {
-        self.restore_with(sequence, bytes, Arc::from([]))
-    }
-
-    /// The same for a sequence that was saved when adapters counted like this ([`Request::adapters`]).
-    pub fn restore_with(
+    /// Replaces the sequence by a saved one of so many bytes and returns its tokens. It was saved when adapters counted
+    /// like `adapters` ([`Request::adapters`]); none if they count as they do in the sequence now.
+    pub fn restore(
         &self,
         sequence: u32,
-        bytes: Vec<u8>,
+        from: &mut impl Read,
+        bytes: u64,
         adapters: Arc<[f32]>,
     ) -> Result<Vec<u32>, EngineError> {
-        let saved = Saved::from_bytes(&bytes).map_err(|source| EngineError::NotSaved { source })?;
-        drop(bytes);
+        let saved = Saved::read(from, bytes).map_err(|source| EngineError::NotSaved { source })?;
         self.ask(|reply| Command::Restore(sequence, saved, adapters, reply))
     }
 

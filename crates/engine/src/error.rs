@@ -8,7 +8,7 @@ use puna_sampling::SamplingError;
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The request has no tokens.
-    #[error("the prompt is empty: at least one token is needed")]
+    #[error("the prompt is empty: give a text of at least one token")]
     EmptyPrompt,
     /// The prompt does not fit.
     #[error("the prompt has {tokens} tokens, the context holds {context}; a larger context is needed (-c)")]
@@ -49,7 +49,7 @@ pub enum EngineError {
         sequences: u32,
     },
     /// The sequence serves a request.
-    #[error("sequence {sequence} is busy with a request")]
+    #[error("sequence {sequence} is busy with a request; try again when that has ended")]
     Busy {
         /// Sequence given.
         sequence: u32,
@@ -105,6 +105,12 @@ pub enum EngineError {
     #[error("no saved sequence: {source}")]
     NotSaved {
         /// What is wrong with them.
+        source: std::io::Error,
+    },
+    /// A sequence could not be written.
+    #[error("the sequence cannot be written: {source}")]
+    NotWritten {
+        /// What the system says.
         source: std::io::Error,
     },
     /// The engine thread has ended.

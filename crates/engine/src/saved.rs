@@ -77,20 +77,13 @@ impl Saved {
         self.parts.iter().try_for_each(|part| to.write_all(part))
     }
 
-    /// The whole as bytes, of no particular model.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.file_bytes() as usize);
-        // Memory takes everything; more tokens than a context can have there are not.
-        let written = self.write(0, &mut bytes);
-        debug_assert!(written.is_ok());
-        bytes
-    }
-
-    /// What [`Saved::to_bytes`] gave, if it is whole and sound.
-    pub(crate) fn from_bytes(mut bytes: &[u8]) -> io::Result<Self> {
-        let size = bytes.len() as u64;
-        let head = Head::read(&mut bytes, size)?;
-        let parts = head.read_parts(&mut bytes)?;
+    /// Reads what [`Saved::write`] wrote in so many bytes, if it is whole and sound.
+    pub(crate) fn read(from: &mut impl Read, bytes: u64) -> io::Result<Self> {
+        if bytes < HEADER as u64 {
+            return Err(damaged("it is too short"));
+        }
+        let head = Head::read(from, bytes)?;
+        let parts = head.read_parts(from)?;
         Ok(Self { tokens: head.tokens, parts })
     }
 }
@@ -177,20 +170,25 @@ mod tests {
     fn what_was_written_is_read_and_nothing_else() {
         for parts in [vec![], vec![vec![1, 2, 3]], vec![vec![5; 40], vec![], vec![6; 7]]] {
             let saved = Saved { tokens: (0..20).collect(), parts };
-            let good = saved.to_bytes();
+            let mut good = Vec::new();
+            saved.write(0, &mut good).unwrap();
+            let read = |bytes: &[u8]| Saved::read(&mut &*bytes, bytes.len() as u64);
             assert_eq!(good.len() as u64, saved.file_bytes());
-            assert_eq!(Saved::from_bytes(&good).unwrap(), saved);
+            assert_eq!(read(&good).unwrap(), saved);
+            // More bytes than there are, or fewer, were promised.
+            assert!(Saved::read(&mut &good[..], good.len() as u64 + 1).is_err());
+            assert!(Saved::read(&mut &good[..], good.len() as u64 - 1).is_err());
             let mut head = &good[..];
             assert_eq!(Head::read(&mut head, good.len() as u64).unwrap().size(), good.len() as u64);
             for length in 0..good.len() {
-                assert!(Saved::from_bytes(&good[..length]).is_err(), "{length}");
+                assert!(read(&good[..length]).is_err(), "{length}");
             }
-            assert!(Saved::from_bytes(&[&good[..], &[0]].concat()).is_err());
+            assert!(read(&[&good[..], &[0]].concat()).is_err());
             for place in 0..good.len() * 8 {
                 let mut bytes = good.clone();
                 bytes[place / 8] ^= 1 << (place % 8);
                 // The model's identity is covered, too.
-                assert!(Saved::from_bytes(&bytes).is_err(), "{place}");
+                assert!(read(&bytes).is_err(), "{place}");
             }
         }
     }

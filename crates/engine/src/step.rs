@@ -81,6 +81,10 @@ impl Worker {
         }
         let context = self.model.context() as usize;
         self.slots.iter_mut().for_each(|slot| slot.guess.clear());
+        // Prompts are computed as is fastest, and guesses as their tokens would be one by one: not in one step.
+        if self.slots.iter().any(|slot| slot.reads_prompt()) {
+            return;
+        }
         let rows = self.slots.iter().map(|slot| slot.pending().len()).sum();
         let wishes: Vec<Wish<'_>> = self
             .slots
@@ -194,7 +198,10 @@ impl Worker {
                 },
             }
         });
-        let batch = Batch { work: work.collect() };
+        // With and without guesses a text is the same.
+        let deterministic =
+            self.speculation.is_on() && !shares.iter().any(|share| self.slots[share.slot].reads_prompt());
+        let batch = Batch { work: work.collect(), deterministic };
         guarded(|| self.model.run(&batch))
     }
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Collected, collect, greedy};
+use common::{Collected, collect, greedy, restore, save};
 use puna_backend::Backend;
 use puna_backend::reference::Reference;
 use puna_conformance::zoo;
@@ -88,16 +88,16 @@ fn saved_sequences_keep_their_adapters() {
     let (engine, prompt) = start(2);
     let in_slot = |sequence| Request { sequence: Some(sequence), ..request(&prompt, [0.5, 2.0]) };
     let first = collect(engine.submit(in_slot(0)).1);
-    let bytes = engine.save(0).unwrap();
+    let bytes = save(&engine, 0).unwrap();
     // The other slot is of a model as it was loaded.
-    assert!(engine.restore(1, bytes.clone()).is_err());
+    assert!(restore(&engine, 1, &bytes).is_err());
     engine.clear(0).unwrap();
-    engine.restore(0, bytes.clone()).unwrap();
+    restore(&engine, 0, &bytes).unwrap();
     let again = collect(engine.submit(in_slot(0)).1);
     assert_eq!((cached(&again), &again.tokens), (prompt.len() - 1, &first.tokens));
     // Unless it is told; a sequence that is refused changes nothing.
-    assert!(engine.restore_with(1, vec![1, 2, 3], [0.5, 2.0].into()).is_err());
-    engine.restore_with(1, bytes, [0.5, 2.0].into()).unwrap();
+    assert!(engine.restore(1, &mut &[1, 2, 3][..], 3, [0.5, 2.0].into()).is_err());
+    engine.restore(1, &mut &bytes[..], bytes.len() as u64, [0.5, 2.0].into()).unwrap();
     let there = collect(engine.submit(in_slot(1)).1);
     assert_eq!((cached(&there), there.tokens), (prompt.len() - 1, first.tokens));
 }

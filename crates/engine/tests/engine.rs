@@ -338,12 +338,12 @@ fn sequences_are_saved_restored_and_cleared() {
     let engine = engine(Arithmetic::new(64, 2));
     let in_first = |request: Request| Request { sequence: Some(0), ..request };
     run(&engine, in_first(greedy(&PROMPT, 6)));
-    let saved = engine.save(0).unwrap();
+    let saved = save(&engine, 0).unwrap();
     let tokens = engine.held(0).unwrap();
     assert_eq!(tokens.len(), PROMPT.len() + 5);
     engine.clear(0).unwrap();
     assert!(engine.held(0).unwrap().is_empty());
-    assert_eq!(engine.restore(0, saved.clone()).unwrap(), tokens);
+    assert_eq!(restore(&engine, 0, &saved).unwrap(), tokens);
     let mut more = tokens.clone();
     more.push(9);
     let found = run(&engine, in_first(greedy(&more, 4)));
@@ -351,17 +351,17 @@ fn sequences_are_saved_restored_and_cleared() {
     assert_eq!(found.tokens, expected(&more, 4));
     // A refused file changes nothing.
     let held = engine.held(0).unwrap();
-    assert!(engine.restore(0, vec![255]).is_err());
+    assert!(restore(&engine, 0, &[255]).is_err());
     assert_eq!(engine.held(0).unwrap(), held);
     // One that the model could not undo is known to have emptied the sequence.
     let breaks = Request { sequence: Some(1), ..greedy(&[1, BREAKS, 2], 1) };
     run(&engine, breaks);
-    let broken = engine.save(1).unwrap();
-    assert!(engine.restore(0, broken).is_err());
+    let broken = save(&engine, 1).unwrap();
+    assert!(restore(&engine, 0, &broken).is_err());
     assert!(engine.held(0).unwrap().is_empty());
     let again = run(&engine, in_first(greedy(&more, 4)));
     assert_eq!((again.tokens, again.end.unwrap().1.cached_tokens), (found.tokens, 0));
-    assert!(matches!(engine.save(2), Err(EngineError::NoSequence { sequence: 2, sequences: 2 })));
+    assert!(matches!(save(&engine, 2), Err(EngineError::NoSequence { sequence: 2, sequences: 2 })));
 }
 
 #[test]
@@ -420,11 +420,11 @@ fn deadlines_end_answers_prompts_and_waiting() {
 fn a_busy_sequence_cannot_be_saved() {
     let engine = engine(Arithmetic { delay: Duration::from_millis(5), ..Arithmetic::new(1000, 1) });
     let (id, events) = engine.submit(greedy(&PROMPT, 500));
-    assert!(matches!(engine.save(0), Err(EngineError::Busy { sequence: 0 })));
+    assert!(matches!(save(&engine, 0), Err(EngineError::Busy { sequence: 0 })));
     assert!(matches!(engine.clear(0), Err(EngineError::Busy { .. })));
     engine.cancel(id);
     collect(events);
-    assert!(engine.save(0).is_ok());
+    assert!(save(&engine, 0).is_ok());
 }
 
 #[test]
@@ -475,4 +475,33 @@ fn events_can_go_anywhere() {
     );
     let last = receiver.into_iter().last();
     assert_eq!(last, Some(3), "false cancels, and the end is still reported");
+}
+
+/// A disk that is full.
+struct Full;
+
+impl std::io::Write for Full {
+    fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_cannot_be_written_or_read_changes_nothing() {
+    let engine = engine(Arithmetic::new(64, 1));
+    run(&engine, greedy(&PROMPT, 6));
+    let held = engine.held(0).unwrap();
+    assert!(matches!(engine.save(0, &mut Full), Err(EngineError::NotWritten { .. })));
+    let bytes = save(&engine, 0).unwrap();
+    // A file that grows or shrinks while it is read.
+    for length in [0, bytes.len() as u64 - 1, bytes.len() as u64 + 1, u64::MAX] {
+        let read = engine.restore(0, &mut &bytes[..], length, [].into());
+        assert!(matches!(read, Err(EngineError::NotSaved { .. })), "{length}");
+    }
+    assert_eq!(engine.held(0).unwrap(), held);
+    assert_eq!(restore(&engine, 0, &bytes).unwrap(), held);
 }

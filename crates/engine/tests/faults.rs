@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use arithmetic::Arithmetic;
-use common::{Collected, collect, greedy};
+use common::{Collected, collect, greedy, restore, save};
 use puna_backend::Backend;
 use puna_backend::reference::Reference;
 use puna_conformance::zoo::{self, ZooModel};
@@ -115,14 +115,14 @@ fn k07_a_damaged_sequence_changes_nothing() {
     let zoo = model("llama-dense");
     let engine = start(&zoo, 2, 256, shifting());
     ask(&engine, &zoo.tokens, 4);
-    let saved = engine.save(0).unwrap();
+    let saved = save(&engine, 0).unwrap();
     for place in 0..100 {
         let mut damaged = saved.clone();
         damaged[place * saved.len() / 100] ^= 1 << (place % 8);
-        assert!(engine.restore(1, damaged).is_err(), "{place}");
+        assert!(restore(&engine, 1, &damaged).is_err(), "{place}");
     }
     assert_eq!(ask(&engine, &zoo.tokens, 8).tokens, zoo.greedy[..8]);
-    engine.restore(1, saved).unwrap();
+    restore(&engine, 1, &saved).unwrap();
     assert_eq!(ask(&engine, &zoo.tokens, 8).tokens, zoo.greedy[..8]);
 }
 
@@ -132,10 +132,10 @@ fn k08_restored_sequences_are_used() {
         let zoo = model(name);
         let first = start(&zoo, 1, 256, shifting());
         let answer = ask(&first, &zoo.tokens, 6).tokens;
-        let (saved, held) = (first.save(0).unwrap(), first.held(0).unwrap());
+        let (saved, held) = (save(&first, 0).unwrap(), first.held(0).unwrap());
         drop(first);
         let second = start(&zoo, 1, 256, shifting());
-        assert_eq!(second.restore(0, saved).unwrap(), held);
+        assert_eq!(restore(&second, 0, &saved).unwrap(), held);
         let longer = [&zoo.tokens[..], &answer].concat();
         let found = ask(&second, &longer, 2);
         let whole = fresh(&zoo, &zoo.tokens, 8);

@@ -107,7 +107,7 @@ fn guesses(pair: &Pair, text: &[u32]) -> (usize, usize, usize) {
     while text.len() < end {
         let evaluated: Vec<u32> = text.iter().chain(&guess).copied().collect();
         let work = Work { sequence: 0, tokens: evaluated[held..].to_vec(), outputs: OutputRows::All };
-        let outputs = model.run(&Batch { work: vec![work] }).expect("it runs");
+        let outputs = model.run(&Batch::of(vec![work])).expect("it runs");
         let (rows, states) = (evaluated.len() - held, &outputs.layer_inputs[..]);
         proposer.learn(&Evaluated { sequence: 0, tokens: &evaluated, rows, states });
         let best = |row: usize| {

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{collect, greedy};
+use common::{collect, greedy, restore, save};
 use puna_backend::Backend;
 use puna_backend::reference::Reference;
 use puna_conformance::zoo::{self, ZooModel};
@@ -55,10 +55,10 @@ fn a_saved_sequence_goes_on_in_another_engine() {
         let count = zoo.greedy.len() as i32;
         let first = start(&zoo, 1, 256, 512);
         collect(first.submit(greedy(&zoo.tokens, 5)).1);
-        let saved = first.save(0).unwrap();
+        let saved = save(&first, 0).unwrap();
         drop(first);
         let second = start(&zoo, 1, 256, 512);
-        let tokens = second.restore(0, saved.clone()).unwrap();
+        let tokens = restore(&second, 0, &saved).unwrap();
         assert_eq!(tokens.len(), zoo.tokens.len() + 4);
         let prompt: Vec<u32> = zoo.tokens.iter().chain(&zoo.greedy[..5]).copied().collect();
         let found = collect(second.submit(greedy(&prompt, count - 5)).1);
@@ -68,7 +68,7 @@ fn a_saved_sequence_goes_on_in_another_engine() {
         let mut damaged = saved;
         let middle = damaged.len() / 2;
         damaged[middle] ^= 1;
-        assert!(second.restore(0, damaged).is_err());
+        assert!(restore(&second, 0, &damaged).is_err());
         let again = collect(second.submit(greedy(&zoo.tokens, count)).1);
         assert_eq!(again.tokens, zoo.greedy, "{}", zoo.name);
     }
@@ -152,7 +152,7 @@ fn an_encoder_reads_the_prompt_and_the_decoder_answers() {
             let (mut next, mut found) = (model.information().decoder_start, Vec::new());
             for _ in 0..6 {
                 let work = Work { sequence: 0, tokens: vec![next], outputs: OutputRows::Last };
-                let outputs = model.run(&Batch { work: vec![work] }).expect("the decoder runs");
+                let outputs = model.run(&Batch::of(vec![work])).expect("the decoder runs");
                 let logits = outputs.row(0);
                 let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a)));
                 next = best.expect("there are logits") as u32;

@@ -117,8 +117,8 @@ fn nobody_waits_until_a_large_sequence_is_kept_or_fetched() {
     // The slot's 400 tokens are kept; then the next ones, and the first come back; then the sequence is asked for.
     assert_eq!(ask(&engine, other(greedy(&prompt(5, 400), 2))), 0);
     assert_eq!(ask(&engine, other(greedy(&prompt(0, 400), 2))), 399);
-    let saved = engine.save(1).unwrap();
-    assert_eq!(engine.restore(1, saved).unwrap().len(), 401);
+    let saved = save(&engine, 1).unwrap();
+    assert_eq!(restore(&engine, 1, &saved).unwrap().len(), 401);
     let moved = start.elapsed();
     assert!(moved > 5 * 40 * part_delay, "five times that much was moved: {moved:?}");
     let mut times: Vec<Instant> = times.try_iter().collect();
@@ -155,7 +155,7 @@ fn requests_that_wait_for_a_copy_can_leave_and_fail() {
     // It takes 300 milliseconds until what the slot holds is kept.
     let start = Instant::now();
     let (id, events) = engine.submit(in_first(greedy(&prompt(5, 100), 2)));
-    assert!(matches!(engine.save(0), Err(EngineError::Busy { .. })));
+    assert!(matches!(save(&engine, 0), Err(EngineError::Busy { .. })));
     engine.cancel(id);
     let left = collect(events);
     assert!(matches!(left.end, Some((FinishReason::Cancelled, _))), "{left:?}");

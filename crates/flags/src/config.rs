@@ -182,8 +182,14 @@ pub struct Cpu {
     pub repack_keep: bool,
 }
 
-/// Levels of instruction sets of the processor, each with what the ones before it have; `auto` has no limit.
-pub const ISA_LEVELS: &[&str] = &["auto", "scalar", "avx2", "avxvnni", "avx512", "amx"];
+/// Levels of instruction sets of the processor, each with what the ones before it have of the same architecture; `auto`
+/// has no limit.
+pub const ISA_LEVELS: &[&str] =
+    &["auto", "scalar", "avx2", "avxvnni", "avx512", "amx", "neon", "dotprod", "i8mm"];
+
+/// The levels that only one architecture has, by its name in Rust.
+pub(crate) const ISA_ARCHITECTURES: [(&str, &[&str]); 2] =
+    [("x86_64", &["avx2", "avxvnni", "avx512", "amx"]), ("aarch64", &["neon", "dotprod", "i8mm"])];
 
 impl Default for Cpu {
     fn default() -> Self {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::config::{ISA_ARCHITECTURES, ISA_LEVELS};
+
 /// On, off, or decided by the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Toggle {
@@ -114,6 +116,18 @@ pub(crate) fn choice(value: &str, words: &[&'static str]) -> Result<&'static str
         .ok_or_else(|| format!("expected one of {}", words.join(", ")))
 }
 
+/// A level of instruction sets that processors of the program's own architecture may have.
+pub(crate) fn isa_level(value: &str) -> Result<&'static str, String> {
+    let level = choice(value, ISA_LEVELS)?;
+    let own = std::env::consts::ARCH;
+    match ISA_ARCHITECTURES.iter().find(|(_, levels)| levels.contains(&level)) {
+        Some((architecture, _)) if *architecture != own => {
+            Err(format!("expected a level of {own}, this one is of {architecture}"))
+        }
+        _ => Ok(level),
+    }
+}
+
 /// A path that is not empty.
 pub(crate) fn path(value: &str) -> Result<PathBuf, String> {
     if value.is_empty() { Err("expected a path".into()) } else { Ok(PathBuf::from(value)) }
@@ -157,6 +171,16 @@ fn push(items: &mut [String], letter: char) {
     }
 }
 
+/// Refuses what is no hexadecimal mask.
+pub(crate) fn mask(value: &str) -> Result<(), String> {
+    let digits = value.trim_start_matches("0x");
+    if !digits.is_empty() && digits.chars().all(|digit| digit.is_ascii_hexdigit()) {
+        Ok(())
+    } else {
+        Err("expected a hexadecimal mask".into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,6 +204,16 @@ mod tests {
         assert_eq!(positive("1e-3"), Ok(1e-3));
         assert_eq!(number_in("1.5", 0.0, 1.0), Err("expected 0 to 1".into()));
         assert_eq!(at_least::<u32>("0", 1), Err("expected a whole number of at least 1".into()));
+    }
+
+    #[test]
+    fn levels_of_instruction_sets_are_those_of_the_architecture() {
+        for level in ISA_LEVELS {
+            let of = ISA_ARCHITECTURES.iter().find(|(_, levels)| levels.contains(level));
+            let expected = of.is_none_or(|(architecture, _)| *architecture == std::env::consts::ARCH);
+            assert_eq!(isa_level(level).is_ok(), expected, "{level}");
+        }
+        assert!(isa_level("sse").is_err_and(|error| error.starts_with("expected one of auto, scalar, ")));
     }
 
     #[test]

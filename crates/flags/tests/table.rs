@@ -83,7 +83,7 @@ fn flags_without_a_stated_lack_of_effect_have_one() {
         "jsonl",
         "mean",
         "causal",
-        "avx2",
+        "scalar",
         "json",
         "array",
         "ngram-mod",

@@ -12,10 +12,7 @@ use crate::gbnf::parser;
 use crate::guided::{self, Guided};
 use crate::lazy::{Triggers, Waiting};
 use crate::tokens::allows;
-use crate::{GrammarError, Patience, Tokens, Trigger, schema};
-
-/// First word of a grammar's text that is Lark instead of GBNF.
-const LARK: &str = "%llguidance";
+use crate::{GrammarError, Patience, Tokens, Trigger, lark, schema};
 
 /// A compiled grammar for the tokens of one model. Cheap to copy.
 #[derive(Clone)]
@@ -39,7 +36,7 @@ enum Kind {
 impl Grammar {
     /// A grammar in GBNF, or in Lark if its text begins with `%llguidance`.
     pub fn new(text: &str, tokens: &Arc<Tokens>) -> Result<Self, GrammarError> {
-        if text.trim_start().starts_with(LARK) {
+        if lark::is_lark(text) {
             return Self::lark(text, tokens);
         }
         let parsed = parser::parse(text, tokens)?;
@@ -51,6 +48,7 @@ impl Grammar {
 
     /// A grammar in llguidance's variant of Lark.
     pub fn lark(text: &str, tokens: &Arc<Tokens>) -> Result<Self, GrammarError> {
+        lark::check(text)?;
         Self::guided("Lark grammar", TopLevelGrammar::from_lark(text.to_owned()), tokens)
     }
 

@@ -13,6 +13,7 @@ mod constraint;
 mod error;
 mod gbnf;
 mod guided;
+mod lark;
 mod lazy;
 mod schema;
 mod tokens;

@@ -349,6 +349,7 @@ fn what_cannot_be_enforced_is_refused_with_its_place() {
         json!([{"type": "object", "properties": {"x": {}}}, {"type": "object", "properties": {"y": {}}}]);
     let (found, problem) = refused(&inside(json!({ "oneOf": either })));
     assert_eq!(found, format!("{place}/oneOf"), "{problem}");
+    assert!(problem.contains("\"anyOf\"") && !problem.contains("coerce"), "{problem}");
     for schema in [
         json!(false),
         json!(3),
@@ -461,4 +462,171 @@ fn schemas_go_back_too() {
     constraint.accept(u32::from(b']')).unwrap();
     constraint.reset().unwrap();
     assert_eq!(constraint.mask().unwrap().unwrap(), masks[0]);
+}
+
+/// Bounds are exact or refused, in our words, at their place; none is moved without a word, and none ends the program.
+#[test]
+fn large_numbers_are_enforced_exactly_or_refused() {
+    let (most, least) = (i64::MAX, i64::MIN);
+    for (schema, right, wrong) in [
+        (
+            json!({"type": "integer", "maximum": most}),
+            vec!["9223372036854775807", "-5"],
+            vec!["9223372036854775808"],
+        ),
+        (
+            json!({"type": "integer", "minimum": least, "maximum": most}),
+            vec!["0", "-9223372036854774784", "9223372036854775807"],
+            vec!["9223372036854775808", "-9223372036854775809", "-10000000000000000000"],
+        ),
+        (
+            json!({"type": "number", "minimum": least, "maximum": most}),
+            vec!["0.5", "-9223372036854774784", "9223372036854774784"],
+            vec!["9223372036854775808", "-9223372036854775809", "1e30"],
+        ),
+        (
+            json!({"type": "integer", "minimum": 9007199254740991_i64}),
+            vec!["9007199254740991", "90071992547409910"],
+            vec!["9007199254740990"],
+        ),
+        (
+            json!({"type": "integer", "minimum": 1e18, "maximum": 2_000_000_000_000_000_000_i64}),
+            vec!["1000000000000000000", "2000000000000000000"],
+            vec!["2000000000000000001", "999999999999999999"],
+        ),
+        (
+            json!({"const": -9223372036854774784_i64}),
+            vec!["-9223372036854774784"],
+            vec!["-9223372036854774783"],
+        ),
+        (json!({"type": "integer", "multipleOf": 86_400}), vec!["172800", "0"], vec!["172801"]),
+        (json!({"enum": [9007199254740991_i64]}), vec!["9007199254740991"], vec!["9007199254740992"]),
+        (
+            json!({"allOf": [{"multipleOf": 0.01}, {"multipleOf": 0.5}], "type": "number"}),
+            vec!["1.5"],
+            vec!["1.25"],
+        ),
+    ] {
+        accepts(&common::schema(&schema), &right, &wrong);
+    }
+    for (schema, place) in [
+        (json!({"type": "integer", "minimum": 1e30}), "#/minimum"),
+        (json!({"type": "integer", "maximum": 9223372036854775808_u64}), "#/maximum"),
+        (json!({"type": "integer", "maximum": u64::MAX}), "#/maximum"),
+        (json!({"type": "integer", "minimum": 9007199254740993_i64}), "#/minimum"),
+        (json!({"type": "integer", "exclusiveMinimum": 9007199254740992_i64}), "#/exclusiveMinimum"),
+        (json!({"type": "integer", "minimum": 9007199254740992_i64, "exclusiveMinimum": true}), "#/minimum"),
+        (json!({"type": "integer", "minimum": 1e18}), "#/minimum"),
+        (json!({"type": "integer", "maximum": -1e18}), "#/maximum"),
+        (json!({"type": "integer", "minimum": -1e30, "maximum": -1e30}), "#/minimum"),
+        (json!({"type": "number", "maximum": 1e30}), "#/maximum"),
+        (json!({"type": "number", "minimum": 1e-300}), "#/minimum"),
+        (json!({"const": least}), "#/const"),
+        (json!({"properties": {"a": {"const": {"b": [9007199254740993_i64]}}}}), "#/properties/a/const"),
+        (json!({"enum": [1, u64::MAX]}), "#/enum/1"),
+        (json!({"type": "integer", "multipleOf": 1e10}), "#/multipleOf"),
+        (json!({"type": "number", "multipleOf": 0.07}), "#/multipleOf"),
+        (json!({"type": "integer", "multipleOf": 99_991}), "#/multipleOf"),
+        (json!({"allOf": [{"multipleOf": 9_999}, {"multipleOf": 9_997}]}), "#/allOf/1/multipleOf"),
+    ] {
+        let (pointer, problem) = refused(&schema);
+        assert_eq!(pointer, place, "{schema}: {problem}");
+        for word in ["regex", "i64", "Some(", "Decimal"] {
+            assert!(!problem.contains(word), "{problem}");
+        }
+    }
+}
+
+#[test]
+fn items_that_differ_where_their_values_are_listed() {
+    let letters =
+        json!({"type": "array", "items": {"type": "string", "enum": ["a", "b", "c"]}, "uniqueItems": true});
+    let some = |more: Value| {
+        let mut schema = letters.clone();
+        schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        schema
+    };
+    for (schema, right, wrong) in [
+        (
+            letters.clone(),
+            vec!["[]", "[\"b\"]", "[\"c\", \"a\",\"b\"]"],
+            vec!["[\"a\",\"a\"]", "[\"a\",\"b\",\"a\"]", "[\"d\"]", "[\"a\",\"b\",\"c\",\"a\"]", "{}"],
+        ),
+        (
+            some(json!({"minItems": 1, "maxItems": 2})),
+            vec!["[\"b\"]", "[\"c\",\"b\"]"],
+            vec!["[]", "[\"a\",\"b\",\"c\"]"],
+        ),
+        (some(json!({"type": ["array", "null"]})), vec!["null", "[\"a\"]"], vec!["\"a\"", "[\"a\",\"a\"]"]),
+        (
+            some(
+                json!({"items": {"$ref": "#/$defs/n"}, "$defs": {"n": {"enum": [1, 1.0, 2, "x"], "type": "number"}}}),
+            ),
+            vec!["[2,1]"],
+            vec!["[1,1]", "[1,2,1]", "[\"x\"]"],
+        ),
+        (
+            some(json!({"items": {"enum": (0..19).collect::<Vec<_>>()}, "maxItems": 2})),
+            vec!["[18,3]", "[5]"],
+            vec!["[3,3]", "[1,2,3]"],
+        ),
+        (some(json!({"items": {"type": "boolean"}})), vec!["[true,false]"], vec!["[true,true]"]),
+        // Of fewer than two nothing is the same.
+        (
+            json!({"type": "array", "items": {"type": "object"}, "maxItems": 1, "uniqueItems": true}),
+            vec!["[]", "[{\"a\":1}]"],
+            vec!["[{},{}]"],
+        ),
+        (json!({"type": "string", "uniqueItems": true}), vec!["\"a\""], vec!["[]"]),
+    ] {
+        accepts(&common::schema(&schema), &right, &wrong);
+    }
+    for wrong in [
+        json!({"type": "array", "items": {"type": "string"}, "uniqueItems": true}),
+        json!({"type": "array", "items": {"enum": [1, 2, 3, 4, 5, 6]}, "uniqueItems": true}),
+        json!({"type": "array", "items": {"enum": [[1], [1.0]]}, "uniqueItems": true}),
+        json!({"type": "array", "items": {"enum": ["a"], "pattern": "b"}, "uniqueItems": true}),
+        json!({"items": {"enum": ["a"]}, "uniqueItems": true}),
+        json!({"type": "array", "prefixItems": [{}], "items": {"enum": ["a"]}, "uniqueItems": true}),
+        json!({"type": "array", "uniqueItems": true}),
+        json!({"type": "array", "items": {"const": "a"}, "uniqueItems": "yes"}),
+    ] {
+        let (pointer, problem) = refused(&wrong);
+        assert_eq!(pointer, "#/uniqueItems", "{wrong}: {problem}");
+    }
+    // What the items themselves have wrong is told there.
+    let (pointer, _) = refused(&some(json!({"items": {"enum": [u64::MAX]}})));
+    assert_eq!(pointer, "#/items/enum/0");
+}
+
+/// Where a schema need not be enforced exactly, what of it can be is.
+#[test]
+fn loosely_more_is_allowed_and_nothing_less() {
+    let overlapping =
+        json!([{"type": "object", "properties": {"x": {}}}, {"type": "object", "properties": {"y": {}}}]);
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": true},
+            "code": {"type": "string", "pattern": "^(?=x)"},
+            "when": {"oneOf": overlapping},
+            "size": {"type": "integer", "maximum": u64::MAX, "not": {"const": 5}},
+            "other": {"$ref": "https://example.com/x"},
+            "map": {"type": "object", "patternProperties": {"(?=a)": {}}, "additionalProperties": false},
+        },
+        "required": ["tags"],
+    });
+    assert!(puna_grammar::lark_schema(&schema, false).is_err());
+    let loose = puna_grammar::lark_schema(&schema, true).unwrap();
+    accepts(
+        &grammar(&format!("%llguidance {{}}\nstart: %json {loose}")),
+        &[
+            "{\"tags\":[\"a\",\"a\"],\"code\":\"y\",\"when\":{\"y\":1},\"size\":99999999999999999999}",
+            "{\"tags\":[],\"other\":[{}],\"map\":{\"a\":1}}",
+        ],
+        &["{}", "{\"tags\":[1]}", "{\"tags\":[],\"size\":\"x\"}", "{\"tags\":[],\"more\":1}"],
+    );
+    // What can be enforced as a whole is the same.
+    let exact = json!({"type": "object", "properties": {"a": {"type": "integer", "maximum": 3}}});
+    assert_eq!(puna_grammar::lark_schema(&exact, true), puna_grammar::lark_schema(&exact, false));
 }

@@ -55,6 +55,8 @@ pub struct Step {
     pub groups: Vec<GroupStep>,
     /// How strongly each adapter counts, where adapters can be switched.
     pub adapters: Vec<f32>,
+    /// A row's result may not depend on how many rows share the step, as far as the backend can promise that.
+    pub deterministic: bool,
 }
 
 impl GroupStep {

@@ -28,9 +28,9 @@ fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
     let x = b.decoder(
         x,
         Residuals::PRE,
-        |b, x| match b.layer_u32("attention.head_count")? {
-            Some(1..) => b.latent_attention(x, &block),
-            _ => b.kimi_delta_attention(x, heads, decay, epsilon),
+        |b, x| match b.has_attention()? {
+            true => b.latent_attention(x, &block),
+            false => b.kimi_delta_attention(x, heads, decay, epsilon),
         },
         |b, x| {
             let bound = GateBound::AfterSilu;

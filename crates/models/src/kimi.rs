@@ -66,12 +66,12 @@ fn kimi_k3(b: Builder<'_>) -> Result<Graph, ModelError> {
             bank.push(x);
         }
         let h = b.norm("attn_norm", h)?;
-        let h = match b.layer_u32("attention.head_count")? {
-            Some(1..) => {
+        let h = match b.has_attention()? {
+            true => {
                 let gate = b.has("attn_gate.weight").then_some(Function::Sigmoid);
                 b.latent_attention(h, &LatentAttention { gate, ..block })?
             }
-            _ => b.kimi_delta_attention(h, heads, decay, epsilon)?,
+            false => b.kimi_delta_attention(h, heads, decay, epsilon)?,
         };
         // A block starts with a residual stream of its own.
         let x = if starts_block { h } else { b.add(x, h)? };

@@ -8,19 +8,27 @@ use crate::{Architecture, Builder, ModelError};
 
 /// Falcon 7B and 40B (arXiv 2311.16867); in 40B attention has a norm of its own.
 pub const FALCON: Architecture =
-    Architecture { name: "falcon", build: |b| gelu_beside(b.needing(NORM_BIASES)) };
+    Architecture { name: "falcon", build: |b| gelu_beside(b.needing(NORM_BIASES), RopeKind::Split) };
 /// Phi 1.5 and 2 (arXiv 2309.05463): layer norms, both branches read the same norm.
 pub const PHI2: Architecture = Architecture {
     name: "phi2",
     build: |b| {
         let b = b.needing(NORM_BIASES).needing(OUTPUT).needing(&["output.bias"]);
-        gelu_beside(b.needing(&["attn_output.bias", "ffn_up.bias", "ffn_down.bias"]))
+        gelu_beside(b.needing(&["attn_output.bias", "ffn_up.bias", "ffn_down.bias"]), RopeKind::Split)
+    },
+};
+/// GPT-J (Wang and Komatsuzaki, 2021): as Phi, but it rotates neighbours, and attention has no biases.
+pub const GPTJ: Architecture = Architecture {
+    name: "gptj",
+    build: |b| {
+        let b = b.needing(NORM_BIASES).needing(OUTPUT).needing(&["output.bias"]);
+        gelu_beside(b.needing(&["ffn_up.bias", "ffn_down.bias"]), RopeKind::Interleaved)
     },
 };
 
 /// Both branches read the same norm, or attention reads `attn_norm_2`.
-fn gelu_beside(mut b: Builder<'_>) -> Result<Graph, ModelError> {
-    let rope = Some(b.rope_settings(RopeKind::Split, b.key_dim()?, false)?);
+fn gelu_beside(mut b: Builder<'_>, kind: RopeKind) -> Result<Graph, ModelError> {
+    let rope = Some(b.rope_settings(kind, b.key_dim()?, false)?);
     let x = b.embed()?;
     let x = b.each_layer(x, |b, x| {
         let h = b.norm("attn_norm", x)?;

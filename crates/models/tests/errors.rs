@@ -57,6 +57,36 @@ fn a_wrong_key_is_refused_by_name_or_harmless() {
     assert!(refused > 1000, "only {refused} wrong keys were refused");
 }
 
+/// Widths of embeddings per layer that are none, do not fit the tensors, or are too many with all layers; the zoo's Gemma 3n
+/// files leave the key out, so that no other test gives it values.
+#[test]
+fn embeddings_per_layer_of_an_impossible_width_are_refused() {
+    for model in ["gemma3n-dense", "gemma4-e-dense"] {
+        let (_, bytes) = headers().find(|(name, _)| name == model).expect("the zoo has it");
+        let header = Header::parse(&bytes).expect("the zoo's headers are good");
+        let architecture = header.metadata.str("general.architecture").expect("it has one").to_owned();
+        let key = format!("{architecture}.embedding_length_per_layer_input");
+        let refused = |width: u32| {
+            let mut metadata = header.metadata.clone();
+            metadata.set(key.clone(), width);
+            built(&metadata, &header.tensors).expect_err("is refused").to_string()
+        };
+        for width in [1 << 23, 1 << 24, u32::MAX] {
+            let error = refused(width);
+            assert!(error.contains(&key) && error.contains(&width.to_string()), "{model}: {error}");
+        }
+        // A width that could be, of other tensors.
+        let error = refused(96);
+        assert!(error.contains("per_layer_") && error.contains("the model needs"), "{model}: {error}");
+    }
+    // The zoo's width is the one that files without the key have.
+    let (_, bytes) = headers().find(|(name, _)| name == "gemma3n-dense").expect("the zoo has it");
+    let header = Header::parse(&bytes).expect("the zoo's headers are good");
+    let mut metadata = header.metadata.clone();
+    metadata.set("gemma3n.embedding_length_per_layer_input", 256u32);
+    built(&metadata, &header.tensors).expect("is what the file means");
+}
+
 #[test]
 fn an_unknown_architecture_is_told_its_nearest_names() {
     let (_, bytes) = headers().next().expect("there are models");

@@ -9,6 +9,15 @@ use puna_graph::Floats;
 pub struct Batch {
     /// In the order in which rows are computed and outputs come back. A sequence may appear more than once.
     pub work: Vec<Work>,
+    /// Rows are computed as they would be one by one, where the backend can; see [`puna_graph::Step::deterministic`].
+    pub deterministic: bool,
+}
+
+impl Batch {
+    /// These tokens, computed as is fastest.
+    pub fn of(work: Vec<Work>) -> Self {
+        Self { work, deterministic: false }
+    }
 }
 
 /// Tokens that continue one sequence.
@@ -149,18 +158,16 @@ mod tests {
 
     #[test]
     fn steps_hold_several_sequences_and_outputs_of_the_last_part_only() {
-        let batch = Batch {
-            work: vec![
-                work(3, 0..5, OutputRows::Last),
-                work(1, 5..5, OutputRows::All),
-                work(0, 5..7, OutputRows::All),
-                work(2, 7..8, OutputRows::None),
-            ],
-        };
+        let batch = Batch::of(vec![
+            work(3, 0..5, OutputRows::Last),
+            work(1, 5..5, OutputRows::All),
+            work(0, 5..7, OutputRows::All),
+            work(2, 7..8, OutputRows::None),
+        ]);
         let steps = split(&batch, 4, 4, false);
         assert_eq!(steps.len(), 2);
         assert_eq!(steps[0].pieces, [(3, 4)]);
-        assert_eq!(steps[0].output_rows, []);
+        assert!(steps[0].output_rows.is_empty());
         assert_eq!(steps[1].tokens, [4, 5, 6, 7]);
         assert_eq!(steps[1].pieces, [(3, 1), (0, 2), (2, 1)]);
         assert_eq!(steps[1].output_rows, [0, 1, 2]);
@@ -168,14 +175,12 @@ mod tests {
 
     #[test]
     fn what_must_stay_whole_starts_a_new_step() {
-        let batch = Batch {
-            work: vec![
-                work(0, 0..3, OutputRows::First),
-                work(1, 3..6, OutputRows::First),
-                work(2, 6..7, OutputRows::Last),
-                work(3, 7..11, OutputRows::All),
-            ],
-        };
+        let batch = Batch::of(vec![
+            work(0, 0..3, OutputRows::First),
+            work(1, 3..6, OutputRows::First),
+            work(2, 6..7, OutputRows::Last),
+            work(3, 7..11, OutputRows::All),
+        ]);
         let steps = split(&batch, 4, 4, true);
         let pieces: Vec<_> = steps.iter().map(|step| step.pieces.clone()).collect();
         assert_eq!(pieces, [vec![(0, 3)], vec![(1, 3), (2, 1)], vec![(3, 4)]]);
@@ -186,15 +191,13 @@ mod tests {
     #[test]
     fn no_step_exceeds_its_bounds_and_no_row_is_missing() {
         for (rows, outputs) in [(1, 1), (2, 1), (3, 2), (7, 1), (7, 3), (100, 1), (100, 100)] {
-            let batch = Batch {
-                work: vec![
-                    work(0, 0..6, OutputRows::All),
-                    work(1, 6..9, OutputRows::Last),
-                    work(2, 9..10, OutputRows::Last),
-                    work(3, 10..20, OutputRows::None),
-                    work(0, 20..24, OutputRows::All),
-                ],
-            };
+            let batch = Batch::of(vec![
+                work(0, 0..6, OutputRows::All),
+                work(1, 6..9, OutputRows::Last),
+                work(2, 9..10, OutputRows::Last),
+                work(3, 10..20, OutputRows::None),
+                work(0, 20..24, OutputRows::All),
+            ]);
             let steps = split(&batch, rows, outputs, false);
             let tokens: Vec<u32> = steps.iter().flat_map(|step| step.tokens.clone()).collect();
             assert_eq!(tokens, (0..24).collect::<Vec<_>>());

@@ -67,7 +67,7 @@ impl Model {
             tokens: text.clone(),
             outputs,
         };
-        let batch = Batch { work: texts.iter().enumerate().map(work).collect() };
+        let batch = Batch::of(texts.iter().enumerate().map(work).collect());
         let found = self.run(&batch);
         (0..self.options.sequences).for_each(|sequence| self.clear(sequence));
         let found = found?;

@@ -115,7 +115,7 @@ impl DraftHead {
         let width = fuse.feature_width().unwrap_or(1).max(1) as usize;
         // Tokens do not matter here, only that there is one for each row.
         let work = Work { sequence: 0, tokens: vec![0; states.len() / width], outputs: OutputRows::All };
-        let fused = fuse.run_draft(&Batch { work: vec![work] }, &[states.to_vec()])?;
+        let fused = fuse.run_draft(&Batch::of(vec![work]), &[states.to_vec()])?;
         Ok(fused.rows.logits.into_vec())
     }
 

@@ -79,7 +79,8 @@ impl Model {
         let whole = self.needs_whole_texts();
         for micro_batch in split(batch, self.options.micro_batch, self.options.outputs, whole) {
             let (featured_rows, features) = features.take(micro_batch.tokens.len());
-            let step = Step { featured_rows, features, ..Step::default() };
+            let deterministic = batch.deterministic;
+            let step = Step { featured_rows, features, deterministic, ..Step::default() };
             if let Err(error) = self.step(micro_batch, step, &mut outputs) {
                 self.roll_back(&lengths);
                 return Err(error);

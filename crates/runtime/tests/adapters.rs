@@ -33,7 +33,7 @@ fn load(backend: &Arc<dyn Backend>, file: &Arc<File>, adapters: Vec<Adapter>, sw
 fn logits(model: &mut Model) -> Vec<f32> {
     model.clear(0);
     let work = Work { sequence: 0, tokens: vec![5, 17, 3, 8], outputs: OutputRows::Last };
-    model.run(&Batch { work: vec![work] }).unwrap().logits.into_vec()
+    model.run(&Batch::of(vec![work])).unwrap().logits.into_vec()
 }
 
 #[test]

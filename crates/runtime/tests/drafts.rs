@@ -42,7 +42,7 @@ fn work(sequence: u32, tokens: &[u32], outputs: OutputRows) -> Work {
 }
 
 fn run(model: &mut Model, work: Vec<Work>, features: &[Vec<f32>]) -> DraftOutputs {
-    model.run_draft(&Batch { work }, features).expect("the batch runs")
+    model.run_draft(&Batch::of(work), features).expect("the batch runs")
 }
 
 #[track_caller]
@@ -123,7 +123,7 @@ fn features_that_do_not_fit_are_refused() {
     for model in draft_models() {
         let mut head = load(&model, backend, Purpose::Generate, 64);
         let width = head.feature_width().expect("it takes features") as usize;
-        let batch = Batch { work: vec![work(0, &[1, 2], OutputRows::Last)] };
+        let batch = Batch::of(vec![work(0, &[1, 2], OutputRows::Last)]);
         let short = head.run_draft(&batch, &[vec![0.0; 2 * width - 1]]).expect_err("one number is missing");
         assert!(matches!(short, RuntimeError::Features { work: 0, .. }), "{short}");
         let more = head.run_draft(&batch, &[vec![0.0; 2 * width], vec![0.0]]).expect_err("a work is missing");

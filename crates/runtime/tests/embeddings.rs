@@ -96,7 +96,7 @@ fn a_decoder_sees_what_its_encoder_read() {
         };
         let mut loaded = load(&model, Purpose::Generate, 64, 3);
         assert!(loaded.has_encoder());
-        let early = loaded.run(&puna_runtime::Batch { work: vec![work(0, &[1], OutputRows::All)] });
+        let early = loaded.run(&puna_runtime::Batch::of(vec![work(0, &[1], OutputRows::All)]));
         assert!(matches!(early, Err(RuntimeError::NotEncoded { sequence: 0 })));
         loaded.encode(0, &model.batch[0]).expect("reads");
         loaded.encode(1, &model.tokens).expect("reads");
@@ -129,7 +129,7 @@ fn a_decoder_sees_what_its_encoder_read() {
         assert!(normalised_squared_error(&next(&mut fresh, 0), &next(&mut loaded, 1)) < 1e-12);
 
         loaded.clear(0);
-        assert!(loaded.run(&puna_runtime::Batch { work: vec![work(0, &[1], OutputRows::All)] }).is_err());
+        assert!(loaded.run(&puna_runtime::Batch::of(vec![work(0, &[1], OutputRows::All)])).is_err());
         loaded.encode(0, &model.batch[0]).expect("reads");
         let again = run(&mut loaded, vec![work(0, &[0, 7], OutputRows::All)]).logits;
         assert!(normalised_squared_error(&again, &other) < 1e-12);

@@ -40,7 +40,7 @@ fn every_token_has_its_rows_in_the_batchs_order() {
     let run = |layers: &[u32], micro_batch: u32, cpu: bool| -> Outputs {
         let mut model = load(pair.target.clone(), layers, micro_batch, cpu).expect("the model loads");
         let batch = vec![work(1, &tokens[..9], OutputRows::None), work(0, &tokens[9..], OutputRows::Last)];
-        model.run(&Batch { work: batch }).expect("the batch runs")
+        model.run(&Batch::of(batch)).expect("the batch runs")
     };
     let whole = run(&[0, 2, 1], 64, false);
     let width = 32;
@@ -79,7 +79,7 @@ fn every_architecture_hands_them_out_or_refuses() {
             }
             Err(other) => panic!("{}: {other}", model.name),
         };
-        let batch = Batch { work: vec![work(0, &model.tokens, OutputRows::Last)] };
+        let batch = Batch::of(vec![work(0, &model.tokens, OutputRows::Last)]);
         let found = loaded.run(&batch).unwrap_or_else(|error| panic!("{}: {error}", model.name));
         let width = loaded.information().embedding as usize;
         assert_eq!(found.layer_inputs.len(), model.tokens.len() * width, "{}", model.name);

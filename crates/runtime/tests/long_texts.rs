@@ -45,7 +45,7 @@ fn run(model: &mut Model, work: &[(u32, &[u32])]) -> Vec<f32> {
         tokens: tokens.to_vec(),
         outputs: OutputRows::All,
     });
-    model.run(&Batch { work: work.collect() }).expect("the batch runs").logits.into_vec()
+    model.run(&Batch::of(work.collect())).expect("the batch runs").logits.into_vec()
 }
 
 #[test]

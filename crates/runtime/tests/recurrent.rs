@@ -57,7 +57,7 @@ fn a_refused_batch_leaves_states_as_they_were() {
     model.clear(0);
     all_rows(&mut model, 0, &tokens[..12]);
     let too_long: Vec<u32> = tokens.iter().cycle().take(300).copied().collect();
-    let batch = Batch { work: vec![work(0, &too_long, OutputRows::None)] };
+    let batch = Batch::of(vec![work(0, &too_long, OutputRows::None)]);
     assert!(matches!(model.run(&batch), Err(RuntimeError::ContextFull { .. })));
     let width = whole.len() / tokens.len();
     assert_same(&all_rows(&mut model, 0, &tokens[12..]), &whole[12 * width..]);

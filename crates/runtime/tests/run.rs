@@ -116,14 +116,14 @@ fn a_full_context_is_refused_and_changes_nothing() {
     let mut model = handmade.load(&options(40, 2, 8));
     let whole = all_rows(&mut handmade.load(&options(64, 2, 8)), 0, &tokens[..36]);
     all_rows(&mut model, 0, &tokens[..30]);
-    let too_long = Batch { work: vec![work(0, &tokens[30..41], OutputRows::All)] };
+    let too_long = Batch::of(vec![work(0, &tokens[30..41], OutputRows::All)]);
     let refused = model.run(&too_long);
     assert!(
         matches!(refused, Err(RuntimeError::ContextFull { needed: 11, free: 10, context: 40 })),
         "{refused:?}"
     );
     let both = vec![work(0, &tokens[30..36], OutputRows::All), work(1, &tokens[..5], OutputRows::All)];
-    let refused = model.run(&Batch { work: both });
+    let refused = model.run(&Batch::of(both));
     assert!(
         matches!(refused, Err(RuntimeError::ContextFull { needed: 11, free: 10, context: 40 })),
         "{refused:?}"
@@ -142,7 +142,7 @@ fn a_full_context_is_refused_and_changes_nothing() {
 fn tokens_and_sequences_out_of_range_are_refused() {
     let mut model = Handmade::new(&[Full], 12).load(&options(40, 2, 8));
     let mut refuse =
-        |sequence, token| model.run(&Batch { work: vec![work(sequence, &[token], OutputRows::Last)] });
+        |sequence, token| model.run(&Batch::of(vec![work(sequence, &[token], OutputRows::Last)]));
     let token = refuse(0, VOCABULARY);
     assert!(matches!(
         token,
@@ -228,7 +228,7 @@ fn a_failing_device_leaves_lengths_as_they_were() {
     all_rows(&mut model, 0, &tokens[..5]);
     runs.store(1, Ordering::Relaxed);
     let batch = vec![work(0, &tokens[5..12], OutputRows::All), work(1, &tokens[..9], OutputRows::All)];
-    assert!(matches!(model.run(&Batch { work: batch }), Err(RuntimeError::Backend(_))));
+    assert!(matches!(model.run(&Batch::of(batch)), Err(RuntimeError::Backend(_))));
     assert_eq!((model.length(0), model.length(1), model.free_cells()), (5, 0, 59));
     runs.store(usize::MAX, Ordering::Relaxed);
     assert_same(&all_rows(&mut model, 0, &tokens[5..]), &whole[5 * VOCABULARY as usize..]);
@@ -237,7 +237,7 @@ fn a_failing_device_leaves_lengths_as_they_were() {
     model.clear(0);
     all_rows(&mut model, 0, &tokens[..20]);
     runs.store(8, Ordering::Relaxed);
-    assert!(model.run(&Batch { work: vec![work(0, &tokens[20..60], OutputRows::All)] }).is_err());
+    assert!(model.run(&Batch::of(vec![work(0, &tokens[20..60], OutputRows::All)])).is_err());
     assert_eq!((model.length(0), model.free_cells()), (0, 64));
     runs.store(usize::MAX, Ordering::Relaxed);
     assert_same(&all_rows(&mut model, 0, &tokens), &whole);

@@ -99,7 +99,9 @@ impl App {
         match admitted {
             Ok(_) => Ok((0..count).map(|_| Place { open: self.open.clone() }).collect()),
             Err(open) => {
-                let message = format!("the queue is full: {open} answers run or wait, at most {most} may");
+                let message = format!(
+                    "the queue is full: {open} answers run or wait, at most {most} may (--queue-limit); try again later"
+                );
                 Err(ApiError::new(Kind::Unavailable, message))
             }
         }

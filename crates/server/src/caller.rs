@@ -47,6 +47,8 @@ pub struct Caller {
     number: OnceLock<u64>,
     time: SystemTime,
     started: Instant,
+    /// When its client left, if it did.
+    left: OnceLock<Instant>,
     status: AtomicU16,
     prompt_tokens: AtomicU64,
     cached_tokens: AtomicU64,
@@ -67,6 +69,7 @@ impl Caller {
             number: OnceLock::new(),
             time: SystemTime::now(),
             started: Instant::now(),
+            left: OnceLock::new(),
             status: AtomicU16::new(LEFT),
             prompt_tokens: AtomicU64::new(0),
             cached_tokens: AtomicU64::new(0),
@@ -111,6 +114,13 @@ impl Caller {
     pub fn number(&self, number: u64) {
         // It came once.
         let _ = self.number.set(number);
+    }
+
+    /// Its client has left, although somebody may still have something to tell.
+    pub fn left(&self) {
+        // It leaves once.
+        let _ = self.left.set(Instant::now());
+        self.failed("client_left");
     }
 
     /// Counts tokens for the key.
@@ -200,6 +210,7 @@ impl Caller {
     fn line(&self) -> Value {
         let notes = self.notes();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let latency = self.left.get().copied().unwrap_or_else(Instant::now).duration_since(self.started);
         let mut line = json!({
             "time": clock::text(self.time),
             "key": self.key.get().map(|key| key.name.as_str()),
@@ -207,7 +218,7 @@ impl Caller {
             "model": self.model.get(),
             "status": self.status.load(Ordering::Relaxed),
             "error": notes.error,
-            "latency_ms": (self.started.elapsed().as_secs_f64() * 1e6).round() / 1e3,
+            "latency_ms": (latency.as_secs_f64() * 1e6).round() / 1e3,
             "prompt_tokens": count(&self.prompt_tokens),
             "cached_tokens": count(&self.cached_tokens),
             "generated_tokens": count(&self.generated_tokens),

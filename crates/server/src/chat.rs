@@ -119,7 +119,8 @@ fn message(index: usize, value: &Value) -> ApiResult<Value> {
         None | Some(Value::Null) => None,
         Some(Value::Array(calls)) if calls.is_empty() => None,
         Some(Value::Array(calls)) => {
-            Some(calls.iter().map(|call| tool_call(&place, call)).collect::<ApiResult<Vec<_>>>()?)
+            let call = |(index, call)| tool_call(&format!("{place}.tool_calls[{index}]"), call);
+            Some(calls.iter().enumerate().map(call).collect::<ApiResult<Vec<_>>>()?)
         }
         Some(other) => return Err(wrong(&format!("{place}.tool_calls"), other, "a list")),
     };
@@ -147,33 +148,50 @@ pub fn text_of(place: &str, content: &Value) -> ApiResult<String> {
     };
     let mut texts = Vec::with_capacity(parts.len());
     for (index, part) in parts.iter().enumerate() {
-        let kind = part.get("type").and_then(Value::as_str).unwrap_or("");
-        match (kind, part.get("text").and_then(Value::as_str)) {
-            ("text" | "input_text" | "output_text", Some(text)) => texts.push(text),
-            ("text" | "input_text" | "output_text", None) => {
-                return Err(missing(&format!("{place}[{index}].text")));
-            }
-            ("thinking" | "redacted_thinking", _) => {}
-            _ => {
-                let message =
-                    format!("field '{place}[{index}]': type '{kind}', but this model takes text only");
-                return Err(ApiError::invalid(message));
-            }
-        }
+        texts.extend(part_text(&format!("{place}[{index}]"), part)?);
     }
     Ok(texts.join("\n"))
+}
+
+/// The text of a part of content; none if it is reasoning.
+pub fn part_text<'a>(place: &str, part: &'a Value) -> ApiResult<Option<&'a str>> {
+    if !part.is_object() {
+        return Err(wrong(place, part, "an object with type and text"));
+    }
+    match part.get("type").and_then(Value::as_str) {
+        Some("text" | "input_text" | "output_text") => match part.get("text") {
+            Some(Value::String(text)) => Ok(Some(text)),
+            None | Some(Value::Null) => Err(missing(&format!("{place}.text"))),
+            Some(other) => Err(wrong(&format!("{place}.text"), other, "a string")),
+        },
+        Some("thinking" | "redacted_thinking") => Ok(None),
+        Some(kind) => Err(ApiError::invalid(format!(
+            "field '{place}': type '{}', but this model takes text only",
+            kind.chars().take(64).collect::<String>()
+        ))),
+        None => Err(missing(&format!("{place}.type"))),
+    }
 }
 
 /// A tool call whose arguments are an object if they are one; what is none stays the text that it is.
 fn tool_call(place: &str, call: &Value) -> ApiResult<Value> {
     let Some(function) = call.get("function").and_then(Value::as_object) else {
-        return Err(wrong(&format!("{place}.tool_calls"), call, "objects with a 'function'"));
+        return Err(wrong(place, call, "an object with a 'function'"));
     };
+    if let Some(name) = function.get("name").filter(|name| !name.is_string()) {
+        return Err(wrong(&format!("{place}.function.name"), name, "a string"));
+    }
     let mut function: Map<String, Value> = function.clone();
-    if let Some(Value::String(text)) = function.get("arguments")
-        && let Ok(Value::Object(arguments)) = serde_json::from_str(text)
-    {
-        function.insert("arguments".into(), Value::Object(arguments));
+    match function.get("arguments") {
+        None | Some(Value::Null | Value::Object(_)) => {}
+        Some(Value::String(text)) => {
+            if let Ok(Value::Object(arguments)) = serde_json::from_str(text) {
+                function.insert("arguments".into(), Value::Object(arguments));
+            }
+        }
+        Some(other) => {
+            return Err(wrong(&format!("{place}.function.arguments"), other, "a string or an object"));
+        }
     }
     let mut call = call.as_object().cloned().unwrap_or_default();
     call.insert("function".into(), Value::Object(function));

@@ -86,7 +86,13 @@ impl Call {
         app: &Arc<App>,
         check: impl FnOnce(&App, &Fields) -> ApiResult<T> + Send + 'static,
     ) -> ApiResult<T> {
-        self.work(app, move |app, body| check(app, &Fields::parse(body)?)).await
+        let checked = move |app: &App, body: &[u8]| {
+            let fields = Fields::parse(body)?;
+            // Whichever it names, there is one; but it names one.
+            fields.text(&["model"])?;
+            check(app, &fields)
+        };
+        self.work(app, checked).await
     }
 
     /// Does something that takes its time with the body.

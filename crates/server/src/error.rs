@@ -111,7 +111,7 @@ pub const ERRORS: &[ErrorRow] = &[
         Kind::Invalid,
         "invalid_request_error",
         400,
-        "the body or a field cannot be used; the message names it",
+        "the body, a field, or the file of a slot cannot be used; the message names it",
     ),
     row(Kind::ContextSize, "exceed_context_size_error", 400, "the prompt does not fit"),
     row(Kind::Authentication, "authentication_error", 401, "no key, or one that is unknown or has expired"),
@@ -166,6 +166,27 @@ impl ApiError {
     /// The request cannot be used as it is.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, message)
+    }
+
+    /// The same error with the names that fields have in the protocol that the client speaks: its own for ours.
+    pub fn in_terms_of<A: AsRef<str>, B: AsRef<str>>(mut self, names: &[(A, B)]) -> Self {
+        let mut message = String::with_capacity(self.message.len());
+        // Every other part stands in quotes; the others begin with no name.
+        for (index, part) in self.message.split('\'').enumerate() {
+            message.push_str(if index > 0 { "'" } else { "" });
+            let find = |own: &str| names.iter().find(|(name, _)| name.as_ref() == own);
+            let root = part.find(['.', '[']).unwrap_or(part.len());
+            match (find(part), find(&part[..root])) {
+                (Some((_, theirs)), _) => message.push_str(theirs.as_ref()),
+                (None, Some((_, theirs))) => {
+                    message.push_str(theirs.as_ref());
+                    message.push_str(&part[root..]);
+                }
+                (None, None) => message.push_str(part),
+            }
+        }
+        self.message = message;
+        self
     }
 
     /// A prompt of `tokens` in a context of `context` tokens.
@@ -248,6 +269,7 @@ impl From<EngineError> for ApiError {
             EngineError::Sampling(_)
             | EngineError::Runtime(_)
             | EngineError::Panic { .. }
+            | EngineError::NotWritten { .. }
             // Those before an engine starts reach no request.
             | EngineError::UnknownSpeculation { .. }
             | EngineError::NoDraftModel { .. }
@@ -262,5 +284,25 @@ impl From<puna_chat::Error> for ApiError {
     fn from(error: puna_chat::Error) -> Self {
         // A template that refuses a conversation or cannot cope with it: the conversation is the client's.
         Self::invalid(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_have_the_names_of_the_client() {
+        let names = [("json_schema", "format"), ("a.b", "c.d"), ("a", "x"), ("x", "y")];
+        for (message, expected) in [
+            ("field 'json_schema': no", "field 'format': no"),
+            ("field 'json_schema.schema' is missing", "field 'format.schema' is missing"),
+            ("field 'a[3].b': 'a'", "field 'x[3].b': 'x'"),
+            ("'a.b' and 'a.b.c', a", "'c.d' and 'x.b.c', a"),
+            ("it's json_schema", "it's json_schema"),
+            ("", ""),
+        ] {
+            assert_eq!(ApiError::invalid(message).in_terms_of(&names).message, expected);
+        }
     }
 }

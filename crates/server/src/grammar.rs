@@ -114,7 +114,7 @@ pub fn grammar(app: &App, fields: &Fields) -> ApiResult<(Option<Grammar>, Map<St
     Ok((Some(grammar), shown))
 }
 
-/// The schema of `response_format` or `json_schema`, if the request has one and no grammar.
+/// The schema of `response_format` or `json_schema`, if the request has one.
 pub fn schema(fields: &Fields) -> ApiResult<Option<Value>> {
     Ok(source(fields)?.and_then(|(_, source)| match source {
         Source::Schema(schema) => Some(schema),
@@ -122,14 +122,24 @@ pub fn schema(fields: &Fields) -> ApiResult<Option<Value>> {
     }))
 }
 
-/// The field that says it, and what it says.
+/// The field that says it, and what it says. Of several none could be dropped without the client's knowing.
 fn source(fields: &Fields) -> ApiResult<Option<(String, Source)>> {
-    if let Some(text) = fields.text(&["grammar"])?.filter(|text| !text.trim().is_empty()) {
-        return Ok(Some(("grammar".into(), Source::Text(text.to_owned()))));
+    let grammar = fields.text(&["grammar"])?.filter(|text| !text.trim().is_empty());
+    let grammar = grammar.map(|text| ("grammar".to_owned(), Source::Text(text.to_owned())));
+    let schema = fields.get(&["json_schema"]);
+    let schema = schema.map(|(name, schema)| (name.to_owned(), Source::Schema(schema.clone())));
+    let given = [("grammar", grammar), ("json_schema", schema), ("response_format", format(fields)?)];
+    let mut given = given.into_iter().filter_map(|(name, source)| Some((name, source?)));
+    match (given.next(), given.next()) {
+        (Some((first, _)), Some((second, _))) => Err(ApiError::invalid(format!(
+            "fields '{first}' and '{second}' both say what the answer has to follow: give one of them"
+        ))),
+        (first, _) => Ok(first.map(|(_, source)| source)),
     }
-    if let Some((name, schema)) = fields.get(&["json_schema"]) {
-        return Ok(Some((name.to_owned(), Source::Schema(schema.clone()))));
-    }
+}
+
+/// What `response_format` says.
+fn format(fields: &Fields) -> ApiResult<Option<(String, Source)>> {
     let Some(format) = fields.object(&["response_format"])? else { return Ok(None) };
     let schema = |place: &str, schema: Option<&Value>| match schema {
         None | Some(Value::Null) => Err(missing(place)),

@@ -97,8 +97,16 @@ const RESPONSES: &[Member] =
 const ANTHROPIC: &[Member] =
     &[("messages", List(&Message(&["user", "assistant"]))), ("max_tokens", Whole(1))];
 const ANTHROPIC_MORE: &[Member] = &[("stop_sequences", List(&Text)), ("tools", List(&Object))];
-const OLLAMA: &[Member] =
-    &[("model", Text), ("stream", Flag), ("options", Object), ("keep_alive", Text), ("think", Flag)];
+const OLLAMA: &[Member] = &[
+    ("model", Text),
+    ("stream", Flag),
+    ("options", Object),
+    ("keep_alive", Text),
+    ("think", Flag),
+    ("priority", Whole(-1_000_000)),
+    ("deadline_ms", Whole(1)),
+    ("reasoning_budget_tokens", Whole(-1)),
+];
 
 /// Every endpoint that is posted to.
 const BODIES: &[Body] = &[

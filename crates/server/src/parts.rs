@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use puna_chat::dialects::{Delta, OutputParser, Tools};
 use puna_grammar::Passage;
+use puna_tokenizer::Decoder;
 use serde_json::{Map, Value, json};
 
 use crate::api::identifier;
@@ -17,11 +18,18 @@ use crate::speech::Speech;
 /// Tells the parts of one answer apart.
 pub struct Parts {
     parser: OutputParser,
+    counter: Counter,
     calls: usize,
     /// The marks of reasoning that goes into the content.
     inline: Option<Passage>,
     /// Such reasoning has begun and not ended.
     inside: bool,
+}
+
+/// Counts tokens of the reasoning, wherever that goes.
+struct Counter {
+    parser: OutputParser,
+    decoder: Decoder,
 }
 
 /// Where reasoning goes.
@@ -75,9 +83,13 @@ impl Wanted {
     /// For one answer to this prompt.
     pub fn parts(&self, app: &App, prompt: &str) -> Parts {
         let apart = self.reasoning != Reasoning::Content;
+        let counter = app.speech.parser(prompt, true, self.tools.clone());
+        let shown = Speech::shown(&counter, &app.served.tokenizer);
+        let decoder = Decoder::new(&app.served.tokenizer, false).showing(shown);
         let inline = (self.reasoning == Reasoning::Legacy && self.stream).then(|| app.speech.passage(prompt));
         Parts {
             parser: app.speech.parser(prompt, apart, self.tools.clone()),
+            counter: Counter { parser: counter, decoder },
             calls: 0,
             inline: inline.flatten(),
             inside: false,
@@ -96,6 +108,17 @@ impl Parts {
     /// Whether there was a call.
     pub fn called(&self) -> bool {
         self.calls > 0
+    }
+
+    /// How many of an answer's tokens are its reasoning, its marks included. To be asked once, of all tokens.
+    pub fn reasoning_tokens(&mut self, tokens: &[u32]) -> usize {
+        let Counter { parser, decoder } = &mut self.counter;
+        let reasons = |token: &&u32| {
+            let before = parser.reasons();
+            parser.push(&decoder.push(**token));
+            before || parser.reasons()
+        };
+        tokens.iter().filter(reasons).count()
     }
 
     /// New text as `delta` members of a stream.

@@ -100,7 +100,11 @@ impl Plan {
         let after_sampling = fields.boolean(&["post_sampling_probs"])?.unwrap_or(false);
         let stops = fields.texts(stop_fields)?.unwrap_or_default();
         if stops.len() > MOST_STOPS {
-            let message = format!("{} stop texts, at most {MOST_STOPS}", stops.len());
+            let message = format!(
+                "field '{}': {} texts, at most {MOST_STOPS}",
+                stop_fields.join("' or '"),
+                stops.len()
+            );
             return Err(ApiError::invalid(message));
         }
         let stream = fields.boolean(&["stream"])?.unwrap_or(false);

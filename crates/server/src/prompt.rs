@@ -13,7 +13,7 @@ pub const MOST_PROMPTS: usize = 64;
 pub fn prompts(name: &str, value: &Value, tokenizer: &Tokenizer) -> ApiResult<Vec<Vec<u32>>> {
     let one = |value: &Value| match tokens(name, value, tokenizer, true, true) {
         Ok(tokens) if tokens.is_empty() => Err(ApiError::invalid(format!(
-            "field '{name}': the prompt is empty: at least one token is needed"
+            "field '{name}': the prompt is empty: give a text, or the id of a token to begin with"
         ))),
         other => other,
     };

@@ -196,35 +196,58 @@ pub fn echo(parameters: &Parameters) -> Map<String, Value> {
     let samplers = parameters.samplers.iter().map(|spec| spec.name).collect::<Vec<_>>();
     let all = json!({
         "seed": parameters.seed,
-        "temperature": parameters.temperature,
+        "temperature": number(parameters.temperature),
         "top_k": parameters.top_k,
-        "top_p": parameters.top_p,
-        "min_p": parameters.min_p,
-        "typical_p": parameters.typical_p,
+        "top_p": number(parameters.top_p),
+        "min_p": number(parameters.min_p),
+        "typical_p": number(parameters.typical_p),
         "repeat_last_n": parameters.penalty_last_n,
-        "repeat_penalty": parameters.repeat_penalty,
-        "presence_penalty": parameters.presence_penalty,
-        "frequency_penalty": parameters.frequency_penalty,
+        "repeat_penalty": number(parameters.repeat_penalty),
+        "presence_penalty": number(parameters.presence_penalty),
+        "frequency_penalty": number(parameters.frequency_penalty),
         "min_keep": parameters.min_keep,
-        "dynatemp_range": parameters.dynatemp_range,
-        "dynatemp_exponent": parameters.dynatemp_exponent,
-        "top_n_sigma": parameters.top_n_sigma,
-        "xtc_probability": parameters.xtc_probability,
-        "xtc_threshold": parameters.xtc_threshold,
-        "dry_multiplier": parameters.dry_multiplier,
-        "dry_base": parameters.dry_base,
+        "dynatemp_range": number(parameters.dynatemp_range),
+        "dynatemp_exponent": number(parameters.dynatemp_exponent),
+        "top_n_sigma": number(parameters.top_n_sigma),
+        "xtc_probability": number(parameters.xtc_probability),
+        "xtc_threshold": number(parameters.xtc_threshold),
+        "dry_multiplier": number(parameters.dry_multiplier),
+        "dry_base": number(parameters.dry_base),
         "dry_allowed_length": parameters.dry_allowed_length,
         "dry_penalty_last_n": parameters.dry_penalty_last_n,
         "mirostat": parameters.mirostat,
-        "mirostat_tau": parameters.mirostat_tau,
-        "mirostat_eta": parameters.mirostat_eta,
-        "adaptive_target": parameters.adaptive_target,
-        "adaptive_decay": parameters.adaptive_decay,
+        "mirostat_tau": number(parameters.mirostat_tau),
+        "mirostat_eta": number(parameters.mirostat_eta),
+        "adaptive_target": number(parameters.adaptive_target),
+        "adaptive_decay": number(parameters.adaptive_decay),
         "logit_bias": bias.collect::<Vec<_>>(),
         "samplers": samplers,
     });
     match all {
         Value::Object(members) => members,
         _ => Map::new(),
+    }
+}
+
+/// The shortest decimal number for one of single precision: 0.8 and not 0.800000011920929.
+fn number(value: f32) -> Value {
+    json!(value.to_string().parse::<f64>().unwrap_or(f64::from(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_echoed_as_they_were_given() {
+        let mut parameters =
+            Parameters { temperature: 0.8, top_p: 0.95, min_p: 0.0, ..Parameters::default() };
+        parameters.top_n_sigma = -1.0;
+        let all = echo(&parameters);
+        for (name, expected) in
+            [("temperature", "0.8"), ("top_p", "0.95"), ("min_p", "0.0"), ("top_n_sigma", "-1.0")]
+        {
+            assert_eq!(all[name].to_string(), expected, "{name}");
+        }
     }
 }

@@ -1,13 +1,15 @@
 //! Whether and which functions an answer must call: `tool_choice` and `parallel_tool_calls`, enforced by a grammar in the
 //! model's own way of writing calls.
 
+use std::sync::LazyLock;
+
 use puna_chat::dialects::{Demand, Start, Tool, Tools};
 use puna_grammar::{Grammar, Patience, Trigger, lark_schema};
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
-use crate::fields::Fields;
+use crate::fields::{Fields, missing, wrong};
 use crate::grammar;
 
 /// What `tool_choice` says.
@@ -56,7 +58,41 @@ fn refused(problem: &str) -> ApiError {
 }
 
 fn declared(fields: &Fields) -> ApiResult<Vec<Tool>> {
-    Ok(Tools::from_json(fields.list(&["tools"])?.map_or(&[][..], Vec::as_slice)).0)
+    let listed = fields.list(&["tools"])?.map_or(&[][..], Vec::as_slice);
+    listed.iter().enumerate().try_for_each(|(index, tool)| check(&format!("tools[{index}]"), tool))?;
+    Ok(Tools::from_json(listed).0)
+}
+
+/// Refuses what is no function: it would be left out without a word.
+fn check(place: &str, tool: &Value) -> ApiResult<()> {
+    let (inside, function) = match tool.get("function") {
+        Some(function) => (format!("{place}.function"), function),
+        None => (place.to_owned(), tool),
+    };
+    if let Some(kind) = tool.get("type").filter(|kind| *kind != "function") {
+        return Err(ApiError::invalid(format!("field '{place}.type': {kind}, expected \"function\"")));
+    }
+    let Value::Object(function) = function else { return Err(wrong(&inside, function, "an object")) };
+    match function.get("name") {
+        Some(Value::String(_)) => {}
+        None | Some(Value::Null) => return Err(missing(&format!("{inside}.name"))),
+        Some(other) => return Err(wrong(&format!("{inside}.name"), other, "a string")),
+    }
+    match function.get("parameters") {
+        None | Some(Value::Null | Value::Object(_)) => Ok(()),
+        Some(other) => Err(wrong(&format!("{inside}.parameters"), other, "a schema, which is an object")),
+    }
+}
+
+/// The schema of a function's arguments.
+fn parameters(tool: &Tool) -> &Value {
+    static ANY: LazyLock<Value> = LazyLock::new(|| json!({ "type": "object" }));
+    if tool.parameters.is_null() { &ANY } else { &tool.parameters }
+}
+
+/// What of a function's schema can be enforced: that is better than no answer because of one tool in thirty.
+fn loosely(tool: &Tool) -> Value {
+    lark_schema(parameters(tool), true).unwrap_or_else(|_| json!({ "type": "object" }))
 }
 
 /// The grammar for answers to this prompt, if calls, or JSON after reasoning, are to be held to one. Where the model
@@ -85,32 +121,39 @@ pub fn grammar(app: &App, fields: &Fields, choice: &Choice, prompt: &str) -> Api
         let mut functions = listed.into_iter().flatten().map(|tool| tool.get("function").unwrap_or(tool));
         functions.any(|function| function["name"] == name && function["strict"] == true)
     };
+    let given = tools.clone();
     for tool in &mut tools {
-        tool.parameters = match &tool.parameters {
-            Value::Null => json!({ "type": "object" }),
-            schema => match lark_schema(schema) {
-                Ok(schema) => schema,
-                Err(error) if strict(&tool.name) => {
-                    let message = format!("field 'tools': the parameters of '{}': {error}", tool.name);
-                    return Err(ApiError::invalid(message));
-                }
-                // Any arguments are better than no answer because of one tool in thirty.
-                Err(_) => json!({ "type": "object" }),
-            },
+        tool.parameters = match lark_schema(parameters(tool), false) {
+            Ok(schema) => schema,
+            Err(error) if strict(&tool.name) => {
+                let message = format!("field 'tools': the parameters of '{}': {error}", tool.name);
+                return Err(ApiError::invalid(message));
+            }
+            Err(_) => loosely(tool),
         };
     }
-    let answer = match answer.as_ref().map(lark_schema) {
+    let answer = match answer.as_ref().map(|answer| lark_schema(answer, false)) {
         None => None,
         Some(Ok(schema)) => Some(schema),
         Some(Err(error)) => return Err(ApiError::invalid(format!("field 'response_format': {error}"))),
     };
-    let asked = Demand { tools: &tools, parallel, required, answer: answer.as_ref() };
-    let (text, starts) = app.speech.demand(prompt, &asked, &app.served.tokenizer);
+    let demand = |tools: &[Tool]| {
+        let asked = Demand { tools, parallel, required, answer: answer.as_ref() };
+        app.speech.demand(prompt, &asked, &app.served.tokenizer)
+    };
+    let (text, starts) = demand(&tools);
     let forced = required || answer.is_some();
     if !forced && starts.is_empty() {
         return Ok(None);
     }
-    let made = app.grammars.calls(&app.served.tokenizer, text);
+    let mut made = app.grammars.calls(&app.served.tokenizer, text);
+    if made.is_err() {
+        // Which schema it was is not known; those that need not be enforced exactly give way.
+        for (tool, given) in tools.iter_mut().zip(&given).filter(|(tool, _)| !strict(&tool.name)) {
+            tool.parameters = loosely(given);
+        }
+        made = app.grammars.calls(&app.served.tokenizer, demand(&tools).0);
+    }
     let made = match made {
         Err(error) if forced => return Err(ApiError::invalid(format!("field 'tools': {error}"))),
         Err(error) => {

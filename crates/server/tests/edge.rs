@@ -316,6 +316,21 @@ fn g21_files_of_slots() {
         std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(files, ["slots"]);
     assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 2);
+    // What cannot be written or read is said with what helps, and leaves nothing behind.
+    std::fs::create_dir(inside.join("folder")).unwrap();
+    for (action, part) in [("save", "another filename"), ("restore", "another filename")] {
+        let reply = client.post(&format!("/slots/0?action={action}"), json!({"filename": "folder"}));
+        let message = reply.error(400, "invalid_request_error");
+        assert!(message.contains(part), "{message}");
+    }
+    assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 3);
+    std::fs::remove_dir_all(&inside).unwrap();
+    for action in ["save", "restore"] {
+        let reply = client.post(&format!("/slots/0?action={action}"), json!({"filename": "one.bin"}));
+        let message = reply.error(400, "invalid_request_error");
+        assert!(message.contains("--slot-save-path"), "{message}");
+    }
+    assert_eq!(client.post("/completion", json!({"prompt": "@hello:"})).ok()["content"], "Hi there");
     let without = start(hello(), options());
     without.post("/slots/0?action=save", json!({"filename": "x"})).error(403, "feature_disabled");
 }

@@ -71,9 +71,57 @@ fn answers_follow_the_schema() {
     let object = json!({"messages": messages, "response_format": {"type": "json_object"}, "temperature": 0, "max_tokens": 5});
     let found = client.post("/v1/chat/completions", object).ok();
     assert!(found["choices"][0]["message"]["content"].as_str().unwrap().starts_with('{'), "{found}");
-    // A grammar goes before a schema.
-    let both = json!({"grammar": "root ::= \"q\"", "json_schema": schema});
-    assert_eq!(ask(&client, "@x:", both).ok()["content"], "q");
+    // An empty grammar is none.
+    let empty = json!({"grammar": " ", "json_schema": schema});
+    assert_eq!(parse(&ask(&client, "@x:", empty).ok()["content"]), exact);
+}
+
+#[test]
+fn of_two_things_to_follow_none_is_dropped() {
+    let client = start(scripted(4000, 4), options());
+    let (grammar, schema) = ("root ::= \"q\"", json!({"type": "object"}));
+    let format = json!({"type": "json_schema", "json_schema": {"schema": schema}});
+    let messages = json!([{"role": "user", "content": "x"}]);
+    for (path, body, both) in [
+        (
+            "/completion",
+            json!({"prompt": "x", "grammar": grammar, "json_schema": schema}),
+            ["grammar", "json_schema"],
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "x", "grammar": grammar, "response_format": format}),
+            ["grammar", "response_format"],
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": messages, "json_schema": schema, "response_format": format}),
+            ["json_schema", "response_format"],
+        ),
+        (
+            "/v1/responses",
+            json!({"input": "x", "grammar": grammar, "text": {"format": {"type": "json_schema", "schema": schema}}}),
+            ["grammar", "text.format"],
+        ),
+        (
+            "/api/chat",
+            json!({"messages": messages, "format": "json", "options": {"grammar": grammar}}),
+            ["options.grammar", "format"],
+        ),
+        (
+            "/api/generate",
+            json!({"prompt": "x", "format": schema, "options": {"json_schema": schema}}),
+            ["format", "options"],
+        ),
+    ] {
+        let reply = client.post(path, body);
+        let message = reply.message();
+        assert_eq!(reply.status, 400, "{path}: {message}");
+        assert!(both.iter().all(|name| message.contains(&format!("'{name}'"))), "{path}: {message}");
+    }
+    // Text is no format, so nothing is dropped.
+    let text = json!({"messages": messages, "grammar": grammar, "response_format": {"type": "text"}});
+    assert_eq!(client.post("/v1/chat/completions", text).ok()["choices"][0]["message"]["content"], "q");
 }
 
 #[test]

@@ -38,6 +38,14 @@ fn serves_as_one_of_many() {
         reports.say(&Report::Failed("tensor x has a wrong shape".into()));
         std::process::exit(1);
     }
+    if name == "deaf" {
+        // It takes connections and answers none.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        reports.say(&Report::Listening(listener.local_addr().unwrap()));
+        std::thread::spawn(move || listener.incoming().for_each(std::mem::forget));
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    }
     let model = || {
         let delay = Duration::from_millis(if name.starts_with("slow") { 10 } else { 0 });
         scripted(4000, 2).delay(delay).script("hello", bytes(format!("Hi from {name}")))
@@ -428,6 +436,33 @@ fn every_request_has_its_line_whatever_its_process_does() {
     };
     assert_eq!((completions("silent"), completions("ann")), (vec![200, 200], vec![500]), "{text}");
     assert_eq!(completions("slow1").len(), 3, "{text}");
+}
+
+/// Its process has not begun to answer, and may never have heard of it.
+#[test]
+fn a_client_that_leaves_early_has_its_line_and_is_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let audit = AuditOptions { file: log.clone(), rules: None, prompts: false };
+    let options = Options { audit: Some(audit), ..options() };
+    let client = Client::new(Server::start_many(offer(&["deaf"], 1), options).unwrap());
+    let start = Instant::now();
+    let open = client.leave_open("/completion", hello("deaf"));
+    eventually("the process is there", 10 * SECOND, || is(&client, "deaf", "loaded"));
+    // Long enough that the request is with the process.
+    std::thread::sleep(SECOND / 2);
+    drop(open);
+    let stayed = start.elapsed();
+    let lines = || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        all.filter(|line| line["endpoint"] == "POST /completion").collect::<Vec<_>>()
+    };
+    eventually("its line", 15 * SECOND, || lines().len() == 1);
+    let line = &lines()[0];
+    assert_eq!((&line["status"], &line["error"]), (&json!(499), &json!("client_left")), "{line}");
+    // It says when the client left, not how long the process was waited for.
+    assert!(line["latency_ms"].as_f64().unwrap() < (stayed + 3 * SECOND).as_secs_f64() * 1e3, "{line}");
 }
 
 #[test]

@@ -129,3 +129,61 @@ fn json_comes_after_reasoning_that_the_prompt_has_begun() {
     let apart = told_apart(&model, json!({"response_format": format}));
     assert_eq!(apart, ("hm {".to_owned(), "{\"a\": 1}".to_owned()));
 }
+
+#[test]
+fn reasoning_is_counted_wherever_it_goes() {
+    // Each character is a token: both marks and what is between them.
+    let model = client("<think>abc</think>\ndone", |_| ());
+    let counted = "<think>".len().min(1) + "abc".len() + "</think>".len();
+    for more in [json!({}), json!({"stream": true}), json!({"reasoning_format": "none"})] {
+        let mut asked = json!({"input": "@call:"});
+        asked.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let reply = model.post("/v1/responses", asked.clone());
+        let usage = match more.get("stream") {
+            Some(_) => reply.events().last().unwrap()["response"]["usage"].clone(),
+            None => reply.ok()["usage"].clone(),
+        };
+        assert_eq!(usage["output_tokens_details"]["reasoning_tokens"], counted, "{more}");
+    }
+    let usage = model.post("/v1/chat/completions", body(json!({"n": 2}))).ok()["usage"].clone();
+    assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], 2 * counted);
+    let plain = client("no thoughts", |_| ()).post("/v1/chat/completions", body(json!({}))).ok();
+    assert_eq!(plain["usage"]["completion_tokens_details"]["reasoning_tokens"], 0);
+}
+
+#[test]
+fn half_a_mark_at_the_end_of_a_cut_answer_is_no_text() {
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
+    let call = "So.<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+    let thinks = "<think>ab</think>cd";
+    for (script, most, reasoning, content) in [
+        (call, 5, "", "So."),
+        (call, 12, "", "So."),
+        // A call without a name yet.
+        (call, 25, "", "So."),
+        (thinks, 3, "", ""),
+        (thinks, 11, "ab", ""),
+        (thinks, 16, "ab", ""),
+        (thinks, 18, "ab", "c"),
+    ] {
+        let model = client(script, |_| ());
+        for path in ["/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/responses"] {
+            let mut asked = body(json!({"max_tokens": most}));
+            match path {
+                "/v1/messages" => asked["tools"] = json!([{"name": "f", "input_schema": {"type": "object"}}]),
+                "/v1/responses" => {
+                    asked = json!({"input": "@call:", "max_output_tokens": most});
+                    asked["tools"] = json!([{"type": "function", "name": "f", "parameters": {}}]);
+                }
+                _ => asked["tools"] = tools.clone(),
+            }
+            if path == "/api/chat" {
+                (asked["stream"], asked["options"]) = (json!(false), json!({"num_predict": most}));
+            }
+            let text = model.post(path, asked).ok().to_string();
+            assert!(!text.contains("<t") && !text.contains("</"), "{path} {most}: {text}");
+        }
+        let apart = told_apart(&model, json!({"max_tokens": most, "tools": tools}));
+        assert_eq!((apart.0.as_str(), apart.1.as_str()), (reasoning, content), "{script} {most}");
+    }
+}

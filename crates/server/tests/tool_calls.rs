@@ -158,6 +158,39 @@ fn choices_that_make_no_sense_are_refused() {
     assert_eq!(calls(&client, json!("auto"), odd(false)).ok()["choices"][0]["message"]["content"], "hi");
 }
 
+/// Of a schema that cannot be enforced as a whole everything else is, unless the function is strict.
+#[test]
+fn what_of_a_schema_can_be_enforced_is() {
+    let client = start(scripted(2000, 1), options());
+    // The first is seen in the schema, the second only when the whole is compiled.
+    let overlapping = json!([{"type": "boolean"}, {"enum": [true, null]}]);
+    for odd in [json!({"type": "boolean", "not": {"const": true}}), json!({"oneOf": overlapping})] {
+        let parameters = json!({
+            "type": "object", "required": ["sure", "odd"], "additionalProperties": false,
+            "properties": {"sure": {"type": "boolean"}, "odd": odd},
+        });
+        let ask = |strict: bool| {
+            let function = json!({"name": "odd", "strict": strict, "parameters": parameters});
+            let tools = json!([{"type": "function", "function": function}]);
+            let messages = json!([{"role": "user", "content": "@random:"}]);
+            calls(
+                &client,
+                json!("required"),
+                json!({"tools": tools, "messages": messages, "max_tokens": 400}),
+            )
+        };
+        for _ in 0..3 {
+            let found = ask(false).ok();
+            let call = &found["choices"][0]["message"]["tool_calls"][0]["function"];
+            let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+            assert!(arguments["sure"].is_boolean(), "{found}");
+            assert_eq!(arguments.as_object().unwrap().len(), 2, "{found}");
+        }
+        let message = ask(true).error(400, "invalid_request_error");
+        assert!(message.contains("'tools'"), "{message}");
+    }
+}
+
 #[test]
 fn c10_arguments_in_a_history_that_are_no_object() {
     let client = start(scripted(2000, 1).script("hi", bytes("hi")), options());

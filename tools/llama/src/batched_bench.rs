@@ -176,7 +176,7 @@ impl Run<'_> {
         if interrupt::take() {
             return Err(Failure::Interrupted);
         }
-        self.model.run(&Batch { work })?;
+        self.model.run(&Batch::of(work))?;
         Ok(())
     }
 

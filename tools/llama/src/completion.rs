@@ -3,9 +3,10 @@
 use crate::chat::{self, Chat};
 use crate::console::Console;
 use crate::failure::Failure;
+use crate::files::{self, Replacement};
 use crate::invocation::Invocation;
 use crate::session::{Answer, End, Session, summary};
-use crate::{files, pages, prompt};
+use crate::{pages, prompt};
 use puna_engine::UNLIMITED;
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use std::path::Path;
@@ -37,7 +38,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let plain = interactive || config.prompt.cache_file.is_some();
     if config.chat.conversation.unwrap_or(!plain && chat::has_template(&session)) {
         let first = text.filter(|text| !text.trim().is_empty());
-        return Chat::new(&session, &config, &console)?.run(first);
+        return Chat::new(invocation, &session, &config, &console)?.run(first);
     }
     let text = text.unwrap_or_default();
     Completion { session: &session, config: &config, console: &console, tokens: Vec::new(), lines: 0 }
@@ -107,6 +108,9 @@ impl Completion<'_> {
         self.tokens.extend(&answer.tokens);
         self.console.info("");
         self.console.info(&summary(&answer.timings));
+        if answer.end == End::Length && self.tokens.len() >= self.session.information.context as usize {
+            self.console.warn("the context is full: -c makes it larger, --context-shift goes on without it");
+        }
         Ok(answer)
     }
 
@@ -136,7 +140,8 @@ impl Completion<'_> {
     /// The tokens of the saved prompt, if there is one.
     fn restore(&self) -> Result<Vec<u32>, Failure> {
         let Some(path) = self.cache().filter(|path| path.exists()) else { return Ok(Vec::new()) };
-        let restored = self.session.engine.restore(0, files::read_regular(path, self.session.saved_bytes())?);
+        let (mut file, bytes) = files::open_regular(path, self.session.saved_bytes())?;
+        let restored = self.session.engine.restore(0, &mut file, bytes, Vec::new().into());
         restored.map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))
     }
 
@@ -153,14 +158,18 @@ impl Completion<'_> {
         if answer.end == End::Interrupted {
             return Err(Failure::Interrupted);
         }
+        let (tokens, speed) = (answer.timings.prompt_tokens, answer.timings.prompt_per_second());
+        self.console.info(&format!("[ prompt to be saved: {tokens} tokens, {speed:.1} t/s ]"));
         self.save()
     }
 
     fn save(&self) -> Result<(), Failure> {
         let Some(path) = self.cache().filter(|_| !self.config.prompt.cache_read_only) else { return Ok(()) };
-        let failed = |error: puna_engine::EngineError| Failure::Failed(error.to_string());
-        let bytes = self.session.engine.save(0).map_err(failed)?;
-        files::replace(path, &bytes)
+        let failed =
+            |error: puna_engine::EngineError| Failure::Failed(format!("{}: {error}", path.display()));
+        let mut file = Replacement::create(path)?;
+        self.session.engine.save(0, file.writer()).map_err(failed)?;
+        file.finish()
     }
 
     fn held(&self) -> Result<Vec<u32>, Failure> {

@@ -10,13 +10,14 @@ use std::sync::Mutex;
 /// Files that are being written and must not stay if the program ends.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Removes what is unfinished, because the program ends.
+/// Removes what is unfinished, because the program ends; no more is made after that.
 pub fn abandon() {
     if let Ok(mut unfinished) = UNFINISHED.lock() {
         for path in unfinished.drain(..) {
             // It may not exist yet.
             let _ = fs::remove_file(path);
         }
+        std::mem::forget(unfinished);
     }
 }
 
@@ -24,12 +25,12 @@ pub fn abandon() {
 pub struct Unfinished(PathBuf);
 
 impl Unfinished {
-    /// For the file of this path.
-    pub fn new(path: &Path) -> Self {
-        if let Ok(mut unfinished) = UNFINISHED.lock() {
-            unfinished.push(path.to_path_buf());
-        }
-        Self(path.to_path_buf())
+    /// For the file that `make` makes and tells the path of: the end of the program comes before or after, not between.
+    pub fn made<T>(make: impl FnOnce() -> Result<(T, PathBuf), Failure>) -> Result<(T, Self), Failure> {
+        let mut unfinished = UNFINISHED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (made, path) = make()?;
+        unfinished.push(path.clone());
+        Ok((made, Self(path)))
     }
 }
 
@@ -53,10 +54,12 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
     read_most(file, announced, most, &path.display().to_string())
 }
 
-/// The same for what has to be a regular file, because it will be replaced.
-pub fn read_regular(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
+/// Opens what has to be a regular file, because it will be replaced; also its bytes, at most so many.
+pub fn open_regular(path: &Path, most: u64) -> Result<(File, u64), Failure> {
     require_regular(path)?;
-    read(path, most)
+    let file = File::open(path).map_err(|error| named(path, &error))?;
+    let bytes = file.metadata().map_err(|error| named(path, &error))?.len();
+    if bytes > most { Err(too_long(&path.display().to_string(), most)) } else { Ok((file, bytes)) }
 }
 
 /// The bytes of the standard input, at most so many.
@@ -68,15 +71,17 @@ pub fn read_input(most: u64) -> Result<Vec<u8>, Failure> {
 pub const INPUT: &str = "standard input";
 
 fn read_most(mut from: impl Read, announced: u64, most: u64, name: &str) -> Result<Vec<u8>, Failure> {
-    let too_long =
-        || Failure::Failed(format!("{name} has more than {} (the limit here)", console::size(most)));
     if announced > most {
-        return Err(too_long());
+        return Err(too_long(name, most));
     }
     let mut bytes = Vec::new();
     let read = from.by_ref().take(most.saturating_add(1)).read_to_end(&mut bytes);
     read.map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
-    if bytes.len() as u64 > most { Err(too_long()) } else { Ok(bytes) }
+    if bytes.len() as u64 > most { Err(too_long(name, most)) } else { Ok(bytes) }
+}
+
+fn too_long(name: &str, most: u64) -> Failure {
+    Failure::Failed(format!("{name} has more than {} (the limit here)", console::size(most)))
 }
 
 /// The text of a file or pipe of at most so many bytes.
@@ -117,9 +122,19 @@ fn require_regular(path: &Path) -> Result<(), Failure> {
 /// Checks that [`replace`] could write this regular file, without changing it.
 pub fn check_replaceable(path: &Path) -> Result<(), Failure> {
     require_regular(path)?;
-    let target = beside(path);
-    let made = File::options().write(true).create(true).truncate(true).open(&target);
-    made.and_then(|_| fs::remove_file(&target)).map_err(|error| named(path, &error))
+    let (_, target) = unfinished(path)?;
+    fs::remove_file(&target.0).map_err(|error| named(path, &error))
+}
+
+/// Makes the file that lies beside `path` while that is written.
+fn unfinished(path: &Path) -> Result<(File, Unfinished), Failure> {
+    // Before that, Ctrl-C would end the program and leave the file.
+    crate::interrupt::install();
+    Unfinished::made(|| {
+        let target = beside(path);
+        let file = File::options().write(true).create(true).truncate(true).open(&target);
+        Ok((file.map_err(|error| named(path, &error))?, target))
+    })
 }
 
 /// Writes a whole file, or nothing; see [`Replacement`].
@@ -142,16 +157,25 @@ impl Replacement {
     /// Begins to replace the file at `path`, or to make it.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let special = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
-        let beside = (!special).then(|| Unfinished::new(&beside(path)));
-        let target = beside.as_ref().map_or(path, |beside| &beside.0);
-        let file = File::options().write(true).create(true).truncate(true).open(target);
-        let file = BufWriter::new(file.map_err(|error| named(path, &error))?);
-        Ok(Self { file, path: path.to_path_buf(), beside })
+        let (file, beside) = if special {
+            let file = File::options().write(true).create(true).truncate(true).open(path);
+            (file.map_err(|error| named(path, &error))?, None)
+        } else {
+            let (file, beside) = unfinished(path)?;
+            puna_gguf::take_over_access(path, &file).map_err(|error| named(path, &error))?;
+            (file, Some(beside))
+        };
+        Ok(Self { file: BufWriter::new(file), path: path.to_path_buf(), beside })
     }
 
     /// Adds bytes.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.file.write_all(bytes).map_err(|error| named(&self.path, &error))
+    }
+
+    /// Where bytes can be written, too; errors do not name the path.
+    pub fn writer(&mut self) -> &mut BufWriter<File> {
+        &mut self.file
     }
 
     /// Gives the file its name.
@@ -227,6 +251,21 @@ mod tests {
         assert!(replace(&folder.path().join("none/file"), b"").is_err());
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn whoever_could_not_read_the_old_file_cannot_read_the_new_one() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        for mode in [0o600, 0o640, 0o664] {
+            fs::write(&path, b"old").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            replace(&path, b"new").unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"new");
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode);
+        }
+    }
+
     #[test]
     fn a_full_disk_is_blamed_on_the_file() {
         let full = Path::new("/dev/full");
@@ -262,11 +301,14 @@ mod tests {
         let path = folder.path().join("file");
         fs::write(&path, "12345").unwrap();
         assert_eq!(read(&path, 5).unwrap(), b"12345");
-        assert!(message(read(&path, 4)).ends_with("file has more than 4 B (the limit here)"));
+        assert_eq!(open_regular(&path, 5).unwrap().1, 5);
+        for long in [message(read(&path, 4)), message(open_regular(&path, 4))] {
+            assert!(long.ends_with("file has more than 4 B (the limit here)"), "{long}");
+        }
         if cfg!(unix) {
             let zeros = Path::new("/dev/zero");
             assert!(message(read(zeros, 1000)).starts_with("/dev/zero has more than 1000 B"));
-            assert_eq!(message(read_regular(zeros, 1000)), "/dev/zero is not a regular file");
+            assert_eq!(message(open_regular(zeros, 1000)), "/dev/zero is not a regular file");
             assert_eq!(message(check_replaceable(zeros)), "/dev/zero is not a regular file");
         }
     }

@@ -189,7 +189,7 @@ fn evaluate(
 }
 
 fn run_step(model: &mut Model, work: Vec<Work>) -> Result<Outputs, Failure> {
-    Ok(model.run(&Batch { work })?)
+    Ok(model.run(&Batch::of(work))?)
 }
 
 /// The token with the highest logit, the lowest one of equals; none if a logit is not a number.

@@ -72,7 +72,7 @@ impl<'a> Measuring<'a> {
             mlock: matches!(mode, "mlock" | "mmap+mlock"),
             ..OpenOptions::default()
         };
-        let file = Arc::new(File::open(Path::new(&settings.model), &options)?);
+        let file = Arc::new(load::file(Path::new(&settings.model), &options, self.console)?);
         let processor = Options {
             threads: settings.n_threads as usize,
             features: load::features(self.bench.isa),
@@ -173,7 +173,7 @@ impl Run<'_> {
 
     fn step(&mut self, tokens: Vec<u32>) -> Result<(), Failure> {
         let work = vec![Work { sequence: 0, tokens, outputs: OutputRows::Last }];
-        self.loaded.model.run(&Batch { work })?;
+        self.loaded.model.run(&Batch::of(work))?;
         Ok(())
     }
 

@@ -107,19 +107,7 @@ fn guesses_change_nothing_but_the_time() {
     let prompt =
         "one two three four five six\none two three four five six\none two three four five six\none two";
     let ask = |more: &[&str]| {
-        let plain = [
-            "completion",
-            "-m",
-            "MODEL",
-            "-p",
-            prompt,
-            "-n",
-            "40",
-            "--temp",
-            "0",
-            "-no-cnv",
-            "--deterministic",
-        ];
+        let plain = ["completion", "-m", "MODEL", "-p", prompt, "-n", "40", "--temp", "0", "-no-cnv"];
         with_model(&[&plain, more].concat())
     };
     let Some(plain) = ask(&[]) else { return };

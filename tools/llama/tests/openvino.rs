@@ -53,7 +53,6 @@ fn number(output: &str, begin: &str) -> f64 {
 }
 
 #[test]
-#[ignore = "a text by chance differs from the processor's, first seen on 30 November 2026; the cause is not known yet"]
 fn tools_write_what_they_write_on_the_processor() {
     if !is_installed() {
         return;
@@ -78,16 +77,20 @@ fn tools_write_what_they_write_on_the_processor() {
             assert_eq!(ok(&found), ok(&right), "{arguments:?} {variables:?}");
         }
     }
-    // Beyond the context: tokens in the middle go, the others move. A cache in the model cannot do that.
+    // Beyond the context: tokens in the middle go, the others move.
     let shifted =
         [&["completion", "-m", model, "-p", "hi hihi hi", "-no-cnv", "-c", "64", "--keep", "4"], &greedy[..]];
     let shifted = [&shifted.concat()[..], &["--context-shift", "-n", "100", "--ignore-eos"]].concat();
     let right = run(&mut llama(&shifted));
     let found = run(&mut on_openvino(&shifted, &exact));
     assert_eq!(ok(&found), ok(&right));
-    let refused = run(&mut on_openvino(&shifted, &stateful));
-    assert_eq!(refused.code, 1, "{}", refused.out);
-    assert!(refused.err.contains("GGML_OPENVINO_STATEFUL_EXECUTION"), "{}", refused.err);
+    // A cache in the model cannot move: what is left is computed anew, so only what was written before is the same.
+    let anew = run(&mut on_openvino(&shifted, &stateful));
+    let before = run(&mut on_openvino(&[&shifted[..], &["-n", "50"]].concat(), &stateful));
+    // The last character may be cut.
+    let before = ok(&before).trim_end().trim_end_matches('\u{fffd}');
+    assert!(before.chars().count() > 40 && right.out.starts_with(before), "{before:?} {:?}", right.out);
+    assert!(ok(&anew).starts_with(before) && anew.out.chars().count() > 90, "{:?}", anew.out);
     // A prompt's state in a file.
     let cache = folder.path().join("prompt");
     let saved =
@@ -123,9 +126,11 @@ fn tools_measure_what_they_measure_on_the_processor() {
         ok(run).split_whitespace().map(|word| word.parse().unwrap_or_else(|_| panic!("{word}"))).collect()
     };
     let right = numbers(&run(&mut llama(&embedding)));
-    let found = numbers(&run(&mut on_openvino(&embedding, &exact)));
-    assert_eq!(found.len(), right.len());
-    assert!(found.iter().zip(&right).all(|(a, b)| (a - b).abs() < 1e-3), "{found:?} {right:?}");
+    for variables in [&exact[..], &stateful] {
+        let found = numbers(&run(&mut on_openvino(&embedding, variables)));
+        assert_eq!(found.len(), right.len());
+        assert!(found.iter().zip(&right).all(|(a, b)| (a - b).abs() < 1e-3), "{found:?} {right:?}");
+    }
     let bench = ["bench", "-m", model, "-p", "16", "-n", "4", "-r", "1", "-o", "jsonl"];
     let measured = run(&mut on_openvino(&bench, &exact));
     assert_eq!(ok(&measured).lines().count(), 2, "{}", measured.out);

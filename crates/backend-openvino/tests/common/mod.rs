@@ -35,8 +35,8 @@ pub fn start(variables: &[(&str, &str)]) -> Option<(OpenVino, Arc<Mutex<Vec<Stri
 /// Leaves the shim out.
 pub const NO_SHIM: (&str, &str) = ("PUNA_OPENVINO_SHIM", "0");
 
-/// The shim, built once for each test program; an error says why it is not there.
-fn shim() -> Result<&'static str, String> {
+/// The path of the shim, built once for each test program; an error says why it is not there.
+pub fn shim() -> Result<&'static str, String> {
     static SHIM: OnceLock<Result<String, String>> = OnceLock::new();
     let built = SHIM.get_or_init(|| {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/shim/build.sh");

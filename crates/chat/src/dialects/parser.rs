@@ -9,6 +9,8 @@ const LONGEST_BODY: usize = 16 << 20;
 const MOST_BLANKS: usize = 64;
 /// Bytes of blanks that an answer may begin with so that what it begins with still counts.
 const MOST_FIRST_BLANKS: usize = 1 << 10;
+/// Characters of a mark from which on the end of an answer that was cut is taken for its beginning: one may be anything.
+const LEAST_OF_MARK: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -96,9 +98,22 @@ impl OutputParser {
         deltas
     }
 
-    /// Ends an answer that a limit has cut off: the arguments of a call that has begun stay as far as they came.
+    /// Whether the text so far ends within the reasoning.
+    pub fn reasons(&self) -> bool {
+        self.state == State::Reasoning
+    }
+
+    /// Ends an answer that a limit has cut off: the arguments of a call that has begun stay as far as they came, and what
+    /// has begun to be a mark, or a call without a name yet, is nobody's text.
     pub fn cut(&mut self) -> Vec<Delta> {
-        let called = matches!(self.state, State::Call(_) | State::Bare) && self.memory.handed.0 > 0;
+        let called = match self.state {
+            // Where the prompt opened it, there may be text without a recipient.
+            State::Call(begin) if self.dialect.and_then(|dialect| dialect.opened) != Some(begin) => {
+                self.memory.handed.0 > 0 || is_unmistakable(begin)
+            }
+            State::Call(_) | State::Bare => self.memory.handed.0 > 0,
+            State::Start | State::Reasoning | State::Content => false,
+        };
         // Directly behind a call, what looks like a mark is one.
         let frame = self.dialect.map_or(&[][..], |dialect| dialect.frame);
         let held = self.held.trim_start();
@@ -107,6 +122,20 @@ impl OutputParser {
         if called || mark {
             self.held.clear();
             return Vec::new();
+        }
+        let marks = match self.state {
+            State::Start => {
+                self.reasoning.map_or(Vec::new(), |marks| vec![marks.begin.trim_start(), marks.end])
+            }
+            State::Reasoning => self.reasoning.map_or(Vec::new(), |marks| vec![marks.end]),
+            State::Content => self.content_marks(),
+            State::Bare | State::Call(_) => Vec::new(),
+        };
+        let begun =
+            marks.iter().filter(|mark| is_unmistakable(mark)).filter_map(|mark| begun(&self.held, mark));
+        let enough = |place: &usize| self.held[*place..].chars().nth(LEAST_OF_MARK - 1).is_some();
+        if let Some(place) = begun.filter(enough).min() {
+            self.held.truncate(without_blanks(&self.held[..place]).len());
         }
         self.finish()
     }
@@ -195,15 +224,16 @@ impl OutputParser {
         (dialect.read)(&mut Body { text, done, tools: &self.tools, bare, memory: &mut self.memory })
     }
 
+    /// Marks that may come within content.
+    fn content_marks(&self) -> Vec<&'static str> {
+        let reasoning = self.reasoning.filter(|marks| marks.anywhere).map(|marks| marks.begin);
+        let calls = self.dialect.map(|dialect| dialect.begin.iter().chain(dialect.frame));
+        reasoning.into_iter().chain(calls.into_iter().flatten().copied()).collect()
+    }
+
     fn content(&mut self, deltas: &mut Vec<Delta>) -> bool {
-        let mut marks: Vec<&'static str> = Vec::new();
-        if let Some(reasoning) = self.reasoning.filter(|marks| marks.anywhere) {
-            marks.push(reasoning.begin);
-        }
-        let (begin, frame) =
-            self.dialect.map_or((&[][..], &[][..]), |dialect| (dialect.begin, dialect.frame));
-        marks.extend(begin.iter().chain(frame));
-        let Some(mark) = self.until_mark(&marks, deltas) else { return false };
+        let Some(mark) = self.until_mark(&self.content_marks(), deltas) else { return false };
+        let begin = self.dialect.map_or(&[][..], |dialect| dialect.begin);
         if self.reasoning.is_some_and(|marks| marks.anywhere && marks.begin == mark) {
             return self.enter(State::Reasoning, true);
         }
@@ -303,6 +333,11 @@ impl OutputParser {
             Delta::Content(text)
         });
     }
+}
+
+/// Whether a mark begins like no word or sentence does.
+fn is_unmistakable(mark: &str) -> bool {
+    mark.starts_with(['<', '>', '[', ']'])
 }
 
 /// Where the end of the text may be the beginning of a mark.

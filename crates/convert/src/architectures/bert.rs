@@ -23,7 +23,7 @@ pub(super) const ROWS: &[Architecture] = &[Architecture {
     ..PLAIN
 }];
 
-const BERT: &[Rule] = &[
+pub(super) const BERT: &[Rule] = &[
     copy("embeddings.word_embeddings", "token_embd"),
     copy("embeddings.token_type_embeddings", "token_types"),
     map("embeddings.position_embeddings", "position_embd", |model, recipe| {

@@ -4,7 +4,9 @@ use super::qwen::POST_ATTENTION;
 use super::{Architecture, PLAIN};
 use crate::keys::Keys;
 use crate::model::Model;
-use crate::rules::{INTERLEAVED, Named, Rule, copy, map, plus_one, split, split_gate_up_suffixed};
+use crate::rules::{
+    INTERLEAVED, Named, Rule, copy, equal_parts, map, plus_one, split, split_gate_up_suffixed,
+};
 use crate::{ConvertError, Recipe};
 
 type Result<T> = std::result::Result<T, ConvertError>;
@@ -86,6 +88,30 @@ pub(super) const ROWS: &[Architecture] = &[
         ..PLAIN
     },
     Architecture {
+        name: "plm",
+        classes: &["PLMForCausalLM"],
+        keys: |keys| {
+            keys.decoder()?;
+            keys.number("attention.kv_lora_rank", &["kv_lora_rank"])?;
+            let rotary = keys.number("rope.dimension_count", &["qk_rope_head_dim"])?;
+            let plain = keys.model.config.u32(&["qk_nope_head_dim"])?;
+            keys.set("attention.key_length", plain.saturating_add(rotary));
+            keys.number("attention.value_length", &["v_head_dim"])?;
+            Ok(())
+        },
+        rules: &[&[copy("L.self_attn.kv_b_proj", "attn_kv_b")], LATENT],
+        ..PLAIN
+    },
+    Architecture {
+        name: "deepseek2-ocr",
+        classes: &["DeepseekOCRForCausalLM", "DeepseekOCR2ForCausalLM"],
+        keys: |keys| {
+            keys.decoder()?;
+            keys.grouped_experts()
+        },
+        ..PLAIN
+    },
+    Architecture {
         name: "dots1",
         classes: &["Dots1ForCausalLM"],
         keys: |keys| {
@@ -140,9 +166,9 @@ pub(super) const ROWS: &[Architecture] = &[
             map("L.post_attention_layernorm", "ffn_norm", plus_one),
             map("L.self_attn.q_norm", "attn_q_norm", plus_one),
             map("L.self_attn.k_norm", "attn_k_norm", plus_one),
-            split("L.mlp.gate_up_proj", |_, recipe| halves(recipe, ["ffn_gate", "ffn_up"])),
+            split("L.mlp.gate_up_proj", |_, recipe| equal_parts(recipe, ["ffn_gate", "ffn_up"])),
             split("L.mlp.shared_experts.gate_up_proj", |_, recipe| {
-                halves(recipe, ["ffn_gate_shexp", "ffn_up_shexp"])
+                equal_parts(recipe, ["ffn_gate_shexp", "ffn_up_shexp"])
             }),
             split("L.mlp.experts.gate_up_proj", |_, recipe| split_gate_up_suffixed(recipe)),
             copy("L.mlp.experts.down_proj", "ffn_down_exps.weight"),
@@ -175,12 +201,6 @@ pub(super) const ROWS: &[Architecture] = &[
         ..PLAIN
     },
 ];
-
-/// The upper and the lower half of the rows.
-fn halves(recipe: Recipe, names: [&'static str; 2]) -> Result<Named> {
-    let half = recipe.shape.first().copied().unwrap_or(0) / 2;
-    Ok(names.into_iter().zip(recipe.split_rows(&[half, half])?).collect())
-}
 
 fn minimax_m3(keys: &mut Keys<'_>) -> Result<()> {
     keys.decoder()?;
@@ -231,15 +251,19 @@ pub(super) const LATENT: &[Rule] = &[
 ];
 
 /// What selects positions.
-const INDEXER: &[Rule] = &[
+pub(super) const INDEXER: &[Rule] = &[
     copy("L.self_attn.indexer.wq_b", "indexer.attn_q_b"),
     copy("L.self_attn.indexer.wk", "indexer.attn_k"),
     copy("L.self_attn.indexer.k_norm", "indexer.k_norm"),
     copy("L.self_attn.indexer.weights_proj", "indexer.proj"),
 ];
 
-fn sparse(keys: &mut Keys<'_>) -> Result<()> {
+pub(super) fn sparse(keys: &mut Keys<'_>) -> Result<()> {
     latent(keys)?;
+    indexer(keys)
+}
+
+pub(super) fn indexer(keys: &mut Keys<'_>) -> Result<()> {
     keys.number("attention.indexer.head_count", &["index_n_heads"])?;
     keys.number("attention.indexer.key_length", &["index_head_dim"])?;
     keys.number("attention.indexer.top_k", &["index_topk"])?;
@@ -248,6 +272,11 @@ fn sparse(keys: &mut Keys<'_>) -> Result<()> {
 
 pub(super) fn latent(keys: &mut Keys<'_>) -> Result<()> {
     keys.decoder()?;
+    latent_widths(keys)
+}
+
+/// Widths of latent attention, and the router.
+pub(super) fn latent_widths(keys: &mut Keys<'_>) -> Result<()> {
     keys.grouped_experts()?;
     let config = keys.model.config;
     let second = config.classes().contains(&"DeepseekV2ForCausalLM");
@@ -270,9 +299,14 @@ pub(super) fn latent(keys: &mut Keys<'_>) -> Result<()> {
 }
 
 /// Projections of keys and values by head; that of keys is applied to queries, so it is transposed.
-fn split_latent(model: &Model<'_>, recipe: Recipe) -> Result<Vec<(&'static str, Recipe)>> {
+pub(super) fn split_latent(model: &Model<'_>, recipe: Recipe) -> Result<Named> {
     let (heads, rank) = (model.heads()?, model.count(&["kv_lora_rank"])?);
     let (plain, value) = (model.count(&["qk_nope_head_dim"])?, model.count(&["v_head_dim"])?);
+    split_heads(recipe, heads, [plain, value, rank])
+}
+
+/// The same for so many heads, with the widths of keys, values and latent vectors.
+pub(super) fn split_heads(recipe: Recipe, heads: u64, [plain, value, rank]: [u64; 3]) -> Result<Named> {
     let by_head = recipe.reshape(&[heads, plain + value, rank])?;
     let keys = by_head.clone().take(1, 0, plain)?.transpose()?;
     Ok(vec![("attn_k_b", keys), ("attn_v_b", by_head.take(1, plain, value)?)])

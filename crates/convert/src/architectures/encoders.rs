@@ -4,7 +4,7 @@ use super::{Architecture, PLAIN};
 use crate::ConvertError;
 use crate::keys::Keys;
 use crate::model::Model;
-use crate::rules::{Named, Rule, copy, map, skip, split};
+use crate::rules::{Named, Rule, copy, map, skip, split, ungroup_heads};
 use crate::{Config, Recipe};
 
 type Result<T> = std::result::Result<T, ConvertError>;
@@ -37,6 +37,73 @@ pub(super) const ROWS: &[Architecture] = &[
             ROTATED,
             &[copy("L.mlp.fc11", "ffn_up"), copy("L.mlp.fc12", "ffn_gate"), copy("L.mlp.fc2", "ffn_down")],
         ],
+        ..PLAIN
+    },
+    Architecture {
+        name: "nomic-bert-moe",
+        classes: &["NomicBertModel", "NomicBertForMaskedLM"],
+        keys: |keys| {
+            rotated(keys, 10_000.0)?;
+            keys.number("moe_every_n_layers", &["moe_every_n_layers"])?;
+            Ok(())
+        },
+        applies: |config| matches!(config.optional_u32(&["num_experts"]), Ok(Some(1..))),
+        rules: &[
+            ROTATED,
+            &[
+                copy("L.mlp.router.layer", "ffn_gate_inp"),
+                map("L.mlp.experts.mlp.w1", "ffn_up_exps.weight", by_expert),
+                map("L.mlp.experts.mlp.w2", "ffn_down_exps.weight", |model, recipe| {
+                    by_expert(model, recipe)?.transpose()
+                }),
+                // Which the model's users do not add.
+                skip("L.mlp.experts.bias"),
+            ],
+        ],
+        ..PLAIN
+    },
+    Architecture {
+        name: "jina-bert-v2",
+        classes: &["JinaBertModel", "JinaBertForMaskedLM", "JinaBertForSequenceClassification"],
+        defaults: &[("layer_norm_eps", 1e-12)],
+        keys: |keys| {
+            keys.sizes()?;
+            keys.number("feed_forward_length", &["intermediate_size"])?;
+            keys.number("attention.head_count", crate::model::HEADS)?;
+            keys.set("attention.causal", false);
+            Ok(())
+        },
+        rules: &[super::bert::BERT, JINA],
+        ..PLAIN
+    },
+    Architecture {
+        name: "neo-bert",
+        classes: &["NeoBERT", "NeoBERTLMHead", "NeoBERTForSequenceClassification"],
+        keys: |keys| {
+            keys.decoder()?;
+            own_keys(keys)?;
+            keys.set("attention.causal", false);
+            // The setting counts the gate with two thirds.
+            let width = keys.model.config.u32(&["intermediate_size"])?;
+            keys.set("feed_forward_length", (u64::from(width) * 2 / 3) as u32);
+            let epsilon = keys.model.config.optional_f32(&["norm_eps"])?.unwrap_or(1e-6);
+            keys.set("attention.layer_norm_rms_epsilon", epsilon);
+            keys.set("rope.freq_base", 10_000.0f32);
+            keys.set("rope.scaling.type", "none");
+            keys.set("pooling_type", 2u32);
+            Ok(())
+        },
+        rules: &[&[
+            copy("encoder", "token_embd"),
+            copy("layer_norm", "enc.output_norm"),
+            map("L.qkv", "attn_qkv", ungroup_heads),
+            copy("L.wo", "attn_output"),
+            copy("L.ffn.w12", "ffn_up"),
+            copy("L.ffn.w3", "ffn_down"),
+            skip("decoder"),
+            copy("dense", "cls"),
+            copy("classifier", "cls.output"),
+        ]],
         ..PLAIN
     },
     Architecture {
@@ -133,6 +200,27 @@ fn modern(keys: &mut Keys<'_>) -> Result<()> {
         keys.set("classifier.pooling_type", 1u32);
     }
     Ok(())
+}
+
+/// What Jina 2 has beside BERT's names, with those of its model for code.
+const JINA: &[Rule] = &[
+    copy("L.attention.self.layer_norm_q", "attn_q_norm"),
+    copy("L.attention.self.layer_norm_k", "attn_k_norm"),
+    copy("L.layer_norm_1", "attn_norm_2"),
+    copy("L.layer_norm_2", "layer_output_norm"),
+    copy("L.mlp.layernorm", "layer_output_norm"),
+    copy("L.mlp.gated_layers", "ffn_up"),
+    copy("L.mlp.wo", "ffn_down"),
+    copy("L.mlp.up_gated_layer", "ffn_up"),
+    copy("L.mlp.down_layer", "ffn_down"),
+];
+
+/// The rows of all experts, one after another.
+fn by_expert(model: &Model<'_>, recipe: Recipe) -> Result<Recipe> {
+    let experts = model.count(&["num_experts"])?;
+    let columns = recipe.shape.last().copied().unwrap_or(1).max(1);
+    let rows = recipe.elements() / columns / experts;
+    recipe.reshape(&[experts, rows, columns])
 }
 
 /// Names of encoders with a norm after each branch and rotation.

@@ -1,9 +1,10 @@
 //! Gemma: norms stored as the difference to 1 up to version 3.
 
 use super::{Architecture, PLAIN};
-use crate::ConvertError;
 use crate::keys::{Keys, global_head_dim, of_full_layers};
-use crate::rules::{Rule, copy, map, plus_one};
+use crate::model::{Model, QUERY_SCALAR};
+use crate::rules::{Rule, copy, map, plus_one, rows};
+use crate::{ConvertError, Recipe};
 
 const NORMS: &[Rule] = &[
     map("norm", "output_norm", plus_one),
@@ -11,6 +12,31 @@ const NORMS: &[Rule] = &[
     map("L.self_attn.q_norm", "attn_q_norm", plus_one),
     map("L.self_attn.k_norm", "attn_k_norm", plus_one),
 ];
+
+/// Gemma 3's norms, those of queries with the factor of their scores.
+const NORMS_OF_3: &[Rule] = &[map("L.self_attn.q_norm", "attn_q_norm", |model, recipe| {
+    Ok(recipe.map(|x| x + 1.0).multiply(query_factor(model)?))
+})];
+
+/// Gemma 2's queries with the factor of their scores.
+const QUERIES_OF_2: &[Rule] =
+    &[rows("L.self_attn.q_proj", "attn_q", |model, recipe| Ok(recipe.multiply(query_factor(model)?)))];
+
+/// By what queries are multiplied where a model divides scores by the root of another number than engines do. No key
+/// says the number: engines take the width of a head, in models with the layers of the 27B ones the even share of the
+/// width.
+fn query_factor(model: &Model<'_>) -> Result<f32, ConvertError> {
+    let found = model.config.f32(&[QUERY_SCALAR])?;
+    if found <= 0.0 {
+        let (key, found) = (QUERY_SCALAR.to_owned(), found.to_string());
+        return Err(ConvertError::KeyValue { key, found, expected: "a number above 0" });
+    }
+    let expected = match (model.architecture.name, model.layers()?) {
+        ("gemma2", 46) | ("gemma3", 62) => (model.width()? / model.heads()?).max(1),
+        _ => model.head_dim()?,
+    };
+    Ok((expected as f32 / found).sqrt())
+}
 
 /// With norms after each branch, too.
 const SANDWICH: &[Rule] = &[
@@ -22,6 +48,7 @@ const SANDWICH: &[Rule] = &[
 /// What Gemma 3's classes have where the settings say nothing.
 const GEMMA3: &[(&str, f64)] = &[
     ("head_dim", 256.0),
+    (QUERY_SCALAR, 256.0),
     ("rms_norm_eps", 1e-6),
     ("num_attention_heads", 8.0),
     ("num_key_value_heads", 4.0),
@@ -41,9 +68,14 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "gemma2",
         classes: &["Gemma2ForCausalLM"],
-        defaults: &[("head_dim", 256.0), ("rms_norm_eps", 1e-6), ("sliding_window", 4096.0)],
+        defaults: &[
+            ("head_dim", 256.0),
+            (QUERY_SCALAR, 256.0),
+            ("rms_norm_eps", 1e-6),
+            ("sliding_window", 4096.0),
+        ],
         keys: gemma2,
-        rules: &[NORMS, SANDWICH],
+        rules: &[QUERIES_OF_2, NORMS, SANDWICH],
         ..PLAIN
     },
     Architecture {
@@ -64,14 +96,19 @@ pub(super) const ROWS: &[Architecture] = &[
             }
             Ok(())
         },
-        rules: &[NORMS, SANDWICH, &[copy("2_Dense.linear", "dense_2"), copy("3_Dense.linear", "dense_3")]],
+        rules: &[
+            NORMS_OF_3,
+            NORMS,
+            SANDWICH,
+            &[copy("2_Dense.linear", "dense_2"), copy("3_Dense.linear", "dense_3")],
+        ],
     },
     Architecture {
         name: "gemma3",
         classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma3TextModel"],
         defaults: GEMMA3,
         keys: gemma3,
-        rules: &[NORMS, SANDWICH],
+        rules: &[NORMS_OF_3, NORMS, SANDWICH],
         ..PLAIN
     },
     Architecture {
@@ -95,7 +132,78 @@ pub(super) const ROWS: &[Architecture] = &[
         ],
         ..PLAIN
     },
+    Architecture {
+        name: "gemma3n",
+        classes: &["Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"],
+        keys: gemma3n,
+        rules: &[
+            PLAIN_SANDWICH,
+            PER_LAYER,
+            &[
+                map("embed_tokens", "token_embd", within_table),
+                map("lm_head", "output", within_table),
+                copy("altup_projections.#", "altup_proj"),
+                copy("altup_unembed_projections.#", "altup_unembd_proj"),
+                copy("L.altup.correct_output_scale", "altup_correct_scale.weight"),
+                copy("L.altup.correction_coefs", "altup_correct_coef"),
+                copy("L.altup.prediction_coefs", "altup_predict_coef"),
+                copy("L.altup.modality_router", "altup_router"),
+                copy("L.altup.router_norm", "altup_router_norm"),
+                copy("L.laurel.linear_left", "laurel_l"),
+                copy("L.laurel.linear_right", "laurel_r"),
+                copy("L.laurel.post_laurel_norm", "laurel_post_norm"),
+            ],
+        ],
+        ..PLAIN
+    },
 ];
+
+/// The rows of tokens that the table of embeddings per layer has, too; the others stand for images and sound.
+fn within_table(model: &Model<'_>, recipe: Recipe) -> Result<Recipe, ConvertError> {
+    let rows = recipe.shape.first().copied().unwrap_or(0);
+    let table = model.config.optional_u32(&["vocab_size_per_layer_input"])?.map_or(rows, u64::from);
+    if table < rows { recipe.take(0, 0, table) } else { Ok(recipe) }
+}
+
+/// What the engine and llama.cpp take for granted is checked.
+fn gemma3n(keys: &mut Keys<'_>) -> Result<(), ConvertError> {
+    /// Layers with keys and values of their own, where later ones have none.
+    const OWN_LAYERS: u32 = 20;
+    /// First layers, whose networks keep a twentieth of their activations.
+    const SPARSE_LAYERS: usize = 10;
+    by_kind(keys)?;
+    let model = keys.model;
+    let config = model.config;
+    let refuse = |key: &str, found: String, expected: &'static str| {
+        Err(ConvertError::KeyValue { key: key.into(), found, expected })
+    };
+    for (key, expected, text) in [("altup_active_idx", 0, "0"), ("altup_num_inputs", 4, "4")] {
+        let found = config.optional_u32(&[key])?.unwrap_or(expected);
+        if found != expected {
+            return refuse(key, found.to_string(), text);
+        }
+    }
+    keys.set("altup.active_idx", 0u32);
+    keys.set("altup.num_inputs", 4u32);
+    let layers = model.layers()? as u32;
+    let shared = config.optional_u32(&["num_kv_shared_layers"])?.unwrap_or(0);
+    if layers.saturating_sub(shared) != layers.min(OWN_LAYERS) {
+        return refuse("num_kv_shared_layers", shared.to_string(), "all layers from the 21st on");
+    }
+    if let Some(shares) = config.f32_list(&["activation_sparsity_pattern"]) {
+        let as_usual =
+            |(layer, share): (usize, &f32)| *share == if layer < SPARSE_LAYERS { 0.95 } else { 0.0 };
+        if !shares.iter().enumerate().all(as_usual) {
+            let key = "activation_sparsity_pattern";
+            return refuse(key, format!("{shares:?}"), "0.95 in the first ten layers and 0 in the others");
+        }
+    }
+    if let Some(table) = config.optional_u32(&["vocab_size_per_layer_input"])? {
+        let all = config.optional_u32(&["vocab_size"])?.unwrap_or(table);
+        keys.set("vocab_size", table.min(all));
+    }
+    Ok(())
+}
 
 /// Norms around each branch as they are.
 const PLAIN_SANDWICH: &[Rule] = &[

@@ -34,6 +34,24 @@ pub(super) const ROWS: &[Architecture] = &[
         })]],
         ..PLAIN
     },
+    Architecture {
+        name: "gptj",
+        classes: &["GPTJForCausalLM"],
+        keys: |keys| {
+            keys.decoder()?;
+            keys.optional_number("rope.dimension_count", &["rotary_dim"])?;
+            Ok(())
+        },
+        rules: &[&[
+            copy("L.attn.q_proj", "attn_q"),
+            copy("L.attn.k_proj", "attn_k"),
+            copy("L.attn.v_proj", "attn_v"),
+            copy("L.mlp.fc_in", "ffn_up"),
+            copy("L.mlp.fc_out", "ffn_down"),
+            skip("L.attn.embed_positions"),
+        ]],
+        ..PLAIN
+    },
     Architecture { name: "starcoder2", classes: &["Starcoder2ForCausalLM"], ..PLAIN },
     Architecture {
         name: "gptneox",

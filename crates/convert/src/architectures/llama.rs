@@ -102,7 +102,82 @@ pub(super) const ROWS: &[Architecture] = &[
         },
         ..PLAIN
     },
+    Architecture {
+        name: "deci",
+        classes: &["DeciLMForCausalLM"],
+        keys: deci,
+        rules: &[INTERLEAVED, &[copy("L.self_attn.linear_attn", "attn_output")]],
+        ..PLAIN
+    },
+    Architecture {
+        name: "chameleon",
+        classes: &["ChameleonForConditionalGeneration"],
+        keys: |keys| {
+            keys.decoder()?;
+            keys.optional_flag("swin_norm", &["swin_norm"]);
+            Ok(())
+        },
+        rules: &[
+            INTERLEAVED,
+            &[
+                // Each head has norms of its own, whose elements are in the order of the projections' rows.
+                map("L.self_attn.q_norm", "attn_q_norm", interleave_by_head),
+                map("L.self_attn.k_norm", "attn_k_norm", interleave_by_head),
+            ],
+        ],
+        ..PLAIN
+    },
 ];
+
+fn interleave_by_head(_: &Model<'_>, recipe: Recipe) -> Result<Recipe> {
+    let shape = recipe.shape.clone();
+    let (heads, elements) = (shape.first().copied().unwrap_or(0), recipe.elements());
+    recipe.reshape(&[elements])?.interleave(heads)?.reshape(&shape)
+}
+
+/// Layers may lack attention or keys and values; the settings describe each, or give the key heads of each.
+fn deci(keys: &mut Keys<'_>) -> Result<()> {
+    let model = keys.model;
+    let config = model.config;
+    let heads = model.heads()? as u32;
+    let blocks = config.get(&["block_configs"]).and_then(serde_json::Value::as_array);
+    let Some(blocks) = blocks else {
+        keys.decoder()?;
+        if let Some(kv) = config.u32_list(&["num_key_value_heads_per_layer"]) {
+            keys.set("attention.head_count_kv", kv);
+        }
+        return Ok(());
+    };
+    keys.sizes()?;
+    keys.rope()?;
+    let number =
+        |block: &serde_json::Value, path: &str| block.pointer(path).and_then(serde_json::Value::as_f64);
+    let flag = |block: &serde_json::Value, path: &str| {
+        block.pointer(path).and_then(serde_json::Value::as_bool).unwrap_or(false)
+    };
+    let attention = blocks.iter().map(|block| match number(block, "/attention/n_heads_in_group") {
+        Some(group) => (heads, (f64::from(heads) / group.max(1.0)) as u32),
+        None if flag(block, "/attention/replace_with_linear") => (heads, 0),
+        None => (0, 0),
+    });
+    let (query, kv): (Vec<u32>, Vec<u32>) = attention.unzip();
+    keys.set("attention.head_count", query);
+    keys.set("attention.head_count_kv", kv);
+    let width = model.width()?;
+    let networks =
+        blocks.iter().map(|block| number(block, "/ffn/ffn_mult").map_or(0, |times| hidden(width, times)));
+    keys.set("feed_forward_length", networks.collect::<Vec<u32>>());
+    let dim = model.head_dim()? as u32;
+    keys.set("attention.key_length", dim);
+    keys.set("attention.value_length", dim);
+    Ok(())
+}
+
+/// Two thirds of a multiple of the width, rounded up to a multiple of 256.
+fn hidden(width: u64, times: f64) -> u32 {
+    let exact = (2.0 * times * width as f64 / 3.0).clamp(0.0, f64::from(1u32 << 28)) as u32;
+    exact.next_multiple_of(256)
+}
 
 /// The names of LLaDA 8B (OLMo's).
 const LLADA: &[Rule] = &[
@@ -184,4 +259,15 @@ fn split_internlm(model: &Model<'_>, recipe: Recipe) -> Result<Vec<(&'static str
         ("attn_k", k.interleave(model.kv_heads()?)?),
         ("attn_v", v),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn widths_of_pruned_networks() {
+        // Layers of Llama 3.1 Nemotron 51B.
+        assert_eq!(super::hidden(8192, 5.25), 28672);
+        assert_eq!(super::hidden(8192, 1.3125), 7168);
+        assert_eq!(super::hidden(8192, 0.5), 2816);
+    }
 }

@@ -4,7 +4,9 @@ mod bert;
 mod bloom;
 mod cohere;
 mod deepseek;
+mod draft;
 mod encoders;
+mod experts;
 mod gated;
 mod gemma;
 mod glm;
@@ -17,8 +19,11 @@ mod llama;
 mod mamba;
 mod olmo;
 mod phi;
+mod plamo;
 mod qwen;
+mod rwkv;
 mod scaled;
+mod streams;
 
 use crate::keys::Keys;
 use crate::rules::Rule;
@@ -69,6 +74,11 @@ pub static ARCHITECTURES: &[&[Architecture]] = &[
     deepseek::ROWS,
     gated::ROWS,
     linear::ROWS,
+    streams::ROWS,
+    experts::ROWS,
+    plamo::ROWS,
+    rwkv::ROWS,
+    draft::ROWS,
     encoders::ROWS,
     bert::ROWS,
 ];
@@ -91,6 +101,33 @@ pub fn find(config: &Config) -> Result<&'static Architecture, ConvertError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Architectures that the engine runs and folders cannot be converted to, with the reason.
+    const WITHOUT: &[(&str, &str)] = &[
+        (
+            "eagle3",
+            "what folders say about the draft's tokens is a distance, and no file shows what GGUF has",
+        ),
+        ("pockettts", "rows of the embeddings are put together from several tensors of a sound model"),
+        ("qwen3tts", "the embeddings are a network's results for all tokens, computed by the converter"),
+        (
+            "qwen4exp",
+            "folders have a table of n-grams for each layer, in hundreds of pieces, files one for all",
+        ),
+        ("wavtokenizer-dec", "a decoder of sound, published as a PyTorch checkpoint and no folder"),
+    ];
+
+    #[test]
+    fn every_architecture_of_the_engine_has_a_row_or_a_reason() {
+        for known in puna_models::ARCHITECTURES {
+            let has_row = rows().any(|row| row.name == known.name);
+            let reason = WITHOUT.iter().find(|(name, _)| *name == known.name);
+            assert!(has_row != reason.is_some(), "{}: {}", known.name, reason.map_or("no row", |row| row.1));
+        }
+        for (name, reason) in WITHOUT {
+            println!("{name}: {reason}");
+        }
+    }
 
     #[test]
     fn classes_are_unique_and_architectures_known_to_the_engine() {

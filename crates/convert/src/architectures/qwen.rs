@@ -3,7 +3,9 @@
 use super::{Architecture, PLAIN};
 use crate::keys::Keys;
 use crate::model::Model;
-use crate::rules::{Rule, copy, map, negative_exponential, plus_one, rows, skip, split, squeeze};
+use crate::rules::{
+    Rule, copy, equal_parts, map, negative_exponential, plus_one, rows, skip, split, squeeze,
+};
 use crate::{ConvertError, Recipe};
 
 type Result<T> = std::result::Result<T, ConvertError>;
@@ -100,6 +102,48 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture { name: "maincoder", classes: &["MaincoderForCausalLM"], ..PLAIN },
     Architecture { name: "hunyuan-dense", classes: &["HunYuanDenseV1ForCausalLM"], keys: hunyuan, ..PLAIN },
     Architecture {
+        name: "hunyuan_vl",
+        classes: &["HunYuanVLForConditionalGeneration"],
+        keys: |keys| {
+            hunyuan(keys)?;
+            set_sections(keys, None);
+            Ok(())
+        },
+        ..PLAIN
+    },
+    Architecture {
+        name: "openelm",
+        classes: &["OpenELMForCausalLM"],
+        keys: openelm,
+        rules: &[&[
+            copy("token_embeddings", "token_embd"),
+            copy("L.attn_norm", "attn_norm"),
+            copy("L.attn.qkv_proj", "attn_qkv"),
+            copy("L.attn.q_norm", "attn_q_norm"),
+            copy("L.attn.k_norm", "attn_k_norm"),
+            split("L.ffn.proj_1", |_, recipe| equal_parts(recipe, ["ffn_gate", "ffn_up"])),
+            copy("L.ffn.proj_2", "ffn_down"),
+        ]],
+        ..PLAIN
+    },
+    Architecture {
+        name: "cogvlm",
+        classes: &["CogVLMForCausalLM"],
+        rules: &[&[
+            copy("L.self_attn.language_expert_query_key_value", "attn_qkv"),
+            copy("L.self_attn.language_expert_dense", "attn_output"),
+            copy("L.self_attn.vision_expert_query_key_value", "vis_attn_qkv"),
+            copy("L.self_attn.vision_expert_dense", "vis_attn_output"),
+            copy("L.mlp.language_mlp.gate_proj", "ffn_gate"),
+            copy("L.mlp.language_mlp.up_proj", "ffn_up"),
+            copy("L.mlp.language_mlp.down_proj", "ffn_down"),
+            copy("L.mlp.vision_mlp.gate_proj", "vis_gate"),
+            copy("L.mlp.vision_mlp.up_proj", "vis_up"),
+            copy("L.mlp.vision_mlp.down_proj", "vis_down"),
+        ]],
+        ..PLAIN
+    },
+    Architecture {
         name: "hunyuan-moe",
         classes: &["HunYuanMoEV1ForCausalLM"],
         keys: hunyuan,
@@ -152,7 +196,12 @@ fn sections(keys: &mut Keys<'_>) -> Result<()> {
 
 /// The sections that the configuration names, or these.
 fn set_sections(keys: &mut Keys<'_>, default: Option<Vec<u32>>) {
-    let names = ["rope_scaling.mrope_section", "rope_parameters.mrope_section"];
+    let names = [
+        "rope_scaling.mrope_section",
+        "rope_parameters.mrope_section",
+        "rope_scaling.xdrope_section",
+        "rope_parameters.xdrope_section",
+    ];
     if let Some(mut found) = keys.model.config.u32_list(&names).or(default) {
         found.resize(4, 0);
         keys.set("rope.dimension_sections", found.into_iter().map(|n| n as i32).collect::<Vec<_>>());
@@ -187,6 +236,37 @@ fn hunyuan(keys: &mut Keys<'_>) -> Result<()> {
         keys.set("expert_feed_forward_length", width);
     }
     Ok(())
+}
+
+/// Heads and widths of networks differ by layer.
+fn openelm(keys: &mut Keys<'_>) -> Result<()> {
+    keys.sizes()?;
+    let config = keys.model.config;
+    let list = |name: &str| {
+        config.u32_list(&[name]).ok_or_else(|| ConvertError::MissingKey { key: name.to_owned() })
+    };
+    keys.set("attention.head_count", list("num_query_heads")?);
+    keys.set("attention.head_count_kv", list("num_kv_heads")?);
+    let dim = keys.number("attention.key_length", &["head_dim"])?;
+    keys.set("attention.value_length", dim);
+    keys.set("rope.dimension_count", dim);
+    keys.float("rope.freq_base", &["rope_freq_constant"])?;
+    // The model's code has it.
+    keys.set("attention.layer_norm_rms_epsilon", 1e-6f32);
+    let times = config.f32_list(&["ffn_multipliers"]);
+    let times = times.ok_or_else(|| ConvertError::MissingKey { key: "ffn_multipliers".into() })?;
+    let (width, divisor) = (keys.model.width()?, keys.model.count(&["ffn_dim_divisor"])?);
+    let widths = times.iter().map(|times| divisible(f64::from(*times) * width as f64, divisor));
+    keys.set("feed_forward_length", widths.collect::<Vec<u32>>());
+    Ok(())
+}
+
+/// The nearest multiple, at least one and at least nine tenths.
+fn divisible(exact: f64, divisor: u64) -> u32 {
+    let exact = exact.clamp(0.0, f64::from(1u32 << 28));
+    let nearest = ((exact + divisor as f64 / 2.0) as u64 / divisor * divisor).max(divisor);
+    let fits = nearest as f64 >= 0.9 * exact;
+    u32::try_from(if fits { nearest } else { nearest + divisor }).unwrap_or(u32::MAX)
 }
 
 // ------------------------------------------------------------------ gated delta nets

@@ -50,7 +50,7 @@ impl DraftSimple {
             tokens: tokens.clone(),
             outputs: output(*wanted),
         });
-        let batch = Batch { work: works.collect() };
+        let batch = Batch::of(works.collect());
         let outputs = guarded(|| self.model.run(&batch))?;
         for (sequence, tokens, _) in work {
             self.held[sequence as usize].extend(tokens);

@@ -1,7 +1,7 @@
 //! Requests and what comes of them.
 #![allow(dead_code)] // each test file uses a part
 
-use puna_engine::{Event, FinishReason, Request, Timings};
+use puna_engine::{Engine, EngineError, Event, FinishReason, Request, Timings};
 use puna_sampling::{LogProbabilities, Parameters};
 
 /// A greedy request.
@@ -35,4 +35,17 @@ pub fn collect(events: impl IntoIterator<Item = Event>) -> Collected {
         }
     }
     collected
+}
+
+/// The bytes of a saved sequence.
+pub fn save(engine: &Engine, sequence: u32) -> Result<Vec<u8>, EngineError> {
+    let mut bytes = Vec::new();
+    let written = engine.save(sequence, &mut bytes)?;
+    assert_eq!(written, bytes.len() as u64);
+    Ok(bytes)
+}
+
+/// Puts a saved sequence into the place of this one, whose adapters are those of the saved one; its tokens.
+pub fn restore(engine: &Engine, sequence: u32, bytes: &[u8]) -> Result<Vec<u32>, EngineError> {
+    engine.restore(sequence, &mut &*bytes, bytes.len() as u64, [].into())
 }

@@ -1,8 +1,8 @@
 //! Threads and where they run.
 
-use crate::config::{Config, ISA_LEVELS};
+use crate::config::Config;
 use crate::flag::{Flag, ToolSet};
-use crate::values::{boolean, choice, integer};
+use crate::values::{boolean, choice, integer, isa_level, mask};
 
 const PLACE: &str = "the system places the threads";
 
@@ -15,15 +15,6 @@ fn threads(value: &str) -> Result<Option<usize>, String> {
     match usize::try_from(number) {
         Ok(number) if number > MOST_THREADS => Err(format!("expected at most {MOST_THREADS}")),
         other => Ok(other.ok().filter(|number| *number > 0)),
-    }
-}
-
-fn mask(value: &str) -> Result<(), String> {
-    let digits = value.trim_start_matches("0x");
-    if !digits.is_empty() && digits.chars().all(|digit| digit.is_ascii_hexdigit()) {
-        Ok(())
-    } else {
-        Err("expected a hexadecimal mask".into())
     }
 }
 
@@ -67,10 +58,10 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     .tools(ToolSet::ENGINE),
     Flag::value(
         "--isa",
-        "auto|scalar|avx2|avxvnni|avx512|amx",
+        "auto|scalar|avx2|avxvnni|avx512|amx|neon|dotprod|i8mm",
         "Instruction sets that kernels may use, up to this level",
         |c: &mut Config, v| {
-            c.cpu.isa = choice(v, ISA_LEVELS)?;
+            c.cpu.isa = isa_level(v)?;
             Ok(())
         },
     )

@@ -22,22 +22,23 @@ const PROMPT_ROWS: u32 = 64;
 
 /// Cells of a tile of the kernels on the matrix units.
 const FLASH_TILE: u32 = 64;
+/// Bytes that heads are copied in: in shared memory each has whole pieces.
+const PIECE: u32 = 16;
 
 /// The kernels on the matrix units for one format of caches.
 #[derive(Clone, Copy)]
 pub struct Flash {
     /// Part of their names.
     name: &'static str,
-    /// Bytes of a head of so many elements, and whether halves are made of them first.
+    /// Bytes of a head of so many elements, and whether a prompt's kernel makes halves of them first.
     head_bytes: u32,
     made: bool,
 }
 
 impl Flash {
     /// Shared memory for so many stages of keys, values and positions.
-    fn bytes(&self, stages: u32, width: u32) -> u32 {
-        let halves = if self.made { 2 * FLASH_TILE * width * 2 } else { 0 };
-        stages * FLASH_TILE * (2 * self.head_bytes + 4) + halves
+    fn bytes(&self, stages: u32) -> u32 {
+        stages * FLASH_TILE * (2 * self.head_bytes.next_multiple_of(PIECE) + 4)
     }
 }
 
@@ -230,7 +231,7 @@ impl Lowering<'_, '_> {
             None => arguments.extend(args![NULL, NULL, NULL, NULL, NULL, 0, 0, 1.0_f32]),
         }
         let stages = if width > 128 { 2 } else { 3 };
-        let shared = flash.bytes(stages, width);
+        let shared = flash.bytes(stages);
         let rows = Extent::Rows { symbol: Symbol::Tokens, per: 1, times: 1, most: i32::MAX as u32 };
         let grid = [rows, Extent::Fixed(blocks), Extent::Fixed(splits)];
         self.launch(format!("flash_decode_{}{width}", flash.name), grid, 128, shared, arguments);
@@ -263,7 +264,8 @@ impl Lowering<'_, '_> {
             attention.scale,
             attention.soft_cap.unwrap_or(0.0),
         ];
-        let shared = flash.bytes(2, width);
+        let halves = if flash.made { 2 * FLASH_TILE * width * 2 } else { 0 };
+        let shared = flash.bytes(2) + halves;
         let tiles = Extent::SpanTiles { per: (PROMPT_ROWS / taken).max(1) };
         let grid = [tiles, Extent::Fixed(keys.heads * shared_by.div_ceil(taken)), ONE];
         self.launch(format!("flash_prompt_{}{width}", flash.name), grid, 128, shared, arguments);

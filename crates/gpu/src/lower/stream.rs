@@ -5,9 +5,10 @@ use super::products::{ACTIVATION_BYTES, GROUP_COLUMNS, PAIRS, Part, VECTOR_TILE}
 use super::{Lowering, NULL, ONE, Pending, args};
 use crate::{Extent, MatrixUnits, layout};
 
-/// Warps that multiply, and threads: those of one warp more.
+/// Warps that multiply, those that ask for copies, and the threads of all.
 const WARPS: u32 = 8;
-const THREADS: u32 = 32 * (WARPS + 1);
+const COPIERS: u32 = 4;
+const THREADS: u32 = 32 * (WARPS + COPIERS);
 /// Products of one launch, at most.
 const MOST_PRODUCTS: usize = 4;
 /// Blocks of weights that a warp's ring has room for at least; more are better.

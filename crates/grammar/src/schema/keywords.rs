@@ -108,6 +108,11 @@ pub(crate) const FORMATS_REFUSED: &[&str] = &[
 /// Names of types.
 pub(crate) const TYPES: &[&str] = &["null", "boolean", "integer", "number", "string", "array", "object"];
 
+/// Whether a keyword restricts anything by itself.
+pub(crate) fn restricts(name: &str) -> bool {
+    kind(name).is_some_and(|kind| kind != Kind::Definitions)
+}
+
 /// The kind of a keyword, if it restricts anything.
 pub(crate) fn kind(name: &str) -> Option<Kind> {
     KEYWORDS.iter().find(|(keyword, _)| *keyword == name).map(|(_, kind)| *kind)

@@ -2,15 +2,19 @@
 //! blame when that fails.
 
 mod blame;
+mod bounds;
 mod keywords;
 mod pattern;
 mod prepare;
 mod references;
+mod unique;
 
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
 pub use prepare::prepare;
+
+pub(crate) use bounds::is_safe;
 
 use crate::guided::{self, Guided};
 use crate::{GrammarError, Tokens};
@@ -21,14 +25,15 @@ const BLANKS: &str = r" |\n{1,2}[ \t]{0,20}";
 
 /// Compiles a schema.
 pub(crate) fn compile(schema: &Value, tokens: &Tokens) -> Result<Guided, GrammarError> {
-    let prepared = prepare::rewrite(schema)?;
+    let prepared = prepare::rewrite(schema, false)?;
     compile_prepared(prepared.root.clone(), &prepared.definitions, tokens)
         .map_err(|problem| blame::find(&prepared, problem, tokens))
 }
 
 /// The schema as `%json` of a Lark grammar has it. Its parts are schemas too, with `$defs` and `x-guidance` of the whole.
-pub fn lark(schema: &Value) -> Result<Value, GrammarError> {
-    let prepared = prepare::rewrite(schema)?;
+/// If it is `loose`, what cannot be enforced is left out, so that more is allowed than the schema does.
+pub fn lark(schema: &Value, loose: bool) -> Result<Value, GrammarError> {
+    let prepared = prepare::rewrite(schema, loose)?;
     let whole = assemble(prepared.root, &prepared.definitions);
     whole.map(Value::Object).map_err(|problem| refused("#", problem))
 }
@@ -40,7 +45,21 @@ fn compile_prepared(
     tokens: &Tokens,
 ) -> Result<Guided, String> {
     let members = assemble(root, definitions)?;
-    guided::compile(TopLevelGrammar::from_json_schema(Value::Object(members)), tokens)
+    let compiled = guided::compile(TopLevelGrammar::from_json_schema(Value::Object(members)), tokens);
+    compiled.map_err(|problem| in_our_words(&problem))
+}
+
+/// A message of the library as somebody needs it who knows the schema only.
+fn in_our_words(problem: &str) -> String {
+    if problem.contains("oneOf constraints are not supported") {
+        return "more than one of the alternatives can be true at once, which cannot be ruled out: tell them apart by a \
+                property that each requires with another \"const\", or use \"anyOf\""
+            .into();
+    }
+    match problem.strip_prefix("Unsatisfiable schema: ") {
+        Some(reason) => format!("nothing can satisfy it: {reason}"),
+        None => problem.to_owned(),
+    }
 }
 
 /// A part of a rewritten schema with all that it needs.

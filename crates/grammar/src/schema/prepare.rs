@@ -5,8 +5,9 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use super::keywords::{FORMATS, FORMATS_REFUSED, Kind, TYPES, kind};
-use super::{pattern, references, refused, within};
+use super::keywords::{FORMATS, FORMATS_REFUSED, Kind, TYPES, kind, restricts};
+use super::unique::{self, Unique};
+use super::{bounds, pattern, references, refused, within};
 use crate::GrammarError;
 
 /// Schemas within each other.
@@ -15,6 +16,9 @@ const MOST_NESTING: usize = 100;
 const MOST_PLACES: usize = 50_000;
 /// Largest count of a keyword like `maxLength`.
 const MOST_COUNT: u64 = 1_000_000;
+
+/// Keywords of bounds.
+const BOUNDS: [&str; 4] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
 
 /// A schema that was checked.
 #[derive(Debug, Default)]
@@ -27,12 +31,13 @@ pub(crate) struct Prepared {
 
 /// Checks a schema; the error names the keyword that cannot be enforced.
 pub fn prepare(schema: &Value) -> Result<(), GrammarError> {
-    rewrite(schema).map(|_| ())
+    rewrite(schema, false).map(|_| ())
 }
 
-/// Checks and rewrites a schema.
-pub(crate) fn rewrite(schema: &Value) -> Result<Prepared, GrammarError> {
-    let mut preparer = Preparer { root: schema, names: HashMap::new(), queue: Vec::new(), places: 0 };
+/// Checks and rewrites a schema. If it is `loose`, what cannot be enforced is left out.
+pub(crate) fn rewrite(schema: &Value, loose: bool) -> Result<Prepared, GrammarError> {
+    let (names, steps) = (HashMap::new(), bounds::Steps::default());
+    let mut preparer = Preparer { root: schema, names, queue: Vec::new(), places: 0, steps, loose };
     let root = preparer.schema(schema, "#", false, 0)?;
     let mut prepared = Prepared { root, ..Prepared::default() };
     // What is referred to may refer to more.
@@ -58,6 +63,10 @@ struct Preparer<'a> {
     names: HashMap<(String, bool), String>,
     queue: Vec<Job<'a>>,
     places: usize,
+    /// Steps of numbers that may hold beside each other.
+    steps: bounds::Steps,
+    /// What cannot be enforced is left out.
+    loose: bool,
 }
 
 impl<'a> Preparer<'a> {
@@ -80,31 +89,60 @@ impl<'a> Preparer<'a> {
         let members = match value {
             Value::Bool(_) => return Ok(value.clone()),
             Value::Object(members) => members,
+            _ if self.loose => return Ok(json!(true)),
             _ => return Err(refused(pointer, "a schema is an object, true or false")),
         };
+        let different = members.get("uniqueItems") == Some(&Value::Bool(true));
+        let unique = different.then(|| unique::find(self.root, members)).flatten();
         let has = |name: &str| members.contains_key(name);
         // Properties beside alternatives: both hold, so neither may forbid what the other allows.
         let shared = has("properties") || has("allOf") || has("$ref");
-        let mut rewritten = Map::new();
+        let (mut rewritten, mut dropped) = (Map::new(), Vec::new());
         for (name, value) in members {
             let Some(kind) = kind(name) else { continue };
+            if name == "uniqueItems" && unique.is_some() {
+                continue;
+            }
             let place = within(pointer, name);
             let inner = match kind {
                 Kind::Alternatives => joined || shared,
+                Kind::Divisor => joined || members.keys().any(|name| kind_joins(name)),
                 Kind::All => true,
                 Kind::Reference => joined || members.keys().filter(|name| restricts(name)).count() > 1,
                 _ => false,
             };
-            if let Some(value) = self.keyword(kind, name, value, &place, inner, depth)? {
-                rewritten.insert(name.clone(), value);
+            match self.keyword(kind, name, value, &place, inner, depth) {
+                // Alternatives that can hold at once are told from each other by nobody.
+                Ok(Some(value)) if self.loose && name == "oneOf" && !has("anyOf") => {
+                    rewritten.insert("anyOf".into(), value);
+                }
+                Ok(Some(value)) => drop(rewritten.insert(name.clone(), value)),
+                Ok(None) => {}
+                Err(GrammarError::Schema { .. }) if self.loose => dropped.push(name.as_str()),
+                Err(error) => return Err(error),
             }
+        }
+        match bounds::check(&mut rewritten, pointer) {
+            Err(_) if self.loose => BOUNDS.iter().for_each(|name| drop(rewritten.remove(*name))),
+            checked => checked?,
+        }
+        if let Some(Unique::One(all)) = unique {
+            unique::TAKEN.iter().for_each(|name| drop(rewritten.remove(*name)));
+            rewritten.insert("anyOf".into(), Value::Array(all));
+        }
+        if dropped
+            .iter()
+            .any(|name| ["properties", "patternProperties", "additionalProperties"].contains(name))
+        {
+            // Others may be what was left out, so none is forbidden.
+            rewritten.insert("additionalProperties".into(), json!(true));
         }
         // What names its properties allows no others, unless it says so or is only a part of something.
         let closed = has("properties")
             && !["additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"]
                 .iter()
                 .any(|name| has(name));
-        if closed && !joined {
+        if closed && !joined && !rewritten.contains_key("additionalProperties") {
             rewritten.insert("additionalProperties".into(), json!(false));
         }
         Ok(Value::Object(rewritten))
@@ -124,6 +162,7 @@ impl<'a> Preparer<'a> {
         Ok(Some(match kind {
             Kind::Definitions => return Ok(None),
             Kind::Refused if is_harmless(name, value) => return Ok(None),
+            Kind::Refused if name == "uniqueItems" => return Err(refused(place, unique::PROBLEM)),
             Kind::Refused => return Err(refused(place, format!("\"{name}\" is not supported"))),
             Kind::Schema => self.schema(value, place, false, depth + 1)?,
             Kind::Schemas => self.schemas(name, value, place, depth)?,
@@ -132,8 +171,10 @@ impl<'a> Preparer<'a> {
             Kind::Count => json!(count(value, place)?),
             Kind::Bound if value.is_number() || value.is_boolean() => value.clone(),
             Kind::Bound => return wrong("a number"),
-            Kind::Divisor if value.as_f64().is_some_and(|divisor| divisor > 0.0) => value.clone(),
-            Kind::Divisor => return wrong("a number above 0"),
+            Kind::Divisor => {
+                self.steps.check(value, place, joined)?;
+                value.clone()
+            }
             Kind::Pattern => {
                 let Some(text) = value.as_str() else { return wrong("a text") };
                 json!(pattern::rewrite(text).map_err(|problem| refused(place, problem))?)
@@ -159,10 +200,18 @@ impl<'a> Preparer<'a> {
                 _ => return wrong("a list of texts"),
             },
             Kind::Values => match value.as_array() {
-                Some(values) if !values.is_empty() => value.clone(),
+                Some(values) if !values.is_empty() => {
+                    for (index, value) in values.iter().enumerate() {
+                        bounds::check_values(value, &format!("{place}/{index}"))?;
+                    }
+                    value.clone()
+                }
                 _ => return wrong("a list of values that is not empty"),
             },
-            Kind::Value => value.clone(),
+            Kind::Value => {
+                bounds::check_values(value, place)?;
+                value.clone()
+            }
             Kind::Reference => {
                 let Some(reference) = value.as_str() else { return wrong("a text") };
                 json!(format!("#/$defs/{}", self.reference(reference, place, joined)?))
@@ -247,9 +296,9 @@ fn count(value: &Value, place: &str) -> Result<u64, GrammarError> {
     }
 }
 
-/// Whether a keyword restricts anything by itself.
-fn restricts(name: &str) -> bool {
-    kind(name).is_some_and(|kind| kind != Kind::Definitions)
+/// Whether a keyword has schemas that hold beside what stands with it.
+fn kind_joins(name: &str) -> bool {
+    matches!(kind(name), Some(Kind::All | Kind::Alternatives | Kind::Reference))
 }
 
 /// A definition that is nothing but a reference, and so on back to itself, means nothing.

@@ -173,7 +173,7 @@ pub fn all_rows(model: &mut Model, sequence: u32, tokens: &[u32]) -> Vec<f32> {
 }
 
 pub fn run(model: &mut Model, work: Vec<Work>) -> Outputs {
-    model.run(&Batch { work }).expect("runs")
+    model.run(&Batch::of(work)).expect("runs")
 }
 
 /// Asserts equality up to the order of sums in the evaluator.

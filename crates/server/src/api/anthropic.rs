@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{Names, identifier, openai};
 use crate::app::App;
-use crate::chat::text_of;
+use crate::chat::{part_text, text_of};
 use crate::edge::Call;
 use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, missing, wrong};
@@ -16,13 +16,17 @@ use crate::generate::{Ending, Output, Reason};
 use crate::parts::Parts;
 use crate::stream::{Frame, Protocol, answer};
 
+/// Fields of OpenAI's protocol, and what they are called in this one.
+pub const NAMES: &[(&str, &str)] = &[("thinking_budget_tokens", "thinking.budget_tokens")];
+
 /// `POST /v1/messages`.
 pub async fn messages(app: Arc<App>, call: Call) -> ApiResult<Response> {
     let (plan, protocol) = call
         .prepare(&app, |app, fields| {
             fields.integer(&["max_tokens"], 1..=i64::from(i32::MAX))?.ok_or_else(|| missing("max_tokens"))?;
             let chat = to_chat(fields)?;
-            let (plan, mut parts) = openai::chat_plan(app, &chat, &["stop_sequences"])?;
+            let planned = openai::chat_plan(app, &chat, &["stop_sequences"]);
+            let (plan, mut parts) = planned.map_err(|error| error.in_terms_of(NAMES))?;
             let protocol = Anthropic {
                 names: Names::new(app, "msg_"),
                 prompt_tokens: plan.requests.first().map_or(0, |request| request.prompt.len()),
@@ -59,61 +63,120 @@ pub fn to_chat(fields: &Fields) -> ApiResult<Fields> {
         members.remove(name);
     }
     if let Some(thinking) = fields.object(&["thinking"])? {
-        let enabled = thinking.get("type").is_some_and(|kind| kind == "enabled");
+        let enabled = match thinking.get("type").and_then(Value::as_str) {
+            Some("enabled" | "adaptive") => true,
+            Some("disabled") => false,
+            _ => {
+                let found = thinking.get("type").unwrap_or(&Value::Null);
+                return Err(wrong("thinking.type", found, "enabled, adaptive or disabled"));
+            }
+        };
         members.insert("chat_template_kwargs".into(), json!({ "enable_thinking": enabled }));
         if let Some(tokens) = thinking.get("budget_tokens").filter(|_| enabled) {
             members.insert("thinking_budget_tokens".into(), tokens.clone());
         }
     }
     if let Some(tools) = fields.list(&["tools"])? {
-        let tool = |tool: &Value| {
-            let function = json!({
-                "name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"],
-            });
-            json!({ "type": "function", "function": function })
-        };
-        if let Some(other) = tools.iter().find(|tool| !tool["name"].is_string()) {
-            return Err(wrong("tools", other, "objects with a name"));
-        }
-        members.insert("tools".into(), tools.iter().map(tool).collect());
+        let tool = |(index, each): (usize, &Value)| tool(&format!("tools[{index}]"), each);
+        members.insert("tools".into(), tools.iter().enumerate().map(tool).collect::<ApiResult<_>>()?);
     }
     if let Some(choice) = fields.object(&["tool_choice"])? {
-        let kind = choice.get("type").cloned().unwrap_or(Value::Null);
-        let kind = match kind.as_str() {
-            Some("any") => json!("required"),
-            Some("tool") => json!({ "type": "function", "function": { "name": choice.get("name") } }),
-            _ => kind,
-        };
-        members.insert("tool_choice".into(), kind);
-        if let Some(single) = choice.get("disable_parallel_tool_use").and_then(Value::as_bool) {
-            members.insert("parallel_tool_calls".into(), json!(!single));
+        members.insert("tool_choice".into(), tool_choice(choice)?);
+        match choice.get("disable_parallel_tool_use") {
+            None | Some(Value::Null) => {}
+            Some(Value::Bool(single)) => drop(members.insert("parallel_tool_calls".into(), json!(!single))),
+            Some(other) => {
+                return Err(wrong("tool_choice.disable_parallel_tool_use", other, "true or false"));
+            }
         }
     }
     members.insert("messages".into(), Value::Array(messages));
     Ok(Fields(members))
 }
 
+/// A tool as OpenAI's.
+fn tool(place: &str, tool: &Value) -> ApiResult<Value> {
+    match tool.get("type") {
+        None | Some(Value::Null) => {}
+        Some(kind) if kind == "custom" => {}
+        Some(kind) => {
+            let message = format!("field '{place}.type': {kind} is not run here, expected custom");
+            return Err(ApiError::invalid(message));
+        }
+    }
+    let name = text_in(place, tool, "name")?;
+    let schema = match tool.get("input_schema") {
+        Some(Value::Object(_)) | None => &tool["input_schema"],
+        Some(other) => return Err(wrong(&format!("{place}.input_schema"), other, "an object")),
+    };
+    let function = json!({ "name": name, "description": tool["description"], "parameters": schema });
+    Ok(json!({ "type": "function", "function": function }))
+}
+
+/// What has to be called, as OpenAI's protocol says it.
+fn tool_choice(choice: &Map<String, Value>) -> ApiResult<Value> {
+    match choice.get("type").and_then(Value::as_str) {
+        Some("any") => Ok(json!("required")),
+        Some(kind @ ("auto" | "none")) => Ok(json!(kind)),
+        Some("tool") => match choice.get("name") {
+            Some(Value::String(name)) => Ok(json!({ "type": "function", "function": { "name": name } })),
+            None | Some(Value::Null) => Err(missing("tool_choice.name")),
+            Some(other) => Err(wrong("tool_choice.name", other, "a string")),
+        },
+        _ => {
+            let found = choice.get("type").unwrap_or(&Value::Null);
+            Err(ApiError::invalid(format!(
+                "field 'tool_choice.type': {found}, expected auto, any, tool or none"
+            )))
+        }
+    }
+}
+
+/// A text that has to be a member.
+fn text_in<'a>(place: &str, value: &'a Value, name: &str) -> ApiResult<&'a str> {
+    match value.get(name) {
+        Some(Value::String(text)) => Ok(text),
+        None | Some(Value::Null) => Err(missing(&format!("{place}.{name}"))),
+        Some(other) => Err(wrong(&format!("{place}.{name}"), other, "a string")),
+    }
+}
+
 /// A message as OpenAI's: calls and their results are messages and members of their own there.
 fn message_of(place: &str, role: &str, content: &Value) -> ApiResult<Vec<Value>> {
-    let Value::Array(blocks) = content else {
-        return Ok(vec![json!({ "role": role, "content": content })]);
+    let blocks = match content {
+        Value::String(_) => return Ok(vec![json!({ "role": role, "content": content })]),
+        Value::Array(blocks) => blocks,
+        Value::Null => return Err(missing(&format!("{place}.content"))),
+        other => return Err(wrong(&format!("{place}.content"), other, "a string or a list of blocks")),
     };
     let (mut results, mut calls, mut texts) = (Vec::new(), Vec::new(), Vec::new());
-    for block in blocks {
+    for (index, block) in blocks.iter().enumerate() {
+        let place = format!("{place}.content[{index}]");
         match block.get("type").and_then(Value::as_str) {
             Some("tool_use") => {
-                let function = json!({ "name": block["name"], "arguments": block["input"].to_string() });
-                calls.push(json!({ "id": block["id"], "type": "function", "function": function }));
+                let input = match block.get("input") {
+                    None | Some(Value::Null) => "{}".to_owned(),
+                    Some(input @ Value::Object(_)) => input.to_string(),
+                    Some(other) => return Err(wrong(&format!("{place}.input"), other, "an object")),
+                };
+                let function = json!({ "name": text_in(&place, block, "name")?, "arguments": input });
+                calls.push(
+                    json!({ "id": text_in(&place, block, "id")?, "type": "function", "function": function }),
+                );
             }
             Some("tool_result") => {
                 let text = match block.get("content") {
                     None | Some(Value::Null) => String::new(),
                     Some(content) => text_of(&format!("{place}.content"), content)?,
                 };
-                results
-                    .push(json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": text }));
+                let call = text_in(&place, block, "tool_use_id")?;
+                results.push(json!({ "role": "tool", "tool_call_id": call, "content": text }));
             }
-            _ => texts.push(block.clone()),
+            _ => {
+                // What is no text is refused under the name that it has here.
+                part_text(&place, block)?;
+                texts.push(block.clone());
+            }
         }
     }
     if !texts.is_empty() || !calls.is_empty() || results.is_empty() {

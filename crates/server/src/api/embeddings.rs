@@ -106,12 +106,16 @@ pub async fn ollama(app: Arc<App>, call: Call) -> ApiResult<Response> {
     }
     let check = move |app: &App, fields: &Fields| {
         let (name, value) = fields.get(&["input", "prompt"]).ok_or_else(|| missing("input"))?;
-        Ok((texts(name, value, app)?, name == "prompt"))
+        let dimensions = fields.integer(&["dimensions"], 1..=embeds.width as i64)?;
+        Ok((texts(name, value, app)?, name == "prompt", dimensions.map(|count| count as usize)))
     };
-    let (texts, old) = call.prepare(&app, check).await?;
+    let (texts, old, dimensions) = call.prepare(&app, check).await?;
     let tokens: usize = texts.iter().map(Vec::len).sum();
     let mut rows = embed(&app, &call.caller, texts).await?;
-    rows.iter_mut().for_each(|row| normalize(row, embeds.normalize));
+    for row in &mut rows {
+        row.truncate(dimensions.unwrap_or(row.len()));
+        normalize(row, embeds.normalize);
+    }
     Ok(json_response(&match old {
         true => json!({ "embedding": rows.first() }),
         false => json!({ "model": app.served.facts.name, "embeddings": rows, "prompt_eval_count": tokens }),
@@ -232,7 +236,7 @@ fn texts(name: &str, value: &Value, app: &App) -> ApiResult<Vec<Vec<u32>>> {
         };
         match prompt::tokens(name, value, &app.served.tokenizer, true, true) {
             Ok(tokens) if tokens.is_empty() => Err(ApiError::invalid(format!(
-                "field '{name}': a text is empty: at least one token is needed"
+                "field '{name}': a text is empty: leave it out, or give a text of at least one token"
             ))),
             other => other,
         }

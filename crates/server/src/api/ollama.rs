@@ -28,7 +28,9 @@ pub async fn chat(app: Arc<App>, call: Call) -> ApiResult<Response> {
     }
     let (plan, protocol) = call
         .prepare(&app, |app, fields| {
-            let (plan, mut parts) = openai::chat_plan(app, &to_chat(fields)?, &["stop"])?;
+            let names = names(fields)?;
+            let planned = to_chat(fields).and_then(|chat| openai::chat_plan(app, &chat, &["stop"]));
+            let (plan, mut parts) = planned.map_err(|error| error.in_terms_of(&names))?;
             Ok((plan, Ollama::new(app, Style::Chat, parts.pop())))
         })
         .await?;
@@ -46,24 +48,41 @@ pub async fn generate(app: Arc<App>, call: Call) -> ApiResult<Response> {
     }
     let (plan, protocol) = call
         .prepare(&app, |app, fields| {
-            let mut all = common(fields)?;
-            let text = fields.text(&["prompt"])?.unwrap_or("");
-            if fields.boolean(&["raw"])?.unwrap_or(false) {
-                let prompts = prompt::prompts("prompt", &json!(text), &app.served.tokenizer)?;
-                let plan = Plan::new(app, &Fields(all), prompts, None, &["stop"])?;
-                return Ok((plan, Ollama::new(app, Style::Text, None)));
-            }
-            let mut messages = Vec::new();
-            if let Some(system) = fields.text(&["system"])?.filter(|text| !text.is_empty()) {
-                messages.push(json!({ "role": "system", "content": system }));
-            }
-            messages.push(json!({ "role": "user", "content": text }));
-            all.insert("messages".into(), Value::Array(messages));
-            let (plan, mut parts) = openai::chat_plan(app, &Fields(all), &["stop"])?;
-            Ok((plan, Ollama::new(app, Style::Text, parts.pop())))
+            let names = names(fields)?;
+            continued(app, fields).map_err(|error| error.in_terms_of(&names))
         })
         .await?;
     answer(&app, &call.caller, plan, protocol).await
+}
+
+/// The plan for a prompt, as it is or as a message.
+fn continued(app: &App, fields: &Fields) -> ApiResult<(Plan, Ollama)> {
+    for name in ["suffix", "template", "images"] {
+        let Some((_, value)) = fields.get(&[name]) else { continue };
+        if value.as_str().is_none_or(|text| !text.is_empty()) && *value != json!([]) {
+            let reason = match name {
+                "suffix" => "is not supported here, /infill fills gaps",
+                "template" => "is the server's (--chat-template); with 'raw' the prompt is taken as it is",
+                _ => "this model takes text only",
+            };
+            return Err(ApiError::invalid(format!("field '{name}': {reason}")));
+        }
+    }
+    let mut all = common(fields)?;
+    let text = fields.text(&["prompt"])?.unwrap_or("");
+    if fields.boolean(&["raw"])?.unwrap_or(false) {
+        let prompts = prompt::prompts("prompt", &json!(text), &app.served.tokenizer)?;
+        let plan = Plan::new(app, &Fields(all), prompts, None, &["stop"])?;
+        return Ok((plan, Ollama::new(app, Style::Text, None)));
+    }
+    let mut messages = Vec::new();
+    if let Some(system) = fields.text(&["system"])?.filter(|text| !text.is_empty()) {
+        messages.push(json!({ "role": "system", "content": system }));
+    }
+    messages.push(json!({ "role": "user", "content": text }));
+    all.insert("messages".into(), Value::Array(messages));
+    let (plan, mut parts) = openai::chat_plan(app, &Fields(all), &["stop"])?;
+    Ok((plan, Ollama::new(app, Style::Text, parts.pop())))
 }
 
 /// `GET /api/tags`.
@@ -151,33 +170,66 @@ fn is_empty(list: Option<&Vec<Value>>) -> bool {
     list.is_none_or(Vec::is_empty)
 }
 
+/// Fields of this server that are none of Ollama's: they stand beside its own, or among the options.
+const EXTENSIONS: &[&str] = &[
+    "deadline_ms",
+    "priority",
+    "reasoning_budget_tokens",
+    "thinking_budget_tokens",
+    "reasoning_budget_message",
+    "reasoning_format",
+    "tool_choice",
+    "parallel_tool_calls",
+    "cache_prompt",
+    "id_slot",
+    "lora",
+];
+
+/// Options that do not change an answer; the context is the server's.
+const IDLE: &[&str] = &["num_ctx", "num_batch", "num_gpu", "num_thread", "main_gpu"];
+
+/// Fields of the native protocol, and what they are called in this request.
+fn names(fields: &Fields) -> ApiResult<Vec<(String, String)>> {
+    let options = fields.object(&["options"])?.into_iter().flatten();
+    let option = |name: &str| (name.to_owned(), format!("options.{name}"));
+    let options = options.map(|(name, _)| name.as_str()).filter(|name| fields.get(&[*name]).is_none());
+    let own = [("json_schema", "format"), ("response_format", "format"), ("reasoning_effort", "think")];
+    let own = own.map(|(name, theirs)| (name.to_owned(), theirs.to_owned()));
+    Ok(options.map(option).chain(own).collect())
+}
+
 /// Fields that both endpoints share, as the native protocol has them.
 fn common(fields: &Fields) -> ApiResult<Map<String, Value>> {
     let mut all = fields.object(&["options"])?.cloned().unwrap_or_default();
-    // The context is the server's; the others do not change an answer.
-    for name in
-        ["num_ctx", "num_batch", "num_gpu", "num_thread", "main_gpu", "use_mmap", "num_predict", "num_keep"]
-    {
-        all.remove(name);
+    let options = Fields(all.clone());
+    let int = i64::from(i32::MIN)..=i64::from(i32::MAX);
+    for name in IDLE {
+        options.integer(&[name], int.clone())?;
     }
-    let options = Fields(fields.object(&["options"])?.cloned().unwrap_or_default());
+    options.boolean(&["use_mmap"])?;
+    for name in ["use_mmap", "num_predict", "num_keep"].iter().chain(IDLE) {
+        all.remove(*name);
+    }
     // Below -1 it means to fill the context, which is the same here.
-    if let Some(predict) = options.integer(&["num_predict"], i64::from(i32::MIN)..=i64::from(i32::MAX))? {
+    if let Some(predict) = options.integer(&["num_predict"], int)? {
         all.insert("n_predict".into(), json!(predict.max(-1)));
     }
     if let Some(keep) = options.integer(&["num_keep"], -1..=i64::from(i32::MAX))? {
         all.insert("n_keep".into(), json!(keep));
+    }
+    for name in EXTENSIONS {
+        if let Some((_, value)) = fields.get(&[name]) {
+            all.insert((*name).into(), value.clone());
+        }
     }
     all.insert("stream".into(), json!(fields.boolean(&["stream"])?.unwrap_or(true)));
     match fields.get(&["format"]) {
         None => {}
         Some((_, Value::String(text))) if text.is_empty() => {}
         Some((_, Value::String(text))) if text == "json" => {
-            all.insert("response_format".into(), json!({ "type": "json_object" }));
+            only(all.insert("response_format".into(), json!({ "type": "json_object" })))?;
         }
-        Some((_, schema @ Value::Object(_))) => {
-            all.insert("json_schema".into(), schema.clone());
-        }
+        Some((_, schema @ Value::Object(_))) => only(all.insert("json_schema".into(), schema.clone()))?,
         Some((name, other)) => return Err(wrong(name, other, "\"json\" or a JSON schema")),
     }
     match fields.get(&["think"]) {
@@ -193,6 +245,16 @@ fn common(fields: &Fields) -> ApiResult<Map<String, Value>> {
     Ok(all)
 }
 
+/// Refuses a format beside one that the options had in its place.
+fn only(replaced: Option<Value>) -> ApiResult<()> {
+    match replaced {
+        None | Some(Value::Null) => Ok(()),
+        Some(_) => Err(ApiError::invalid(
+            "fields 'format' and 'options' both say what the answer has to follow: give one of them",
+        )),
+    }
+}
+
 /// The request as one of OpenAI's.
 fn to_chat(fields: &Fields) -> ApiResult<Fields> {
     let mut all = common(fields)?;
@@ -200,14 +262,14 @@ fn to_chat(fields: &Fields) -> ApiResult<Fields> {
     let mut messages = list.clone();
     for (index, message) in messages.iter_mut().enumerate() {
         let Some(message) = message.as_object_mut() else { continue };
-        if message
-            .get("images")
-            .is_some_and(|images| images.as_array().is_some_and(|images| !images.is_empty()))
-        {
-            let message = format!("field 'messages[{index}].images': this model takes text only");
-            return Err(ApiError::invalid(message));
+        match message.remove("images") {
+            None | Some(Value::Null) => {}
+            Some(Value::Array(images)) if images.is_empty() => {}
+            Some(_) => {
+                let message = format!("field 'messages[{index}].images': this model takes text only");
+                return Err(ApiError::invalid(message));
+            }
         }
-        message.remove("images");
         if let Some(thinking) = message.remove("thinking") {
             message.insert("reasoning_content".into(), thinking);
         }

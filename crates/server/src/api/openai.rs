@@ -106,22 +106,31 @@ struct Usage {
     prompt: usize,
     cached: usize,
     completion: usize,
+    /// Of a chat.
+    reasoning: Option<usize>,
 }
 
 impl Usage {
-    fn add(&mut self, ending: &Ending) {
+    fn add(&mut self, ending: &Ending, parts: Option<&mut Parts>) {
+        if let Some(parts) = parts {
+            *self.reasoning.get_or_insert(0) += parts.reasoning_tokens(&ending.tokens);
+        }
         self.prompt += ending.prompt_tokens;
         self.cached += ending.timings.cached_tokens;
         self.completion += ending.tokens.len();
     }
 
     fn json(&self) -> Value {
-        json!({
+        let mut all = json!({
             "completion_tokens": self.completion,
             "prompt_tokens": self.prompt,
             "total_tokens": self.prompt + self.completion,
             "prompt_tokens_details": { "cached_tokens": self.cached },
-        })
+        });
+        if let Some(reasoning) = self.reasoning {
+            all["completion_tokens_details"] = json!({ "reasoning_tokens": reasoning });
+        }
+        all
     }
 }
 
@@ -248,7 +257,7 @@ impl Protocol for OpenAi {
                 frames
             }
             Output::Ending(ending) => {
-                self.usage.add(ending);
+                self.usage.add(ending, self.parts.get_mut(index));
                 self.last_timings = timings(&ending.timings);
                 let parts = self.parts.get_mut(index);
                 let rest = parts.map(|parts| parts.finish(&ending.reason)).unwrap_or_default();
@@ -280,7 +289,7 @@ impl Protocol for OpenAi {
     fn whole(&mut self, endings: Vec<Ending>) -> Value {
         let mut choices = Vec::with_capacity(endings.len());
         for (index, ending) in endings.iter().enumerate() {
-            self.usage.add(ending);
+            self.usage.add(ending, self.parts.get_mut(index));
             let log_probabilities = self.log_probabilities(&ending.scored);
             let message = self.parts.get_mut(index).map(|parts| parts.message(&ending.text, &ending.reason));
             let reason = self.reason(index, &ending.reason);

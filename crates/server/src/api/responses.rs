@@ -8,22 +8,36 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{Names, identifier, openai};
 use crate::app::App;
+use crate::chat::text_of;
 use crate::edge::Call;
 use crate::error::{ApiError, ApiResult};
 use crate::fields::{Fields, missing, wrong};
 use crate::generate::{Ending, Output, Reason};
 use crate::parts::Parts;
-use crate::plan::members;
+use crate::plan::{Plan, members};
 use crate::stream::{Frame, Protocol, answer, timings};
+
+/// Fields of the older protocol, and what they are called in this one.
+pub const NAMES: &[(&str, &str)] = &[
+    ("messages", "input"),
+    ("response_format.schema", "text.format.schema"),
+    ("response_format.json_schema", "text.format.schema"),
+    ("response_format.json_schema.schema", "text.format.schema"),
+    ("response_format", "text.format"),
+    ("reasoning_effort", "reasoning.effort"),
+];
 
 /// `POST /v1/responses`.
 pub async fn responses(app: Arc<App>, call: Call) -> ApiResult<Response> {
     let (plan, protocol) = call
         .prepare(&app, |app, fields| {
-            let (plan, mut parts) = openai::chat_plan(app, &to_chat(fields)?, &["stop"])?;
+            let chat = to_chat(fields)?;
+            let planned = openai::chat_plan(app, &chat, &["stop"]);
+            let (plan, mut parts) = planned.map_err(|error| error.in_terms_of(NAMES))?;
             // One answer, as `n` is not a field of this protocol.
             let parts = parts.pop().ok_or_else(|| missing("input"))?;
-            Ok((plan, Responses::new(app, fields, parts)))
+            let protocol = Responses::new(app, fields, &plan, parts);
+            Ok((plan, protocol))
         })
         .await?;
     answer(&app, &call.caller, plan, protocol).await
@@ -36,6 +50,11 @@ pub fn to_chat(fields: &Fields) -> ApiResult<Fields> {
             "field 'previous_response_id': answers are not kept, send the conversation",
         ));
     }
+    if fields.integer(&["top_logprobs"], 0..=20)?.is_some_and(|top| top > 0) {
+        return Err(ApiError::invalid(
+            "field 'top_logprobs' is not supported here: /v1/chat/completions tells log-probabilities",
+        ));
+    }
     let mut messages = Vec::new();
     if let Some(instructions) = fields.text(&["instructions"])? {
         messages.push(json!({ "role": "system", "content": instructions }));
@@ -43,6 +62,9 @@ pub fn to_chat(fields: &Fields) -> ApiResult<Fields> {
     match fields.get(&["input"]) {
         None => return Err(missing("input")),
         Some((_, Value::String(text))) => messages.push(json!({ "role": "user", "content": text })),
+        Some((_, Value::Array(items))) if items.is_empty() => {
+            return Err(ApiError::invalid("field 'input': no items, expected at least one"));
+        }
         Some((_, Value::Array(items))) => {
             for (index, item) in items.iter().enumerate() {
                 add_item(index, item, &mut messages)?;
@@ -57,9 +79,13 @@ pub fn to_chat(fields: &Fields) -> ApiResult<Fields> {
     if let Some(effort) = fields.object(&["reasoning"])?.and_then(|reasoning| reasoning.get("effort")) {
         all.insert("reasoning_effort".into(), effort.clone());
     }
-    let tools = fields.list(&["tools"])?.map(|tools| tools.iter().map(tool).collect::<ApiResult<Value>>());
+    let tool = |(index, each): (usize, &Value)| tool(&format!("tools[{index}]"), each);
+    let tools = fields.list(&["tools"])?;
+    let tools = tools.map(|tools| tools.iter().enumerate().map(tool).collect::<ApiResult<Value>>());
     let choice = fields.get(&["tool_choice"]).map(|(_, choice)| choice.clone());
-    for name in ["input", "instructions", "text", "reasoning", "tools", "tool_choice", "n", "n_cmpl"] {
+    for name in
+        ["input", "instructions", "text", "reasoning", "tools", "tool_choice", "n", "n_cmpl", "top_logprobs"]
+    {
         all.remove(name);
     }
     if let Some(tools) = tools.transpose()? {
@@ -75,10 +101,16 @@ pub fn to_chat(fields: &Fields) -> ApiResult<Fields> {
     Ok(Fields(all))
 }
 
+/// Who may say something.
+const ROLES: &[&str] = &["user", "assistant", "system", "developer"];
+
 /// A function as the older protocol has it.
-fn tool(tool: &Value) -> ApiResult<Value> {
+fn tool(place: &str, tool: &Value) -> ApiResult<Value> {
     if tool["type"] != "function" || !tool["name"].is_string() {
-        return Err(wrong("tools", tool, "objects of type function with a name"));
+        return Err(wrong(place, tool, "an object of type function with a name"));
+    }
+    if !(tool["parameters"].is_object() || tool["parameters"].is_null()) {
+        return Err(wrong(&format!("{place}.parameters"), &tool["parameters"], "an object"));
     }
     let mut function = tool.as_object().cloned().unwrap_or_default();
     function.remove("type");
@@ -87,12 +119,34 @@ fn tool(tool: &Value) -> ApiResult<Value> {
 
 /// An item of the input as messages of the older protocol.
 fn add_item(index: usize, item: &Value, messages: &mut Vec<Value>) -> ApiResult<()> {
+    let place = format!("input[{index}]");
+    let text = |name: &str| match item.get(name) {
+        Some(Value::String(text)) => Ok(text.as_str()),
+        None | Some(Value::Null) => Err(missing(&format!("{place}.{name}"))),
+        Some(other) => Err(wrong(&format!("{place}.{name}"), other, "a string")),
+    };
+    if !item.is_object() {
+        return Err(wrong(&place, item, "an object"));
+    }
     match item.get("type").and_then(Value::as_str).unwrap_or("message") {
-        "message" => messages.push(json!({ "role": item["role"], "content": item["content"] })),
+        "message" => {
+            let role = text("role")?;
+            if !ROLES.contains(&role) {
+                return Err(ApiError::invalid(format!(
+                    "field '{place}.role': {}, expected one of {}",
+                    item["role"],
+                    ROLES.join(", ")
+                )));
+            }
+            let content = item.get("content").filter(|content| !content.is_null());
+            let content = content.ok_or_else(|| missing(&format!("{place}.content")))?;
+            text_of(&format!("{place}.content"), content)?;
+            messages.push(json!({ "role": role, "content": content }));
+        }
         "reasoning" => {}
         "function_call" => {
-            let function = json!({ "name": item["name"], "arguments": item["arguments"] });
-            let call = json!({ "id": item["call_id"], "type": "function", "function": function });
+            let function = json!({ "name": text("name")?, "arguments": text("arguments")? });
+            let call = json!({ "id": text("call_id")?, "type": "function", "function": function });
             // Calls of one turn are one message, which may have text too.
             match messages.last_mut() {
                 Some(last) if last["role"] == "assistant" => match &mut last["tool_calls"] {
@@ -103,12 +157,14 @@ fn add_item(index: usize, item: &Value, messages: &mut Vec<Value>) -> ApiResult<
             }
         }
         "function_call_output" => {
-            let output = &item["output"];
-            messages.push(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": output }));
+            let output = item.get("output").filter(|output| !output.is_null());
+            let output = output.ok_or_else(|| missing(&format!("{place}.output")))?;
+            text_of(&format!("{place}.output"), output)?;
+            messages.push(json!({ "role": "tool", "tool_call_id": text("call_id")?, "content": output }));
         }
         other => {
             let message = format!(
-                "field 'input[{index}]': type '{other}', expected message, reasoning, function_call or function_call_output"
+                "field '{place}.type': '{other}', expected message, reasoning, function_call or function_call_output"
             );
             return Err(ApiError::invalid(message));
         }
@@ -119,10 +175,8 @@ fn add_item(index: usize, item: &Value, messages: &mut Vec<Value>) -> ApiResult<
 struct Responses {
     names: Names,
     parts: Parts,
-    /// What the request said of tools, repeated in the answer.
-    tools: Value,
-    tool_choice: Value,
-    parallel: bool,
+    /// What the request said, or what holds where it said nothing, repeated in the answer.
+    settings: Map<String, Value>,
     items: Vec<Item>,
     /// Whether the last one may get more text.
     open: bool,
@@ -192,14 +246,11 @@ impl Item {
 }
 
 impl Responses {
-    fn new(app: &App, fields: &Fields, parts: Parts) -> Self {
-        let member = |name: &str| fields.get(&[name]).map(|(_, value)| value.clone());
+    fn new(app: &App, fields: &Fields, plan: &Plan, parts: Parts) -> Self {
         Self {
             names: Names::new(app, "resp_"),
             parts,
-            tools: member("tools").unwrap_or_else(|| json!([])),
-            tool_choice: member("tool_choice").unwrap_or_else(|| json!("auto")),
-            parallel: member("parallel_tool_calls").is_none_or(|parallel| parallel != json!(false)),
+            settings: settings(fields, plan),
             items: Vec::new(),
             open: false,
             sequence: 0,
@@ -214,13 +265,12 @@ impl Responses {
         Frame::Event(name, Value::Object(all))
     }
 
-    fn response(&self, status: &str, output: Value, ending: Option<&Ending>) -> Value {
+    fn response(&mut self, status: &str, output: Value, ending: Option<&Ending>) -> Value {
         let mut all = members(json!({
             "id": self.names.id, "object": "response", "created_at": self.names.created, "status": status,
             "model": self.names.model, "output": output, "error": null, "incomplete_details": null,
-            "instructions": null, "metadata": {}, "parallel_tool_calls": self.parallel, "tool_choice": self.tool_choice,
-            "tools": self.tools, "temperature": null, "top_p": null,
         }));
+        all.extend(self.settings.clone());
         if let Some(ending) = ending {
             all.insert("completed_at".into(), json!(crate::app::now()));
             if ending.reason == Reason::Limit {
@@ -230,7 +280,7 @@ impl Responses {
             let usage = json!({
                 "input_tokens": input, "output_tokens": output, "total_tokens": input + output,
                 "input_tokens_details": { "cached_tokens": ending.timings.cached_tokens },
-                "output_tokens_details": { "reasoning_tokens": 0 },
+                "output_tokens_details": { "reasoning_tokens": self.parts.reasoning_tokens(&ending.tokens) },
             });
             all.insert("usage".into(), usage);
             all.insert("timings".into(), timings(&ending.timings));
@@ -328,6 +378,31 @@ impl Responses {
     }
 }
 
+/// What an answer repeats of its request, with the values that hold where it said nothing.
+fn settings(fields: &Fields, plan: &Plan) -> Map<String, Value> {
+    let given =
+        |name: &str, otherwise: Value| fields.get(&[name]).map_or(otherwise, |(_, value)| value.clone());
+    let predict = plan.requests.first().and_then(|request| u32::try_from(request.predict).ok());
+    let parallel = given("parallel_tool_calls", Value::Null) != json!(false);
+    members(json!({
+        "background": false,
+        "instructions": given("instructions", Value::Null),
+        "max_output_tokens": predict,
+        "metadata": given("metadata", json!({})),
+        "parallel_tool_calls": parallel,
+        "previous_response_id": null,
+        "reasoning": given("reasoning", json!({ "effort": null, "summary": null })),
+        "store": false,
+        "temperature": plan.settings["temperature"],
+        "text": given("text", json!({ "format": { "type": "text" } })),
+        "tool_choice": given("tool_choice", json!("auto")),
+        "tools": given("tools", json!([])),
+        "top_logprobs": 0,
+        "top_p": plan.settings["top_p"],
+        "truncation": "disabled",
+    }))
+}
+
 fn status(reason: &Reason) -> &'static str {
     if *reason == Reason::Limit { "incomplete" } else { "completed" }
 }
@@ -361,7 +436,8 @@ impl Protocol for Responses {
         let status = status(&ending.reason);
         let mut frames = Vec::new();
         self.close(status, &mut frames);
-        let response = self.response(status, self.output_items(status), Some(&ending));
+        let items = self.output_items(status);
+        let response = self.response(status, items, Some(&ending));
         let last = if status == "completed" { "response.completed" } else { "response.incomplete" };
         frames.push(self.event(last, json!({ "response": response })));
         frames
@@ -374,7 +450,8 @@ impl Protocol for Responses {
         // The items are what counts; there is no stream to tell.
         drop(self.add(deltas));
         let status = status(&ending.reason);
-        self.response(status, self.output_items(status), Some(&ending))
+        let items = self.output_items(status);
+        self.response(status, items, Some(&ending))
     }
 
     fn failure(&self, error: &ApiError) -> Frame {

@@ -1,12 +1,12 @@
 //! `POST /slots/{id}`: saving, restoring and erasing what a slot holds.
 
-use std::io::{Read, Write};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use axum::response::Response;
-use puna_engine::Engine;
+use puna_engine::{Engine, EngineError};
 use serde_json::{Value, json};
 
 use crate::api::identifier;
@@ -30,11 +30,7 @@ pub async fn act(app: Arc<App>, call: Call) -> ApiResult<Response> {
     let action = call.query("action").unwrap_or("").to_owned();
     let engine = app.served.engine.awake().await?;
     let result = call.work(&app, move |app, body| match action.as_str() {
-        "erase" => {
-            let erased = engine.held(slot)?.len();
-            engine.clear(slot)?;
-            Ok(json!({ "id_slot": slot, "n_erased": erased }))
-        }
+        "erase" => erase(&engine, slot),
         "save" => save(app, &engine, slot, &Fields::parse(body)?),
         "restore" => restore(app, &engine, slot, &Fields::parse(body)?),
         other => Err(ApiError::invalid(format!("action '{other}', expected save, restore or erase"))),
@@ -44,12 +40,20 @@ pub async fn act(app: Arc<App>, call: Call) -> ApiResult<Response> {
 
 fn save(app: &App, engine: &Engine, slot: u32, fields: &Fields) -> ApiResult<Value> {
     let (name, path) = file(app, fields)?;
+    let fault = |error: &std::io::Error| failed("save", &name, &path, error);
+    // A large cache is not copied for nothing.
+    if std::fs::metadata(&path).is_ok_and(|data| !data.is_file()) {
+        return Err(fault(&std::io::ErrorKind::IsADirectory.into()));
+    }
     let start = Instant::now();
     let tokens = engine.held(slot)?.len();
-    let bytes = engine.save(slot)?;
-    write(&path, &bytes).map_err(|error| failed("save", &name, &error))?;
+    let written = write(&path, |file| engine.save(slot, file)).map_err(|error| match &error {
+        EngineError::NotWritten { source } => fault(source),
+        EngineError::Busy { .. } => busy(slot),
+        _ => error.into(),
+    })?;
     Ok(json!({
-        "id_slot": slot, "filename": name, "n_saved": tokens, "n_written": bytes.len(),
+        "id_slot": slot, "filename": name, "n_saved": tokens, "n_written": written,
         "timings": { "save_ms": start.elapsed().as_secs_f64() * 1e3 },
     }))
 }
@@ -57,11 +61,11 @@ fn save(app: &App, engine: &Engine, slot: u32, fields: &Fields) -> ApiResult<Val
 fn restore(app: &App, engine: &Engine, slot: u32, fields: &Fields) -> ApiResult<Value> {
     let (name, path) = file(app, fields)?;
     let start = Instant::now();
-    let bytes = read(&path, &name, app.front.options.slot_bytes)?;
-    let length = bytes.len();
-    let tokens = engine.restore_with(slot, bytes, app.strengths()).map_err(|error| match error {
-        puna_engine::EngineError::Busy { .. } | puna_engine::EngineError::Stopped => error.into(),
-        puna_engine::EngineError::Panic { .. } => error.into(),
+    let (mut file, length) = open(&path, &name, app.front.options.slot_bytes)?;
+    let restored = engine.restore(slot, &mut file, length, app.strengths());
+    let tokens = restored.map_err(|error| match error {
+        EngineError::Busy { .. } => busy(slot),
+        EngineError::Stopped | EngineError::Panic { .. } => error.into(),
         reason => ApiError::invalid(format!("'{name}' is not a saved slot of this model: {reason}")),
     })?;
     Ok(json!({
@@ -70,12 +74,34 @@ fn restore(app: &App, engine: &Engine, slot: u32, fields: &Fields) -> ApiResult<
     }))
 }
 
-fn failed(action: &str, name: &str, error: &std::io::Error) -> ApiError {
-    let kind = match error.kind() {
-        std::io::ErrorKind::NotFound => Kind::NotFound,
-        _ => Kind::Internal,
-    };
-    ApiError::new(kind, format!("cannot {action} '{name}': {error}"))
+fn erase(engine: &Engine, slot: u32) -> ApiResult<Value> {
+    let erased = engine.held(slot)?.len();
+    engine.clear(slot).map_err(|error| match error {
+        EngineError::Busy { .. } => busy(slot),
+        other => other.into(),
+    })?;
+    Ok(json!({ "id_slot": slot, "n_erased": erased }))
+}
+
+fn busy(slot: u32) -> ApiError {
+    ApiError::invalid(format!(
+        "slot {slot} is busy with a request: try again when that has ended (GET /slots tells), or name another slot"
+    ))
+}
+
+/// The error for a file that cannot be used, and what helps.
+fn failed(action: &str, name: &str, path: &Path, error: &std::io::Error) -> ApiError {
+    let what = format!("cannot {action} '{name}'");
+    let folder = !path.parent().is_some_and(Path::is_dir);
+    match error.kind() {
+        std::io::ErrorKind::NotFound if !folder => ApiError::new(Kind::NotFound, format!("{what}: {error}")),
+        std::io::ErrorKind::IsADirectory => {
+            ApiError::invalid(format!("{what}: there is something that is no file; give another filename"))
+        }
+        _ => ApiError::invalid(format!(
+            "{what}: {error}; the folder of --slot-save-path must be there and writable, with room for the cache"
+        )),
+    }
 }
 
 /// The file in the folder for slots. Names that could lead out of it are refused.
@@ -106,39 +132,37 @@ fn is_safe(name: &str) -> bool {
         && !device
 }
 
-/// Reads a file that cannot be larger than what a slot may hold, whatever lies under its name.
-fn read(path: &Path, name: &str, most: u64) -> ApiResult<Vec<u8>> {
-    let fault = |error: std::io::Error| failed("restore", name, &error);
+/// Opens a file that cannot be larger than what a slot may hold, whatever lies under its name; also its bytes.
+fn open(path: &Path, name: &str, most: u64) -> ApiResult<(File, u64)> {
+    let fault = |error: std::io::Error| failed("restore", name, path, &error);
     // Before it is opened: opening a pipe waits for its other end.
     let data = std::fs::metadata(path).map_err(fault)?;
     if !data.is_file() {
-        return Err(ApiError::invalid(format!("'{name}' is not a file")));
+        return Err(fault(std::io::ErrorKind::IsADirectory.into()));
     }
     if data.len() > most {
         let message =
             format!("'{name}' has {} bytes, but a slot of this model has {most} at most", data.len());
         return Err(ApiError::invalid(message));
     }
-    let mut bytes = Vec::with_capacity(data.len() as usize);
-    let file = std::fs::File::open(path).map_err(fault)?;
-    // It may be growing.
-    file.take(most).read_to_end(&mut bytes).map_err(fault)?;
-    Ok(bytes)
+    Ok((File::open(path).map_err(fault)?, data.len()))
 }
 
 /// Writes beside the file and renames, so that there is never half a file under its name.
-fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+fn write(path: &Path, save: impl FnOnce(&mut File) -> Result<u64, EngineError>) -> Result<u64, EngineError> {
     let beside = path.with_file_name(format!(".{}.tmp", identifier("slot-")));
-    let written = std::fs::File::create_new(&beside).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
+    let fault = |source| EngineError::NotWritten { source };
+    let written = File::create_new(&beside).map_err(fault).and_then(|mut file| {
+        let written = save(&mut file)?;
+        file.sync_all().map_err(fault)?;
+        std::fs::rename(&beside, path).map_err(fault)?;
+        Ok(written)
     });
-    let result = written.and_then(|()| std::fs::rename(&beside, path));
-    if result.is_err() {
+    if written.is_err() {
         // What is left of a failed attempt is of no use; there may be nothing.
         let _ = std::fs::remove_file(&beside);
     }
-    result
+    written
 }
 
 #[cfg(test)]

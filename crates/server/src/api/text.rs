@@ -61,7 +61,8 @@ fn count(app: &App, fields: &Fields) -> ApiResult<usize> {
 /// `POST /v1/messages/count_tokens`.
 pub async fn count_messages(app: Arc<App>, call: Call) -> ApiResult<Response> {
     let body = call.prepare(&app, |app, fields| {
-        Ok(json!({ "input_tokens": count(app, &anthropic::to_chat(fields)?)? }))
+        let counted = count(app, &anthropic::to_chat(fields)?);
+        Ok(json!({ "input_tokens": counted.map_err(|error| error.in_terms_of(anthropic::NAMES))? }))
     });
     Ok(json_response(&body.await?))
 }
@@ -74,7 +75,10 @@ pub async fn count_chat(app: Arc<App>, call: Call) -> ApiResult<Response> {
 
 /// `POST /v1/responses/input_tokens`.
 pub async fn count_responses(app: Arc<App>, call: Call) -> ApiResult<Response> {
-    let body = call.prepare(&app, |app, fields| Ok(input_tokens(count(app, &responses::to_chat(fields)?)?)));
+    let body = call.prepare(&app, |app, fields| {
+        let counted = count(app, &responses::to_chat(fields)?);
+        counted.map(input_tokens).map_err(|error| error.in_terms_of(responses::NAMES))
+    });
     Ok(json_response(&body.await?))
 }
 

@@ -34,6 +34,8 @@ pub(super) const PROCESS_ENDED: &str = "process_ended";
 const ATTEMPTS: usize = 3;
 /// How long it may take until the end of a process is known.
 const KNOWN: Duration = Duration::from_secs(5);
+/// How long a process may take to tell of a request whose client has left.
+const TOLD: Duration = Duration::from_secs(5);
 /// Bytes of a text that is read as a whole.
 const LARGEST_TEXT: usize = 1 << 20;
 
@@ -81,8 +83,12 @@ pub async fn forward(
     };
     // From now on the process knows of the request, and tells what it took.
     let number = lease.many.hand_over(&lease.target.key, &caller);
+    let mut on_its_way = OnItsWay { many: lease.many.clone(), caller: caller.clone(), number };
     let of = Origin { key: caller.key(), number };
-    let (parts, body, connection) = match send(&lease, stream, method, &call.target, of, call.body).await {
+    let answer = send(&lease, stream, method, &call.target, of, call.body).await;
+    // Its client is still there.
+    on_its_way.number = None;
+    let (parts, body, connection) = match answer {
         Some(answer) => answer,
         None => {
             lease.many.take_back(number);
@@ -109,6 +115,26 @@ pub async fn forward(
         }
     }
     Ok(response)
+}
+
+/// A request whose process has not begun to answer. If its client leaves now, the process may tell what it took so far, or
+/// may never have heard of it.
+struct OnItsWay {
+    many: Arc<Many>,
+    caller: Arc<Caller>,
+    number: Option<u64>,
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        let Some(number) = self.number.take() else { return };
+        self.caller.left();
+        let many = self.many.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(TOLD).await;
+            many.take_back(Some(number));
+        });
+    }
 }
 
 /// The text that a process answers to a plain question.

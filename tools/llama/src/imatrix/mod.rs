@@ -221,7 +221,7 @@ fn run_group(
     for chunk in chunks {
         model.clear(0);
         let work = vec![Work { sequence: 0, tokens: plan.chunk(*chunk), outputs: OutputRows::All }];
-        model.run(&Batch { work })?;
+        model.run(&Batch::of(work))?;
     }
     Ok(())
 }

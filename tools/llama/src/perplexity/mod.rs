@@ -363,7 +363,7 @@ fn model_part(tokens: &[u32], range: std::ops::Range<usize>) -> Option<&[u32]> {
 }
 
 fn step(model: &mut Model, work: Vec<Work>) -> Result<puna_runtime::Outputs, Failure> {
-    Ok(model.run(&Batch { work })?)
+    Ok(model.run(&Batch::of(work))?)
 }
 
 /// Surprise of each row's target, the rows spread over threads.

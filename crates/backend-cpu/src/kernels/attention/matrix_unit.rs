@@ -45,10 +45,12 @@ fn extents(heads: Heads, rows: usize) -> (usize, usize, usize) {
     (padded(rows), padded(heads.key_dim), padded(heads.value_dim))
 }
 
-/// Whether the chunk is one for the matrix unit.
+/// Whether the chunk is one for the matrix unit. Single tokens never are, however many heads share their keys: what is
+/// generated token by token must be what a deterministic step of several tokens computes.
 pub(super) fn takes(attention: &Attention<'_>, work: &Work<'_>) -> bool {
     let rows = work.block.tokens * attention.heads.group();
     attention.matrix_unit
+        && work.block.tokens > 1
         && work.split.is_none()
         && rows >= LEAST_ROWS
         && attention.relative.is_none()

@@ -16,6 +16,8 @@ mod avx2;
 mod avx512;
 mod integers;
 mod layout;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod pack;
 mod reference;
 mod scales;
@@ -29,6 +31,7 @@ use puna_quant::DType;
 use std::ops::Range;
 
 /// From this number of tokens on the matrix unit is faster than the byte dot products, with the same results.
+#[cfg(target_arch = "x86_64")]
 const AMX_TILE: usize = 16;
 /// From this number of tokens on, decoding integer codes to BF16 for the matrix unit is faster than integer dot
 /// products.
@@ -385,9 +388,9 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// Bytes of each stream between what is read and what is asked for. Farther ahead, memory is slower by a tenth to a
-    /// fifth; nearer, it answers too late.
-    const BYTES: usize = 2048;
+    /// Bytes of each stream between what is read and what is asked for. Twice as far ahead, memory is slower by up to a
+    /// tenth; nearer, it answers too late.
+    const BYTES: usize = 3072;
 
     /// The step to ask for, and how many bytes after the groups at hand those lie that it belongs to.
     #[inline(always)]
@@ -412,6 +415,17 @@ fn integer(features: Features, operands: &Operands<'_>, groups: Range<usize>, sc
             return avx2::integer(operands, groups);
         }
     }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        if features.neon_i8mm {
+            return neon::integer_matrix(operands, groups);
+        } else if features.neon_dot {
+            return neon::integer_dot(operands, groups);
+        } else if features.neon {
+            return neon::integer(operands, groups);
+        }
+    }
     let _ = (features, scratch);
     reference::integer(operands, groups);
 }
@@ -420,7 +434,7 @@ fn integer(features: Features, operands: &Operands<'_>, groups: Range<usize>, sc
 fn float(features: Features, operands: &Operands<'_>, groups: Range<usize>, scratch: &mut [u8]) {
     // SAFETY: any bytes are valid f32s; the middle part is aligned.
     let scratch = unsafe { scratch.align_to_mut::<f32>().1 };
-    if !features.avx2 {
+    if !features.vectors() {
         return reference::float(operands, groups, scratch);
     }
     if operands.geometry.layout != Layout::Rows {
@@ -457,7 +471,13 @@ fn float_lanes(features: Features, operands: &Operands<'_>, groups: Range<usize>
             avx2::float(operands, groups);
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    {
+        debug_assert!(features.neon);
+        // SAFETY: as above.
+        unsafe { neon::float(operands, groups) }
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     unreachable!(
         "{features:?} on a processor without vector kernels for {} groups of {}",
         groups.len(),

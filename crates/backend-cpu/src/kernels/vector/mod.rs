@@ -9,6 +9,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
 pub mod math;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 use crate::isa::Features;
@@ -20,8 +22,6 @@ pub use scalar::Scalar;
 #[allow(missing_docs)] // the names say it
 pub trait Vector: Copy {
     const LANES: usize;
-    /// Asks for the cache line of an address, which need not be valid.
-    fn prefetch(pointer: *const u8);
     fn splat(value: f32) -> Self;
     unsafe fn load(pointer: *const f32) -> Self;
     /// The first `count < LANES` lanes; the others are zero.
@@ -91,6 +91,11 @@ pub fn dispatch<K: Kernel>(features: Features, kernel: K) -> K::Output {
             return unsafe { run_avx2(kernel) };
         }
     }
+    #[cfg(target_arch = "aarch64")]
+    if features.neon {
+        // SAFETY: a `Features` value proves that the processor has it.
+        return unsafe { run_neon(kernel) };
+    }
     let _ = features;
     kernel.run::<Scalar>()
 }
@@ -105,6 +110,12 @@ fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<avx2::Avx2>()
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+fn run_neon<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<neon::Neon>()
 }
 
 /// Loads `count` lanes, or all if `count` is larger.
