@@ -313,6 +313,7 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
 #pragma unroll
             for (int chunk = 0; chunk < 4; chunk++) rows_of[m].load_chunk(raw[m], begin, chunk, chunks);
         }
+        wait_for_previous();
         uint32_t slot = 0, slot_round = 0, stage = 0, round = 0, last_stage = 0;
         if (L::BLOCK > 0) barrier_wait(filled_place, 0);
 #pragma unroll
