@@ -140,6 +140,20 @@ fn calls_that_are_cut_off_keep_what_there_is() {
     }
 }
 
+/// What is too long for a name is none, whether it comes at once or in pieces.
+#[test]
+fn names_that_are_too_long_are_none() {
+    let found = dialects::DIALECTS.iter().find(|dialect| dialect.name == "gemma");
+    for length in [100, 5000] {
+        let text = format!("<|tool_call>call:{}{{a:1}}<tool_call|> b", "f".repeat(length));
+        let whole = parse("", found, "", &[&text]);
+        let pieces: Vec<String> = text.chars().map(String::from).collect();
+        let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+        assert_eq!(parse("", found, "", &pieces), whole, "{length}");
+        assert_eq!(whole.calls.len(), usize::from(length == 100));
+    }
+}
+
 /// The half of a mark with which a limit cuts an answer off is no text; a single character may be one.
 #[test]
 fn marks_that_are_cut_off_are_no_text() {

@@ -185,7 +185,7 @@ fn weights(folder: &Path, architecture: &Architecture) -> Result<Source> {
 }
 
 /// Adds the class's own settings where the file has none.
-fn add_defaults(json: &mut serde_json::Value, architecture: &Architecture) {
+pub(crate) fn add_defaults(json: &mut serde_json::Value, architecture: &Architecture) {
     let config = Config::new(json.clone());
     for (name, value) in architecture.defaults {
         if config.get(&[name]).is_none()
@@ -267,7 +267,7 @@ impl Parts {
     }
 }
 
-fn tensors(
+pub(crate) fn tensors(
     model: &Model<'_>,
     options: &Options,
     warnings: &mut Vec<String>,

@@ -63,6 +63,6 @@ pub enum ConvertError {
     )]
     PreTokenizer { found: String },
 
-    #[error("adapter_config.json: {reason}")]
-    Adapter { reason: String },
+    #[error("{file}: {reason}")]
+    Adapter { file: &'static str, reason: String },
 }

@@ -9,6 +9,8 @@ pub(crate) const WIDTH: &[&str] = &["hidden_size", "n_embd", "d_model", "model_d
 pub(crate) const HEADS: &[&str] = &["num_attention_heads", "n_head", "n_heads", "num_heads"];
 pub(crate) const KV_HEADS: &[&str] =
     &["num_key_value_heads", "num_kv_heads", "n_head_kv", "attn_config.kv_n_heads", "multi_query_group_num"];
+/// By the root of which scores are divided, where that is not the width of a head.
+pub(crate) const QUERY_SCALAR: &str = "query_pre_attn_scalar";
 pub(crate) const HEAD_DIM: &[&str] = &["head_dim", "kv_channels", "attention_head_dim"];
 
 /// A folder's settings and weights, with the architecture that they were found to have.

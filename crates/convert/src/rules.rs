@@ -17,7 +17,7 @@ pub(crate) enum How {
     Skip,
     /// It is stored `[input, output]`, unless it is a vector.
     Transposed,
-    /// Its rows change places.
+    /// Its rows change places or are multiplied.
     Rows(fn(&Model<'_>, Recipe) -> Result<Recipe>),
     /// It is changed.
     Map(fn(&Model<'_>, Recipe) -> Result<Recipe>),

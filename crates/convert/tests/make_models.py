@@ -350,6 +350,15 @@ MODELS.update({
                           original_max_position_embeddings=16), **INDEXER)),
 })
 
+# Scores divided by the root of another number than the width of a head.
+MODELS.update({
+    "gemma2-scalar": (T.Gemma2ForCausalLM, T.Gemma2Config, base(
+        head_dim=8, sliding_window=4, query_pre_attn_scalar=3)),
+    "gemma3-scalar": (T.Gemma3ForCausalLM, T.Gemma3TextConfig, base(
+        head_dim=8, sliding_window=4, query_pre_attn_scalar=3, rope_scaling=None,
+        layer_types=["sliding_attention", "full_attention"])),
+})
+
 # Saved in another number format than f32.
 FORMATS = {"mistral": torch.bfloat16, "qwen2": torch.float16}
 # Saved in several files.

@@ -67,6 +67,8 @@ pub(crate) struct Job {
     /// What the sequence shall hold: the prompt and what was generated, less what shifts dropped.
     pub(crate) tokens: Vec<u32>,
     cached: usize,
+    /// Tokens of the prompt that the model has read so far, those from the cache included.
+    read: usize,
     pub(crate) generated: usize,
     guesses: usize,
     guessed: usize,
@@ -121,6 +123,7 @@ impl Job {
             chain,
             constraint,
             cached,
+            read: cached,
             generated: 0,
             guesses: 0,
             guessed: 0,
@@ -143,6 +146,7 @@ impl Job {
     /// Tells how far the prompt is. `held` is the number of tokens in the cache.
     pub(crate) fn report_progress(&mut self, held: usize) {
         if self.first_logits.is_none() {
+            self.read = held;
             self.send(Event::Progress { processed: held, total: self.request.prompt.len() });
         }
     }
@@ -247,9 +251,11 @@ impl Job {
     /// Ends the job with its timings.
     pub(crate) fn finish(mut self, reason: FinishReason) {
         let now = Instant::now();
+        // Who stops while the prompt is read has read a part of it only.
+        let read = self.first_logits.map_or(self.read, |_| self.request.prompt.len());
         let timings = Timings {
             cached_tokens: self.cached,
-            prompt_tokens: self.request.prompt.len().saturating_sub(self.cached),
+            prompt_tokens: read.saturating_sub(self.cached),
             prompt: self.first_logits.unwrap_or(now) - self.started,
             generated_tokens: self.generated,
             generation: self.first_logits.map_or(Duration::ZERO, |first| now - first),

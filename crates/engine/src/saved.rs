@@ -79,6 +79,9 @@ impl Saved {
 
     /// Reads what [`Saved::write`] wrote in so many bytes, if it is whole and sound.
     pub(crate) fn read(from: &mut impl Read, bytes: u64) -> io::Result<Self> {
+        if bytes < HEADER as u64 {
+            return Err(damaged("it is too short"));
+        }
         let head = Head::read(from, bytes)?;
         let parts = head.read_parts(from)?;
         Ok(Self { tokens: head.tokens, parts })

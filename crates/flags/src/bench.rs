@@ -3,7 +3,9 @@
 use crate::config::ISA_LEVELS;
 use crate::flag::{Action, Flag, Group, ToolSet};
 use crate::table::{CACHE_TYPES, MOST_THREADS, SPLITS, device_list, override_list, share_list};
-use crate::values::{Toggle, Whole, at_least, boolean, choice, filled, integer, integers, isa_level, toggle};
+use crate::values::{
+    Toggle, Whole, at_least, boolean, choice, filled, integer, integers, isa_level, mask, toggle,
+};
 
 /// Most values that one list may have, and most tests in one run.
 const MOST: usize = 100_000;
@@ -293,6 +295,12 @@ fn texts(value: &str) -> Result<Vec<String>, String> {
     value.split(',').map(filled).collect()
 }
 
+fn masks(value: &str) -> Result<Vec<String>, String> {
+    let masks = texts(value)?;
+    masks.iter().try_for_each(|text| mask(text))?;
+    Ok(masks)
+}
+
 fn pair(value: &str) -> Result<(u32, u32), String> {
     let (prompt, answer) = value.split_once(',').ok_or("expected PROMPT,GENERATION")?;
     Ok((integer(prompt)?, integer(answer)?))
@@ -463,7 +471,7 @@ static LISTS: &[Flag<Bench>] = &[
     .inert("there is one kind of attention, which is flash-style"),
     fixed!("--poll", "0...100", "How long idle threads look for work; 50 if absent", lists.poll, ranges)
         .inert("the pool chooses by itself"),
-    fixed!("-C --cpu-mask", "HEX", "Processors to use", lists.cpu_mask, texts)
+    fixed!("-C --cpu-mask", "HEX", "Processors to use", lists.cpu_mask, masks)
         .inert("the system places the threads"),
     fixed!("--cpu-strict", "0|1", "One processor per thread", lists.cpu_strict, booleans)
         .inert("the system places the threads"),

@@ -171,6 +171,16 @@ fn push(items: &mut [String], letter: char) {
     }
 }
 
+/// Refuses what is no hexadecimal mask.
+pub(crate) fn mask(value: &str) -> Result<(), String> {
+    let digits = value.trim_start_matches("0x");
+    if !digits.is_empty() && digits.chars().all(|digit| digit.is_ascii_hexdigit()) {
+        Ok(())
+    } else {
+        Err("expected a hexadecimal mask".into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

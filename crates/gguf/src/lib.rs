@@ -38,7 +38,7 @@ pub use metadata::Metadata;
 pub use overrides::parse_override;
 pub use tensors::{TensorInfo, Tensors};
 pub use value::{Array, Value, ValueType};
-pub use writer::{Complete, TensorSpec, Writer, write};
+pub use writer::{Complete, TensorSpec, Writer, take_over_access, write};
 
 /// Alignment of tensor data in bytes where `general.alignment` says nothing.
 pub const DEFAULT_ALIGNMENT: u64 = 32;

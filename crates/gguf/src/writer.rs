@@ -244,7 +244,25 @@ fn encode_header(
     Ok((out, lengths))
 }
 
-/// A temporary file beside `path`, with the permissions of any new file.
+/// Gives a file that is to take the place of the one at `path` its permissions, and its owner and group where that is
+/// allowed, so that nobody gets to read what was closed to them. Without a file there, or where systems have no such
+/// permissions, nothing changes.
+pub fn take_over_access(path: &Path, file: &std::fs::File) -> std::io::Result<()> {
+    #[cfg(unix)]
+    if let Ok(old) = std::fs::metadata(path) {
+        use std::os::unix::fs::{MetadataExt, fchown};
+        // Only the superuser may give files away; the group may be one of the user's.
+        if fchown(file, Some(old.uid()), Some(old.gid())).is_err() {
+            let _ = fchown(file, None, Some(old.gid()));
+        }
+        file.set_permissions(old.permissions())?;
+    }
+    #[cfg(not(unix))]
+    let _ = (path, file);
+    Ok(())
+}
+
+/// A temporary file beside `path`, with the permissions of the file there or of any new file.
 fn temporary(path: &Path) -> Result<NamedTempFile, Error> {
     if let Ok(existing) = std::fs::metadata(path) {
         crate::file::require_regular(&existing)?;
@@ -260,5 +278,9 @@ fn temporary(path: &Path) -> Result<NamedTempFile, Error> {
         use std::os::unix::fs::PermissionsExt;
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    builder.tempfile_in(folder).map_err(|source| Error::Io { action: "create a temporary file", source })
+    let made = builder.tempfile_in(folder).and_then(|file| {
+        take_over_access(path, file.as_file())?;
+        Ok(file)
+    });
+    made.map_err(|source| Error::Io { action: "create a temporary file", source })
 }

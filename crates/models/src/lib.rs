@@ -245,12 +245,18 @@ pub struct BuildOptions {
 /// Errors name the architecture, key or tensor at fault.
 pub fn build(metadata: &Metadata, tensors: &Tensors, options: &BuildOptions) -> Result<Graph, ModelError> {
     let name = metadata.str("general.architecture")?;
-    let architecture = ARCHITECTURES.iter().find(|row| row.name == name).ok_or_else(|| {
-        ModelError::UnknownArchitecture { name: name.chars().take(64).collect(), nearest: nearest(name) }
-    })?;
+    let architecture = find(name)?;
     let mut graph = (architecture.build)(Builder::new(name, metadata, tensors, options)?)?;
     puna_graph::passes::move_output_rows_up(&mut graph);
     Ok(graph)
+}
+
+/// The architecture of this name; the error has the names that are nearest.
+pub fn find(name: &str) -> Result<&'static Architecture, ModelError> {
+    ARCHITECTURES.iter().find(|row| row.name == name).ok_or_else(|| ModelError::UnknownArchitecture {
+        name: name.chars().take(64).collect(),
+        nearest: nearest(name),
+    })
 }
 
 /// The three known architectures whose names look most like `name`: by the pairs of neighbouring letters that they

@@ -167,7 +167,7 @@ mod tests {
         let steps = split(&batch, 4, 4, false);
         assert_eq!(steps.len(), 2);
         assert_eq!(steps[0].pieces, [(3, 4)]);
-        assert_eq!(steps[0].output_rows, []);
+        assert!(steps[0].output_rows.is_empty());
         assert_eq!(steps[1].tokens, [4, 5, 6, 7]);
         assert_eq!(steps[1].pieces, [(3, 1), (0, 2), (2, 1)]);
         assert_eq!(steps[1].output_rows, [0, 1, 2]);

@@ -34,7 +34,7 @@ pub fn estimate(
     options: &ModelOptions,
 ) -> Result<Estimate, RuntimeError> {
     let information = ModelInformation::of_file(metadata, tensors)?;
-    let options = options.resolved(information.context_train)?;
+    let options = options.resolved_for(metadata, &information)?;
     let graph = puna_models::build(metadata, tensors, &options.build())?;
     Ok(of_graph(&graph, &options))
 }

@@ -133,6 +133,8 @@ pub struct Extras {
     pub switchable: bool,
     /// Vectors that are added to what layers hand on.
     pub directions: BTreeMap<u32, Vec<f32>>,
+    /// The file that the first direction of each layer is of, for messages.
+    pub direction_files: BTreeMap<u32, PathBuf>,
     /// Tensors that the model's file lacks and another file lends, by name.
     pub lent: HashMap<String, (Arc<File>, TensorInfo)>,
 }
@@ -164,6 +166,7 @@ impl Extras {
             let numbers = file.bytes(tensor).as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
             let vector: Vec<f32> = numbers.map(|number| number * strength).collect();
             let sum = self.directions.entry(layer).or_insert_with(|| vec![0.0; vector.len()]);
+            self.direction_files.entry(layer).or_insert_with(|| path.to_owned());
             if sum.len() != vector.len() {
                 return Err(wrong(format!(
                     "{} has {} numbers, another {}",
@@ -180,6 +183,19 @@ impl Extras {
     /// How strongly each adapter counts at first, if that can be changed.
     pub(crate) fn strengths(&self) -> Vec<f32> {
         self.adapters.iter().filter(|_| self.switchable).map(Adapter::scale).collect()
+    }
+
+    /// Refuses a direction that is not as wide as what its layer hands on.
+    fn check_direction(&self, graph: &Graph, layer: u32, width: usize) -> Result<(), RuntimeError> {
+        let end = graph.nodes.iter().rfind(|node| node.layer == Some(layer));
+        let Some(expected) = end.and_then(|node| node.ty.width()) else { return Ok(()) };
+        if expected as usize == width {
+            return Ok(());
+        }
+        let path = self.direction_files.get(&layer).cloned().unwrap_or_default();
+        let reason =
+            format!("tensor direction.{layer} has {width} numbers, the model's layers hand on {expected}");
+        Err(RuntimeError::Addition { path, reason })
     }
 
     /// Adds everything to a graph; the weights are then found in what is returned.
@@ -209,12 +225,16 @@ impl Extras {
         }
         let mut directions = Vec::new();
         for (layer, vector) in &self.directions {
+            self.check_direction(graph, *layer, vector.len())?;
             let name = format!("direction.{layer}");
             let bytes = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
             added.numbers.insert(name.clone(), bytes);
             let shape = vec![vector.len() as u32];
             let vector = WeightDecl { name, dtype: DType::F32, shape, layer: None };
             directions.push(Direction { layer: *layer, vector });
+        }
+        for (change, adapter) in changes.iter().zip(&origins) {
+            check_change(graph, change, adapter)?;
         }
         let found = additions::add(graph, &changes, &directions)?;
         for ((count, change), adapter) in found.changes.iter().zip(&changes).zip(origins) {
@@ -225,6 +245,35 @@ impl Extras {
         }
         Ok(added)
     }
+}
+
+/// Refuses a change whose factors have other shapes than its weight, which may be a table that is looked up.
+fn check_change(graph: &Graph, change: &LowRank, adapter: &Adapter) -> Result<(), RuntimeError> {
+    let Some(weight) = graph.weights.iter().find(|weight| weight.name == change.weight) else {
+        return Ok(());
+    };
+    fn matrix(shape: &[u32]) -> Option<(&[u32], u32, u32)> {
+        let (outer, [rows, columns]) = shape.split_last_chunk()?;
+        Some((outer, *rows, *columns))
+    }
+    let fits = || {
+        let (outer, rows, columns) = matrix(&weight.shape)?;
+        let (down_outer, first, second) = matrix(&change.down.shape)?;
+        let (up_outer, up_rows, rank) = matrix(&change.up.shape)?;
+        let usual = (first, second, up_rows) == (rank, columns, rows);
+        let table = (first, second, up_rows) == (rows, rank, columns);
+        Some(down_outer == outer && up_outer == outer && (usual || table))
+    };
+    if fits() != Some(false) {
+        return Ok(());
+    }
+    let name = &change.weight;
+    let (down, up) = (&change.down.shape, &change.up.shape);
+    let reason = format!(
+        "tensors {name}{DOWN} of shape {down:?} and {name}{UP} of {up:?} do not fit the model's {name} of {:?}",
+        weight.shape
+    );
+    Err(RuntimeError::Addition { path: adapter.path.clone(), reason })
 }
 
 /// Names and bytes of weights that the model's file does not have.

@@ -37,6 +37,8 @@ impl ModelInformation {
     /// What the metadata and the directory say. `context`, `vocabulary` and `width` come when the graph is built.
     pub(crate) fn of_file(metadata: &Metadata, tensors: &Tensors) -> Result<Self, RuntimeError> {
         let architecture = metadata.str("general.architecture")?;
+        // Nothing else of the file means anything then.
+        puna_models::find(architecture)?;
         let number = |key: &str| metadata.u32_or(&format!("{architecture}.{key}"), 0);
         Ok(Self {
             architecture: architecture.to_owned(),

@@ -44,7 +44,7 @@ impl Model {
     ) -> Result<Model, RuntimeError> {
         let information = ModelInformation::of_file(&file.metadata, &file.tensors)?;
         let context_is_free = options.context == 0;
-        let mut options = options.resolved(information.context_train)?;
+        let mut options = options.resolved_for(&file.metadata, &information)?;
         let tensors = file.tensors.with_lent(extras.lent.values().map(|(_, tensor)| tensor));
         let build = |options: &ModelOptions| {
             let mut graph = puna_models::build(&file.metadata, &tensors, &options.build())?;
@@ -161,7 +161,7 @@ pub fn planned(
 ) -> Result<Plan, RuntimeError> {
     let information = ModelInformation::of_file(metadata, tensors)?;
     let context_is_free = options.context == 0;
-    let options = options.resolved(information.context_train)?;
+    let options = options.resolved_for(metadata, &information)?;
     let graph = puna_models::build(metadata, tensors, &options.build())?;
     let free = measure(backends, placement)?;
     decide(&graph, &options, context_is_free, backends, placement, &free)

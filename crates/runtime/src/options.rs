@@ -1,10 +1,11 @@
 //! What a model is loaded with.
 
+use puna_gguf::Metadata;
 use puna_graph::{CacheGroup, Graph};
 use puna_models::{BuildOptions, Purpose};
 use puna_quant::DType;
 
-use crate::RuntimeError;
+use crate::{ModelInformation, RuntimeError};
 
 /// Sizes and formats that are fixed when a model is loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,8 +58,21 @@ impl Default for ModelOptions {
 }
 
 impl ModelOptions {
-    /// The same options with the model's own context put in for 0, steps no longer than the context, and numbers
-    /// that make no sense refused.
+    /// The same options for the model of a file: with its own context put in for 0, steps no longer than the context, and
+    /// numbers that make no sense refused.
+    pub(crate) fn resolved_for(
+        &self,
+        metadata: &Metadata,
+        information: &ModelInformation,
+    ) -> Result<Self, RuntimeError> {
+        if self.context == 0 {
+            // That it is missing is the reason, not the 0 that it would stand for.
+            metadata.u32(&format!("{}.context_length", information.architecture))?;
+        }
+        self.resolved(information.context_train)
+    }
+
+    /// The same for a model that was trained with this context.
     pub(crate) fn resolved(&self, context_train: u32) -> Result<Self, RuntimeError> {
         let context = if self.context == 0 { context_train } else { self.context };
         let rules = [

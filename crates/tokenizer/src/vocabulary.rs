@@ -204,13 +204,6 @@ impl Vocabulary {
                 *place = classification;
             }
         }
-        for position in 0..self.texts.len() {
-            let unused = self.kinds.get(position) == Some(&Kind::Control)
-                && self.texts.get(position).is_some_and(|text| text.contains("unused"));
-            if unused && let Some(kind) = self.kinds.get_mut(position) {
-                *kind = Kind::Unused;
-            }
-        }
         Ok(())
     }
 

@@ -286,6 +286,24 @@ fn tags_of_html_are_what_the_file_says() {
     assert!(tokenizer.vocabulary().is_end_of_generation(end));
 }
 
+/// Tokens that a model's makers left for others are special ones like any: one token where special tokens are read, and text that
+/// is not shown.
+#[test]
+fn unused_tokens_are_special() {
+    let tokens = [
+        ("<unk>", 0.0, UNKNOWN),
+        ("<unused0>", 0.0, CONTROL),
+        ("<unused1>", 0.0, CONTROL),
+        ("a", -1.0, NORMAL),
+    ];
+    let more = [("tokenizer.ggml.add_space_prefix", Value::from(false))];
+    let tokenizer = build(&metadata("llama", &tokens, &more));
+    assert_eq!(tokenizer.encode("<unused0>a<unused1>", false, true), [1, 3, 2]);
+    assert!(!tokenizer.encode("<unused0>", false, false).contains(&1));
+    assert_eq!(tokenizer.vocabulary().kind(1), Some(Kind::Control));
+    assert_eq!(tokenizer.decode(&[1, 3], false), b"a");
+}
+
 /// Tokens that begin with each other make each place of a text as dear as there are such tokens: only so many count.
 #[test]
 fn thousands_of_tokens_within_each_other() {

@@ -22,5 +22,5 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
     let first = prompt::message(&config)?;
     let session = Session::start(invocation, &SPEC, &config, &console, UNLIMITED)?;
-    Chat::new(&session, &config, &console)?.run(first)
+    Chat::new(invocation, &session, &config, &console)?.run(first)
 }

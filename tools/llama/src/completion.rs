@@ -38,7 +38,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let plain = interactive || config.prompt.cache_file.is_some();
     if config.chat.conversation.unwrap_or(!plain && chat::has_template(&session)) {
         let first = text.filter(|text| !text.trim().is_empty());
-        return Chat::new(&session, &config, &console)?.run(first);
+        return Chat::new(invocation, &session, &config, &console)?.run(first);
     }
     let text = text.unwrap_or_default();
     Completion { session: &session, config: &config, console: &console, tokens: Vec::new(), lines: 0 }
@@ -108,6 +108,9 @@ impl Completion<'_> {
         self.tokens.extend(&answer.tokens);
         self.console.info("");
         self.console.info(&summary(&answer.timings));
+        if answer.end == End::Length && self.tokens.len() >= self.session.information.context as usize {
+            self.console.warn("the context is full: -c makes it larger, --context-shift goes on without it");
+        }
         Ok(answer)
     }
 
@@ -155,6 +158,8 @@ impl Completion<'_> {
         if answer.end == End::Interrupted {
             return Err(Failure::Interrupted);
         }
+        let (tokens, speed) = (answer.timings.prompt_tokens, answer.timings.prompt_per_second());
+        self.console.info(&format!("[ prompt to be saved: {tokens} tokens, {speed:.1} t/s ]"));
         self.save()
     }
 

@@ -10,7 +10,8 @@ use crate::shards::{self, Output};
 use crate::{files, interrupt, pages};
 use puna_convert::{Conversion, ConvertError, LoraConversion, Options, Recipe, architectures, stored_format};
 use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
-use puna_gguf::{TensorSpec, Tensors, Value};
+use puna_gguf::{Metadata, TensorSpec, Tensors, Value};
+use puna_models::{BuildOptions, ModelError, Purpose};
 use puna_quant::DType;
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -81,6 +82,9 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         OutputType::Float(row) | OutputType::Quantized(row) => row,
     };
     let output = flags.output.clone().unwrap_or_else(|| default_output(&folder, row.names[0]));
+    if !flags.vocabulary_only {
+        check(&conversion.metadata, &plan)?;
+    }
     if flags.dry_run {
         return pages::print(table(&plan, &output).as_bytes());
     }
@@ -165,7 +169,9 @@ fn formats<'c>(
             let directory = Tensors::from_specs(&conversion.specs())?;
             let plan = Plan::new(invocation, config, &conversion.metadata, &directory, Some(row), None)?;
             if let Some(refusal) = plan.refusal() {
-                return Err(Failure::Failed(refusal));
+                let remedy =
+                    "convert to auto, make importance with imatrix, then quantize with --imatrix FILE";
+                return Err(Failure::Failed(format!("{refusal}: {remedy}")));
             }
             let half = if conversion.prefers_bfloat() { DType::BF16 } else { DType::F16 };
             let recipes: HashMap<&str, &Recipe> =
@@ -184,6 +190,44 @@ fn formats<'c>(
             Ok(chosen)
         }
     }
+}
+
+/// Refuses to write what could not run: the graph is built from what the file would say.
+fn check(metadata: &Metadata, plan: &[(TensorSpec, &Recipe)]) -> Result<(), Failure> {
+    // Heads that guess for another model may use its tensors, which are not here.
+    if puna_runtime::DraftHead::layers(metadata).is_ok_and(|layers| layers.is_some()) {
+        return Ok(());
+    }
+    let specs: Vec<TensorSpec> = plan.iter().map(|(spec, _)| spec.clone()).collect();
+    let tensors = Tensors::from_specs(&specs)?;
+    let build = |purpose| {
+        let options = BuildOptions { context: 512, purpose, ..BuildOptions::default() };
+        puna_models::build(metadata, &tensors, &options).map(|_| ())
+    };
+    let built = match build(Purpose::Generate) {
+        Err(ModelError::NoLogits { .. }) => build(Purpose::Embed(None)),
+        other => other,
+    };
+    built.map_err(|error| {
+        let text = console::printable(&error.to_string(), 500);
+        let reason = disagreement(metadata, &specs).unwrap_or_default();
+        Failure::Failed(format!("what config.json says and the weights do not make a model: {text}{reason}"))
+    })
+}
+
+/// The setting of `config.json` that says something else than the weights, if it is one of those that are plain to see.
+fn disagreement(metadata: &Metadata, specs: &[TensorSpec]) -> Option<String> {
+    let architecture = metadata.get("general.architecture")?.text()?;
+    let number = |key: &str| metadata.get(&format!("{architecture}.{key}"))?.integer();
+    let layer = |spec: &TensorSpec| spec.name.strip_prefix("blk.")?.split_once('.')?.0.parse::<i128>().ok();
+    let layers = specs.iter().filter_map(layer).max().map(|last| last + 1);
+    let width = specs.iter().find(|spec| spec.name == "token_embd.weight")?.shape.last().copied()?;
+    let differs = |key: &str, setting: &str, found: i128| {
+        let said = number(key).filter(|said| *said != found)?;
+        Some(format!(" (config.json: {setting} is {said}, the weights have {found})"))
+    };
+    let by_layers = layers.and_then(|layers| differs("block_count", "num_hidden_layers", layers));
+    by_layers.or_else(|| differs("embedding_length", "hidden_size", i128::from(width)))
 }
 
 fn default_output(folder: &Path, kind: &str) -> PathBuf {
@@ -264,7 +308,16 @@ fn write_adapter(
 
 /// The console's warnings, and a file that runs, of a model folder.
 pub fn open_folder(folder: &Path, console: &Console) -> Result<puna_gguf::File, Failure> {
-    let conversion = Conversion::open(folder, &Options::default())?;
+    Ok(opened_folder(folder, console, false)?.into_file()?)
+}
+
+/// The console's warnings, and the metadata, of a model folder, which needs no weights for that.
+pub fn folder_metadata(folder: &Path, console: &Console) -> Result<Metadata, Failure> {
+    Ok(opened_folder(folder, console, true)?.metadata)
+}
+
+fn opened_folder(folder: &Path, console: &Console, vocabulary_only: bool) -> Result<Conversion, Failure> {
+    let conversion = Conversion::open(folder, &Options { vocabulary_only, ..Options::default() })?;
     conversion.warnings.iter().for_each(|warning| console.warn(warning));
-    Ok(conversion.into_file()?)
+    Ok(conversion)
 }

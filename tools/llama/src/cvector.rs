@@ -81,12 +81,15 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         }
         console.info(&format!("pair {} of {}", number + 1, pairs.len()));
     }
+    if differences.iter().all(|(layer, rows)| *layer == 0 || rows.is_empty()) {
+        return Err(Failure::Failed(
+            "the prompts of both kinds are the same to the model, so there is no direction between them"
+                .into(),
+        ));
+    }
     write(&config, &opened.file.metadata, &differences)?;
-    console.info(&format!(
-        "wrote {} layers to {}",
-        differences.len().saturating_sub(1),
-        output(&config).display()
-    ));
+    let layers = differences.iter().filter(|(layer, rows)| **layer > 0 && !rows.is_empty()).count();
+    console.info(&format!("wrote {layers} layers to {}", output(&config).display()));
     Ok(())
 }
 
@@ -161,7 +164,7 @@ fn output(config: &Config) -> PathBuf {
 fn write(config: &Config, model: &Metadata, differences: &BTreeMap<u32, Rows>) -> Result<(), Failure> {
     let mut tensors = Vec::new();
     // Files have no direction for the first layer.
-    for (layer, rows) in differences.iter().filter(|(layer, _)| **layer > 0) {
+    for (layer, rows) in differences.iter().filter(|(layer, rows)| **layer > 0 && !rows.is_empty()) {
         let vector = match config.cvector.mean {
             true => mean(rows),
             false => principal(rows, config.cvector.iterations),

@@ -35,7 +35,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let opened = load::open(invocation, &config, &console, true)?;
     let metadata = &opened.file.metadata;
     let tokenizer = opened.tokenizer(&console)?;
-    let tokens = prompt_tokens(&text, metadata, &tokenizer, &config, &console)?;
+    let tokens = prompt_tokens(invocation, &text, metadata, &tokenizer, &config, &console)?;
     let mut model = load::model(&opened, &config, &console, 1, 0)?;
     if !sees_all(&model) {
         let architecture = &model.information().architecture;
@@ -77,6 +77,7 @@ fn schedule(config: &Config) -> Result<DiffusionSchedule, &'static str> {
 
 /// The prompt as a message of the model's chat template, if it has one and no flag forbids it.
 fn prompt_tokens(
+    invocation: &Invocation,
     text: &str,
     metadata: &Metadata,
     tokenizer: &Tokenizer,
@@ -88,8 +89,8 @@ fn prompt_tokens(
     if !config.chat.conversation.unwrap_or(!matches!(template, Ok(None)) || given) {
         return Ok(tokenizer.encode(text, true, true));
     }
-    let renderer =
-        Renderer::choose(template.as_ref().copied(), tokenizer.vocabulary(), &config.chat, console)?;
+    let template = template.as_ref().copied();
+    let renderer = Renderer::choose(invocation, template, tokenizer.vocabulary(), &config.chat, console)?;
     let mut conversation = Conversation::default();
     if let Some(system) = &config.chat.system {
         conversation.set_system(Some(system.clone()));

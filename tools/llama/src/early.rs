@@ -2,6 +2,7 @@
 
 use crate::chat::template;
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use puna_flags::Config;
 use std::fs::File;
 use std::path::Path;
@@ -24,7 +25,7 @@ fn files(config: &Config) -> Vec<(&'static str, &Path)> {
 }
 
 /// Checks the files and the template that the flags name.
-pub fn check(config: &Config) -> Result<(), Failure> {
+pub fn check(invocation: &Invocation, config: &Config) -> Result<(), Failure> {
     for (flag, path) in files(config) {
         let failed = |reason: &dyn std::fmt::Display| {
             Err(Failure::Failed(format!("{flag}: {}: {reason}", path.display())))
@@ -35,7 +36,7 @@ pub fn check(config: &Config) -> Result<(), Failure> {
             Err(error) => return failed(&error),
         }
     }
-    template::check(&config.chat)
+    template::check(invocation, &config.chat)
 }
 
 #[cfg(test)]
@@ -45,7 +46,8 @@ mod tests {
 
     #[test]
     fn files_and_templates_are_checked() {
-        let message = |config: &Config| check(config).map_err(|failure| failure.message());
+        let invocation = Invocation::new("llama cli".into(), Vec::new());
+        let message = |config: &Config| check(&invocation, config).map_err(|failure| failure.message());
         let mut config = Config::default();
         assert_eq!(message(&config), Ok(()));
         config.server.tls_key = Some("/nope.pem".into());
@@ -64,5 +66,12 @@ mod tests {
         ] {
             assert!(message(&template(name)).is_err_and(|text| text.contains(part)), "{name}");
         }
+        // What stands on the command line is a wrong one; what a template does is not.
+        let is_usage = |config: &Config| matches!(check(&invocation, config), Err(Failure::Usage(..)));
+        assert!(is_usage(&template("chatlm")) && !is_usage(&template("{% for %}")));
+        let chat = Chat { template_values: Some("{a: 1}".into()), ..Chat::default() };
+        assert!(is_usage(&Config { chat, ..Config::default() }));
+        let chat = Chat { template: Some("{{ 1 }}".into()), jinja: false, ..Chat::default() };
+        assert!(is_usage(&Config { chat, ..Config::default() }));
     }
 }

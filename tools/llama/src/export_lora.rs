@@ -29,12 +29,12 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         return Err(invocation.usage("no adapter: give --lora FILE"));
     }
     let path = source::model(invocation, &config.model, &console, false)?;
-    let file = File::open(&path, &OpenOptions::default())?;
+    let file = load::file(&path, &OpenOptions::default(), &console)?;
     check(&file, &adapters)?;
     let output = config.export_lora.output.clone();
     let output = output.unwrap_or_else(|| PathBuf::from("ggml-lora-merged-f16.gguf"));
     interrupt::install();
-    write(&file, &adapters, &output, &console)
+    write((&path, &file), &adapters, &output, &console)
 }
 
 /// Every adapter must be of the model's architecture and change tensors that the model has.
@@ -54,7 +54,12 @@ fn check(file: &File, adapters: &[Adapter]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn write(file: &File, adapters: &[Adapter], output: &Path, console: &Console) -> Result<(), Failure> {
+fn write(
+    (path, file): (&Path, &File),
+    adapters: &[Adapter],
+    output: &Path,
+    console: &Console,
+) -> Result<(), Failure> {
     let mut metadata = file.metadata.clone();
     metadata.set("general.file_type", Value::U32(1));
     let is_changed =
@@ -67,12 +72,8 @@ fn write(file: &File, adapters: &[Adapter], output: &Path, console: &Console) ->
         TensorSpec { dtype, ..TensorSpec::from(tensor) }
     };
     let specs: Vec<TensorSpec> = file.tensors.iter().map(spec).collect();
-    let inputs: Vec<PathBuf> = file
-        .paths()
-        .iter()
-        .cloned()
-        .chain(adapters.iter().map(|adapter| adapter.path().to_owned()))
-        .collect();
+    let mut inputs = load::inputs(path, file);
+    inputs.extend(adapters.iter().map(|adapter| adapter.path().to_owned()));
     let mut written = Output::new(shards::plan(output, &metadata, vec![specs.clone()])?, &inputs)?;
     let bar = console.progress(Some(specs.iter().map(|spec| spec.byte_len().unwrap_or(0)).sum()));
     let mut changed = 0;

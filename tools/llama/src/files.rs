@@ -10,13 +10,14 @@ use std::sync::Mutex;
 /// Files that are being written and must not stay if the program ends.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Removes what is unfinished, because the program ends.
+/// Removes what is unfinished, because the program ends; no more is made after that.
 pub fn abandon() {
     if let Ok(mut unfinished) = UNFINISHED.lock() {
         for path in unfinished.drain(..) {
             // It may not exist yet.
             let _ = fs::remove_file(path);
         }
+        std::mem::forget(unfinished);
     }
 }
 
@@ -24,12 +25,12 @@ pub fn abandon() {
 pub struct Unfinished(PathBuf);
 
 impl Unfinished {
-    /// For the file of this path.
-    pub fn new(path: &Path) -> Self {
-        if let Ok(mut unfinished) = UNFINISHED.lock() {
-            unfinished.push(path.to_path_buf());
-        }
-        Self(path.to_path_buf())
+    /// For the file that `make` makes and tells the path of: the end of the program comes before or after, not between.
+    pub fn made<T>(make: impl FnOnce() -> Result<(T, PathBuf), Failure>) -> Result<(T, Self), Failure> {
+        let mut unfinished = UNFINISHED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (made, path) = make()?;
+        unfinished.push(path.clone());
+        Ok((made, Self(path)))
     }
 }
 
@@ -121,9 +122,19 @@ fn require_regular(path: &Path) -> Result<(), Failure> {
 /// Checks that [`replace`] could write this regular file, without changing it.
 pub fn check_replaceable(path: &Path) -> Result<(), Failure> {
     require_regular(path)?;
-    let target = beside(path);
-    let made = File::options().write(true).create(true).truncate(true).open(&target);
-    made.and_then(|_| fs::remove_file(&target)).map_err(|error| named(path, &error))
+    let (_, target) = unfinished(path)?;
+    fs::remove_file(&target.0).map_err(|error| named(path, &error))
+}
+
+/// Makes the file that lies beside `path` while that is written.
+fn unfinished(path: &Path) -> Result<(File, Unfinished), Failure> {
+    // Before that, Ctrl-C would end the program and leave the file.
+    crate::interrupt::install();
+    Unfinished::made(|| {
+        let target = beside(path);
+        let file = File::options().write(true).create(true).truncate(true).open(&target);
+        Ok((file.map_err(|error| named(path, &error))?, target))
+    })
 }
 
 /// Writes a whole file, or nothing; see [`Replacement`].
@@ -146,11 +157,15 @@ impl Replacement {
     /// Begins to replace the file at `path`, or to make it.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let special = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
-        let beside = (!special).then(|| Unfinished::new(&beside(path)));
-        let target = beside.as_ref().map_or(path, |beside| &beside.0);
-        let file = File::options().write(true).create(true).truncate(true).open(target);
-        let file = BufWriter::new(file.map_err(|error| named(path, &error))?);
-        Ok(Self { file, path: path.to_path_buf(), beside })
+        let (file, beside) = if special {
+            let file = File::options().write(true).create(true).truncate(true).open(path);
+            (file.map_err(|error| named(path, &error))?, None)
+        } else {
+            let (file, beside) = unfinished(path)?;
+            puna_gguf::take_over_access(path, &file).map_err(|error| named(path, &error))?;
+            (file, Some(beside))
+        };
+        Ok(Self { file: BufWriter::new(file), path: path.to_path_buf(), beside })
     }
 
     /// Adds bytes.
@@ -234,6 +249,21 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert!(replace(&folder.path().join("none/file"), b"").is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn whoever_could_not_read_the_old_file_cannot_read_the_new_one() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        for mode in [0o600, 0o640, 0o664] {
+            fs::write(&path, b"old").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            replace(&path, b"new").unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"new");
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode);
+        }
     }
 
     #[test]

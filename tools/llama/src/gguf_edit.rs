@@ -83,7 +83,17 @@ fn apply(metadata: &mut Metadata, edit: &Edit) -> Result<(), Failure> {
             if fixed(key) {
                 return Err(layout(key));
             }
-            let value = metadata.get(key).map_or_else(|| narrow(value), |old| like(old, value));
+            let value = match metadata.get(key) {
+                None => narrow(value),
+                Some(old) => like(old, value).ok_or_else(|| {
+                    Failure::Failed(format!(
+                        "{} is {} in the file, and {} is none; --delete it first to give it another type",
+                        console::printable(key, 200),
+                        old.type_name(),
+                        console::printable(&value.to_string(), 80)
+                    ))
+                })?,
+            };
             metadata.set(key.clone(), value);
         }
         Edit::Delete(key) => {
@@ -112,10 +122,11 @@ fn apply(metadata: &mut Metadata, edit: &Edit) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The value in the type that the key had, if it fits.
-fn like(old: &Value, value: &Value) -> Value {
+/// The value in the type that the key had, if it fits: whole numbers are floats, too.
+fn like(old: &Value, value: &Value) -> Option<Value> {
     let number = value.integer();
-    let fit = match old {
+    let float = value.float().or_else(|| number.map(|number| number as f64));
+    match old {
         Value::U8(_) => number.and_then(|number| u8::try_from(number).ok()).map(Value::U8),
         Value::I8(_) => number.and_then(|number| i8::try_from(number).ok()).map(Value::I8),
         Value::U16(_) => number.and_then(|number| u16::try_from(number).ok()).map(Value::U16),
@@ -123,10 +134,12 @@ fn like(old: &Value, value: &Value) -> Value {
         Value::U32(_) => number.and_then(|number| u32::try_from(number).ok()).map(Value::U32),
         Value::I32(_) => number.and_then(|number| i32::try_from(number).ok()).map(Value::I32),
         Value::U64(_) => number.and_then(|number| u64::try_from(number).ok()).map(Value::U64),
-        Value::F64(_) => value.float().map(Value::F64),
-        _ => None,
-    };
-    fit.unwrap_or_else(|| narrow(value))
+        Value::I64(_) => number.and_then(|number| i64::try_from(number).ok()).map(Value::I64),
+        Value::F32(_) => float.map(|float| Value::F32(float as f32)),
+        Value::F64(_) => float.map(Value::F64),
+        Value::Bool(_) | Value::String(_) => (old.type_name() == value.type_name()).then(|| value.clone()),
+        Value::Array(_) => None,
+    }
 }
 
 /// Flags come in the widest types; files have 32 bits where that is enough.
@@ -191,10 +204,11 @@ mod tests {
         let mut metadata = sample();
         apply(&mut metadata, &Edit::Set("a".into(), Value::I64(7))).unwrap();
         apply(&mut metadata, &Edit::Set("d".into(), Value::I64(-7))).unwrap();
+        apply(&mut metadata, &Edit::Set("b".into(), Value::I64(2))).unwrap();
         apply(&mut metadata, &Edit::Rename("b".into(), "x".into())).unwrap();
         apply(&mut metadata, &Edit::Delete("c".into())).unwrap();
         let found: Vec<(&str, Value)> = metadata.iter().map(|(key, value)| (key, value.clone())).collect();
-        assert_eq!(found, [("a", Value::U16(7)), ("x", Value::F32(0.5)), ("d", Value::I32(-7))]);
+        assert_eq!(found, [("a", Value::U16(7)), ("x", Value::F32(2.0)), ("d", Value::I32(-7))]);
     }
 
     #[test]
@@ -213,6 +227,10 @@ mod tests {
             Edit::Rename("z".into(), "y".into()),
             Edit::Rename("a".into(), "b".into()),
             Edit::Set(text(), Value::I64(64)),
+            Edit::Set("a".into(), Value::String("x".into())),
+            Edit::Set("a".into(), Value::I64(1 << 16)),
+            Edit::Set("b".into(), Value::Bool(true)),
+            Edit::Set("c".into(), Value::I64(1)),
             Edit::Rename("a".into(), text()),
         ] {
             let mut metadata = sample();

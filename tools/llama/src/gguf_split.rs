@@ -43,6 +43,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let (input, output) = (PathBuf::from(input), PathBuf::from(output));
     let file = File::open(&input, &OpenOptions::default())?;
     file.warnings().iter().for_each(|warning| console.warn(&warning.to_string()));
+    shards::check_layers(&file.metadata)?;
     interrupt::install();
     if flags.merge {
         merge(&file, &input, &output, flags, &console)

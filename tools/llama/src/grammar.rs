@@ -6,7 +6,6 @@ use crate::files::{self, PROMPT};
 use crate::invocation::Invocation;
 use crate::{load, pages, prompt, source};
 use puna_flags::{Config, FLAGS, GrammarSource, Positional, Spec, ToolSet};
-use puna_gguf::File;
 use puna_grammar::{GrammarError, Mismatch, Tokens, check};
 use puna_server::grammar_tokens;
 use std::path::Path;
@@ -47,7 +46,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         if config.model.path.is_some() || config.model.hf_repo.is_some() || config.model.url.is_some() {
             // References to tokens need a model; its text is checked with single bytes all the same.
             let path = source::model(invocation, &config.model, &console, false)?;
-            let tokenizer = load::tokenizer(&path, &File::header(&path)?.metadata, &console)?;
+            let tokenizer = load::tokenizer(&path, &load::metadata(&path, &console)?, &console)?;
             compile(&read, &grammar_tokens(&tokenizer))?;
             return Ok(None);
         }

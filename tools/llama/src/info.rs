@@ -41,7 +41,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         _ => return Err(invocation.usage("expected one file")),
     }
     let path = source::model(invocation, &config.model, &console, false)?;
-    let file = File::open(&path, &OpenOptions::default())?;
+    let file = load::file(&path, &OpenOptions::default(), &console)?;
     file.warnings().iter().for_each(|warning| console.warn(&warning.to_string()));
     let mut options = load::options(&config, 1, 1)?;
     let mut estimate = puna_runtime::estimate(&file.metadata, &file.tensors, &options);
@@ -54,7 +54,8 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         Ok(_) => plan(&file, &config, &console, &options),
         Err(reason) => Err(reason.clone()),
     };
-    let facts = Facts { file: &file, estimate, plan, config: &config };
+    let paths = if path.is_dir() { vec![path] } else { file.paths().to_vec() };
+    let facts = Facts { file: &file, paths, estimate, plan, config: &config };
     let text = if config.json { facts.json() } else { facts.text() };
     pages::print(text.as_bytes())
 }
@@ -69,6 +70,8 @@ fn plan(file: &File, config: &Config, console: &Console, options: &ModelOptions)
 
 struct Facts<'a> {
     file: &'a File,
+    /// Its files, or the folder that it was made of.
+    paths: Vec<PathBuf>,
     estimate: Result<Estimate, String>,
     plan: Result<Plan, String>,
     config: &'a Config,
@@ -81,6 +84,11 @@ impl Facts<'_> {
 
     fn bytes(&self) -> u64 {
         self.file.tensors.iter().fold(0u64, |sum, tensor| sum.saturating_add(tensor.byte_len()))
+    }
+
+    /// Bytes of the files; of a folder those of the tensors.
+    fn size(&self) -> u64 {
+        if self.file.paths().is_empty() { self.bytes() } else { self.file.size_on_disk() }
     }
 
     /// Bits per weight.
@@ -103,11 +111,11 @@ impl Facts<'_> {
         let named = |key| file.metadata.get(key).and_then(Value::text).unwrap_or("not named").to_owned();
         let mut lines = Vec::new();
         let mut fact = |name: &str, value: String| lines.push(format!("{name:<14}{value}"));
-        for path in file.paths() {
+        for path in &self.paths {
             fact("file", path.display().to_string());
         }
         let layout = format!("GGUF version {}, alignment {}", file.version(), file.alignment());
-        fact("size", format!("{} ({layout})", size(file.size_on_disk())));
+        fact("size", format!("{} ({layout})", size(self.size())));
         fact("architecture", short(&named("general.architecture")));
         fact("name", short(&named("general.name")));
         fact("parameters", format!("{}, {:.2} bits per weight", count(self.parameters()), self.bits()));
@@ -200,7 +208,7 @@ impl Facts<'_> {
             Err(reason) => json!({"reason": reason}),
         };
         let all = json!({
-            "files": file.paths(), "size": file.size_on_disk(), "version": file.version(),
+            "files": self.paths, "size": self.size(), "version": file.version(),
             "alignment": file.alignment(), "parameters": self.parameters(), "bits_per_weight": self.bits(),
             "metadata": metadata, "formats": formats, "tensors": tensors, "memory": memory,
             "placement": placement,

@@ -31,13 +31,38 @@ pub struct Opened {
 impl Opened {
     /// The files that it is made of, which no tool may write over.
     pub fn inputs(&self) -> Vec<PathBuf> {
-        if self.path.is_dir() { files::of_folder(&self.path) } else { self.file.paths().to_vec() }
+        inputs(&self.path, &self.file)
     }
 
     /// The tokenizer of the file, which must have one; what is odd about it is said.
     pub fn tokenizer(&self, console: &Console) -> Result<Tokenizer, Failure> {
         tokenizer(&self.path, &self.file.metadata, console)
     }
+}
+
+/// The model at `path`: a file, or a model folder, which is converted in memory.
+pub fn file(path: &Path, options: &OpenOptions, console: &Console) -> Result<File, Failure> {
+    if !path.is_dir() {
+        return Ok(File::open(path, options)?);
+    }
+    let mut file = crate::convert::open_folder(path, console)?;
+    for (key, value) in &options.overrides {
+        file.metadata.set(key.clone(), value.clone());
+    }
+    Ok(file)
+}
+
+/// The metadata of the model at `path`, a file or a folder; weights are not read.
+pub fn metadata(path: &Path, console: &Console) -> Result<Metadata, Failure> {
+    match path.is_dir() {
+        true => crate::convert::folder_metadata(path, console),
+        false => Ok(File::header(path)?.metadata),
+    }
+}
+
+/// The files that the model at `path` is made of.
+pub fn inputs(path: &Path, file: &File) -> Vec<PathBuf> {
+    if path.is_dir() { files::of_folder(path) } else { file.paths().to_vec() }
 }
 
 /// The tokenizer that the metadata of the file at `path` describes; what is odd about it is said.
@@ -62,13 +87,7 @@ pub fn open(
         mlock: matches!(mode, LoadMode::Mlock | LoadMode::MmapMlock),
         overrides: config.model.overrides.clone(),
     };
-    let mut file = if path.is_dir() {
-        let mut file = crate::convert::open_folder(&path, console)?;
-        options.overrides.into_iter().for_each(|(key, value)| drop(file.metadata.set(key, value)));
-        file
-    } else {
-        File::open(&path, &options)?
-    };
+    let mut file = self::file(&path, &options, console)?;
     if let Some(architecture) = file.metadata.optional_str("general.architecture")?.map(str::to_owned) {
         for (key, value) in config.rope.metadata(&architecture) {
             file.metadata.set(key, value);
@@ -202,6 +221,13 @@ fn build(
         information.context,
         console::size(caches),
     ));
+    let trained = information.context_train;
+    if information.context > trained && config.rope.scaling.is_none() && config.rope.scale.is_none() {
+        console.warn(&format!(
+            "a context of {} is more than the {trained} tokens that the model was trained with: beyond them answers get worse",
+            information.context
+        ));
+    }
     if model.plan().devices.len() > 1 || !model.plan().choices.is_empty() {
         console.info(&model.plan().to_string());
     }

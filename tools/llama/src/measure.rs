@@ -72,7 +72,7 @@ impl<'a> Measuring<'a> {
             mlock: matches!(mode, "mlock" | "mmap+mlock"),
             ..OpenOptions::default()
         };
-        let file = Arc::new(File::open(Path::new(&settings.model), &options)?);
+        let file = Arc::new(load::file(Path::new(&settings.model), &options, self.console)?);
         let processor = Options {
             threads: settings.n_threads as usize,
             features: load::features(self.bench.isa),

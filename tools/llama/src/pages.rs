@@ -39,7 +39,7 @@ pub fn overview(all: bool) -> Result<(), Failure> {
 pub fn help(invocation: &Invocation) -> Result<(), Failure> {
     match text_arguments(invocation)?.as_slice() {
         [] => overview(false),
-        [name] if name == "all" || name.starts_with('-') => overview(true),
+        [name] if ["all", "-h", "--help"].contains(&name.as_str()) => overview(true),
         [name] => {
             let tool = tools::find(name).ok_or_else(|| tools::unknown(name, "llama"))?;
             (tool.run)(&Invocation::new(format!("llama {}", tool.name), vec![OsString::from("--help")]))
@@ -88,6 +88,10 @@ pub fn man(invocation: &Invocation) -> Result<(), Failure> {
     let arguments = text_arguments(invocation)?;
     let folder = match arguments.as_slice() {
         [flag] if flag == "--help" || flag == "-h" => return plain_help(invocation),
+        // A folder that is called so is `./-x`.
+        [flag] if flag.starts_with('-') || flag.is_empty() => {
+            return Err(invocation.usage(format!("expected a folder, got {flag:?}")));
+        }
         [folder] => PathBuf::from(folder),
         _ => return Err(invocation.usage("expected a folder")),
     };

@@ -132,7 +132,12 @@ impl Found<'_> {
     fn place(&mut self, name: &str) -> Result<Place, Failure> {
         let entry = puna_backends::find(Some(name)).map_err(RuntimeError::from)?;
         let kind = REGISTRY.iter().position(|other| other.name == entry.name).unwrap_or(0);
-        let backend = self.start(kind)?;
+        let backend = self.start(kind).map_err(|failure| {
+            let reason = failure.message();
+            Failure::Failed(format!(
+                "device {name} cannot be used: {reason}; name another one ('llama devices' lists those that work), or none"
+            ))
+        })?;
         let devices = self.backends[backend].devices();
         match devices.iter().position(|device| device.name.eq_ignore_ascii_case(name)) {
             Some(device) => Ok(Place { backend, device: DeviceId(device) }),

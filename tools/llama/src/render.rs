@@ -8,7 +8,6 @@ use crate::invocation::Invocation;
 use crate::{load, pages, source};
 use puna_chat::{Conversation, LocalTime};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
-use puna_gguf::File;
 use serde_json::{Map, Value};
 
 /// Flags of `template`.
@@ -47,9 +46,9 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let (chosen, tokenizer) = match of_model {
         true => {
             let model = source::model(invocation, &config.model, &console, false)?;
-            let metadata = File::header(&model)?.metadata;
+            let metadata = load::metadata(&model, &console)?;
             let template = metadata.optional_str("tokenizer.chat_template");
-            let chosen = Chosen::find(template.as_ref().copied(), chat)?;
+            let chosen = Chosen::find(invocation, template.as_ref().copied(), chat)?;
             (chosen, Some(load::tokenizer(&model, &metadata, &console)?))
         }
         false if chat.template.is_none() && chat.template_file.is_none() => {
@@ -57,11 +56,11 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
                 invocation.usage("no template: give -m MODEL, --chat-template or --chat-template-file")
             );
         }
-        false => (Chosen::find(Ok(None), chat)?, None),
+        false => (Chosen::find(invocation, Ok(None), chat)?, None),
     };
     let template = chosen.compile(tokenizer.as_ref().map(puna_tokenizer::Tokenizer::vocabulary))?;
     let name = path.display().to_string();
-    let conversation = conversation(&files::read_text(path, PROMPT)?, &name, values(chat)?, now)?;
+    let conversation = conversation(&files::read_text(path, PROMPT)?, &name, values(invocation, chat)?, now)?;
     let text = template.render(&conversation).map_err(|error| Failure::Failed(error.to_string()))?;
     pages::print(text.as_bytes())
 }

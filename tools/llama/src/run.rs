@@ -42,7 +42,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     };
     config.chat.single_turn |= first.is_some();
     let session = Session::start(invocation, &SPEC, &config, &console, UNLIMITED)?;
-    Chat::new(&session, &config, &console)?.run(first)
+    Chat::new(invocation, &session, &config, &console)?.run(first)
 }
 
 /// Says where the model of this name comes from.

@@ -36,7 +36,7 @@ static ROUTED: OnceLock<Stopper> = OnceLock::new();
 /// `llama serve`.
 pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let Some((config, console)) = invocation.parse(&SPEC)? else { return Ok(()) };
-    interrupt::install();
+    interrupt::install_ctrl_c();
     if !config.server.routed {
         return serve(invocation, &config, console, None);
     }
@@ -68,7 +68,7 @@ fn serve(
     let about = config.server.alias.clone().filter(|_| routed.is_some());
     let console = Arc::new(console.about(about));
     let mut options = options(invocation, config)?;
-    early::check(config)?;
+    early::check(invocation, config)?;
     let hearing = console.clone();
     options.warnings = Warnings::to(move |message| hearing.warn(message));
     options.routed = routed;
@@ -174,8 +174,8 @@ fn served(
     let metadata = &opened.file.metadata;
     let tokenizer = opened.tokenizer(console)?;
     let template = metadata.optional_str("tokenizer.chat_template");
-    let renderer =
-        Renderer::choose(template.as_ref().copied(), tokenizer.vocabulary(), &config.chat, console)?;
+    let of_file = template.as_ref().copied();
+    let renderer = Renderer::choose(invocation, of_file, tokenizer.vocabulary(), &config.chat, console)?;
     let parallel = config.server.parallel.unwrap_or(PARALLEL);
     let grammar = config.sampling.grammar.as_ref();
     let grammar = constraint::grammar(invocation, grammar, || puna_server::grammar_tokens(&tokenizer))?;

@@ -80,7 +80,7 @@ impl Session {
         predict: i32,
     ) -> Result<Self, Failure> {
         interrupt::install();
-        early::check(config)?;
+        early::check(invocation, config)?;
         check_sampling(invocation, &config.sampling)?;
         let guessing = Guessing::open(invocation, config, console)?;
         let opened = load::open(invocation, config, console, true)?;

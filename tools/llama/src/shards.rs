@@ -1,9 +1,10 @@
 //! Models in several files: their metadata, and writing all of them or none.
 
+use crate::console;
 use crate::failure::Failure;
 use crate::files::{self, Unfinished};
 use indicatif::ProgressBar;
-use puna_gguf::{Complete, Metadata, TensorSpec, Value, Writer, split};
+use puna_gguf::{Complete, MAX_LAYERS, Metadata, TensorSpec, Value, Writer, split};
 use std::path::{Path, PathBuf};
 
 /// A file that is about to be written.
@@ -38,6 +39,23 @@ pub fn plan(path: &Path, metadata: &Metadata, groups: Vec<Vec<TensorSpec>>) -> R
         Shard { path, metadata, tensors: group }
     });
     Ok(shards.collect())
+}
+
+/// Refuses a number of layers that no model can have, before such a file is written once more.
+pub fn check_layers(metadata: &Metadata) -> Result<(), Failure> {
+    let Some(architecture) = metadata.get("general.architecture").and_then(Value::text) else {
+        return Ok(());
+    };
+    let key = format!("{architecture}.block_count");
+    let Some(value) = metadata.get(&key) else { return Ok(()) };
+    match value.integer() {
+        Some(layers) if (1..=MAX_LAYERS as i128).contains(&layers) => Ok(()),
+        _ => Err(Failure::Failed(format!(
+            "key {} is {}, it must be from 1 to {MAX_LAYERS}",
+            console::printable(&key, 200),
+            console::printable(&value.to_string(), 80)
+        ))),
+    }
 }
 
 /// What the names of the parts begin with: the path without `.gguf`. Other dots are part of the name.
@@ -108,8 +126,11 @@ impl Output {
             self.done.push((writer.complete()?, unfinished));
         }
         for shard in self.waiting.by_ref() {
-            let writer = Writer::create(&shard.path, &shard.metadata, &shard.tensors)?;
-            let unfinished = Unfinished::new(writer.temporary_path());
+            let (writer, unfinished) = Unfinished::made(|| {
+                let writer = Writer::create(&shard.path, &shard.metadata, &shard.tensors)?;
+                let path = writer.temporary_path().to_owned();
+                Ok((writer, path))
+            })?;
             if !shard.tensors.is_empty() {
                 self.current = Some((writer, unfinished, shard.tensors.len()));
                 return Ok(());
@@ -127,15 +148,17 @@ impl Output {
         // A part alone is of no use, so Ctrl-C takes those away, too, that have their names already.
         let mut named: Vec<Unfinished> = Vec::new();
         for ((file, _unfinished), path) in self.done.into_iter().zip(&self.paths) {
-            if let Err(error) = file.publish() {
+            let published = match self.paths.len() {
+                1 => file.publish().map_err(Failure::from),
+                _ => Unfinished::made(|| Ok((file.publish()?, path.clone())))
+                    .map(|((), part)| named.push(part)),
+            };
+            if let Err(error) = published {
                 for path in self.paths.iter().take(named.len()) {
                     // The error that is reported is the first one.
                     let _ = std::fs::remove_file(path);
                 }
-                return Err(error.into());
-            }
-            if self.paths.len() > 1 {
-                named.push(Unfinished::new(path));
+                return Err(error);
             }
         }
         Ok(self.paths)

@@ -5,7 +5,6 @@ use crate::files::{self, PROMPT};
 use crate::invocation::Invocation;
 use crate::{load, pages, source};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
-use puna_gguf::{File, Header};
 
 /// Flags of `tokenize`.
 pub const SPEC: Spec<Config> = Spec {
@@ -28,11 +27,11 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         return Err(invocation.usage("no text: give -p TEXT, -f FILE or --stdin"));
     }
     let path = source::model(invocation, &config.model, &console, false)?;
-    let mut header: Header = File::header(&path)?;
+    let mut metadata = load::metadata(&path, &console)?;
     for (key, value) in &config.model.overrides {
-        header.metadata.set(key.clone(), value.clone());
+        metadata.set(key.clone(), value.clone());
     }
-    let tokenizer = load::tokenizer(&path, &header.metadata, &console)?;
+    let tokenizer = load::tokenizer(&path, &metadata, &console)?;
 
     let text = text(&config)?;
     let add_special = config.tokenize.add_bos && tokenizer.vocabulary().add_bos();

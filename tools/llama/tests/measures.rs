@@ -121,4 +121,9 @@ fn directions_lie_between_two_kinds_of_prompts() {
     }
     let run = run(&mut llama(&[&common[..], &["-c", "2"]].concat()));
     assert!(run.code == 1 && run.err.contains("the context is 2 (-c)"), "{}", run.err);
+    std::fs::remove_file(out).unwrap();
+    let same = ["cvector-generator", "-m", &model, "--positive-file", one, "--negative-file", one, "-o", out];
+    let same = common::run(&mut llama(&same));
+    assert!(same.code == 1 && same.err.contains("there is no direction between them"), "{}", same.err);
+    assert!(!output.exists());
 }

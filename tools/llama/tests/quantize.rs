@@ -131,6 +131,81 @@ fn mixtures_and_wishes_decide_about_formats() {
     assert_eq!(formats(&["--leave-output-tensor"], "Q2_K")[1], F32);
 }
 
+/// A file of eight layers with two matrices each, but without the fifth's network.
+fn eight_layers(folder: &Path) -> PathBuf {
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", "llama");
+    metadata.set("llama.block_count", Value::U32(8));
+    metadata.set("llama.attention.head_count", Value::U32(8));
+    metadata.set("llama.attention.head_count_kv", Value::U32(4));
+    let bytes: Vec<u8> = (0..4 * 512).flat_map(|index| element(0, index).to_le_bytes()).collect();
+    let names = (0..8)
+        .flat_map(|layer| ["attn_v", "ffn_down"].map(|name| (layer, format!("blk.{layer}.{name}.weight"))));
+    let names = names.map(|(_, name)| name).filter(|name| name != "blk.4.ffn_down.weight");
+    let spec = |name| TensorSpec { name, dtype: DType::F32, shape: vec![4, 512] };
+    let tensors: Vec<(TensorSpec, &[u8])> = names.map(|name| (spec(name), &bytes[..])).collect();
+    let path = folder.join("eight.gguf");
+    puna_gguf::write(&path, &metadata, &tensors).unwrap();
+    path
+}
+
+/// What llama-quantize (llama.cpp) makes of the same file with the same flags.
+#[test]
+fn mixtures_count_what_is_left_and_what_no_flag_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = eight_layers(folder.path());
+    let output = folder.path().join("out.gguf");
+    // For each layer the last digit of the format of values, then of the network.
+    let formats = |flags: &[&str]| -> String {
+        let said = done(&[&["quantize"], flags, &[text(&input), text(&output), "Q4_K_M"]].concat());
+        assert!(!said.contains("matches no tensor"), "{said}");
+        let file = open(&output);
+        let of = |name: String| {
+            file.tensors.get(&name).map_or("-".into(), |tensor| tensor.dtype.to_string()[1..2].to_owned())
+        };
+        let count = file.metadata.u32("llama.block_count").unwrap();
+        (0..count)
+            .map(|layer| {
+                ["attn_v", "ffn_down"].map(|name| of(format!("blk.{layer}.{name}.weight"))).concat() + " "
+            })
+            .collect()
+    };
+    assert_eq!(formats(&[]), "66 44 44 66 4- 44 64 66 ");
+    assert_eq!(formats(&["--prune-layers", "1,2"]), "46 44 6- 44 46 64 ");
+    let flags = ["--tensor-type", "blk.0.attn_v=q8_0", "--tensor-type", "blk.1.ffn_DOWN=Q8_0"];
+    assert_eq!(formats(&flags), "86 68 44 44 6- 46 44 64 ");
+}
+
+#[test]
+fn patterns_without_tensors_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = model(folder.path(), plain);
+    let output = folder.path().join("out.gguf");
+    let said = done(&["quantize", "--tensor-type", "atn_v=Q8_0", text(&input), text(&output), "Q4_K"]);
+    assert!(said.contains("--tensor-type \"atn_v\" matches no tensor"), "{said}");
+}
+
+#[test]
+fn overrides_are_written_unless_they_make_no_sense() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = model(folder.path(), plain);
+    let output = folder.path().join("out.gguf");
+    done(&["quantize", "--override-kv", "general.file_type=int:0", text(&input), text(&output), "Q8_0"]);
+    assert_eq!(open(&output).metadata.u32("general.file_type").unwrap(), 0);
+    std::fs::remove_file(&output).unwrap();
+    for (wrong, part) in [
+        ("general.architecture=str:zzz", "is no known architecture"),
+        ("llama.block_count=int:0", "llama.block_count is 0, it must be from 1 to 512"),
+        ("llama.block_count=int:4294967295", "llama.block_count is 4294967295"),
+    ] {
+        let arguments =
+            ["quantize", "--override-kv", wrong, text(&input), text(&output), "Q8_0", "--log-disable"];
+        let found = failure(1, &arguments);
+        assert!(found.contains(part), "{wrong}: {found}");
+    }
+    assert_eq!(files(folder.path()), ["model.gguf"]);
+}
+
 #[test]
 fn layers_are_pruned_and_metadata_follows() {
     let folder = tempfile::tempdir().unwrap();

@@ -190,6 +190,45 @@ fn small_mistakes_are_named() {
 }
 
 #[test]
+fn a_device_that_is_missing_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = tiny_model(folder.path());
+    let devices = output(&["devices"]);
+    let Some(reason) = devices.lines().find_map(|line| line.trim().strip_prefix("CUDA0: not usable: "))
+    else {
+        return println!("skipped: there is a CUDA device here");
+    };
+    let error = failure(1, &["completion", "-m", model.to_str().unwrap(), "-p", "hi", "-dev", "cuda0"]);
+    assert!(error.contains(reason) && error.contains("'llama devices' lists"), "{error}");
+}
+
+/// What is wrong with a file is said, not what follows from it.
+#[test]
+fn a_model_without_a_context_or_of_no_known_kind_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = tiny_model(folder.path());
+    let model = model.to_str().unwrap();
+    let fails = |more: &[&str]| failure(1, &[&["completion", "-m", model, "-p", "hi"], more].concat());
+    let unknown = ["--override-kv", "general.architecture=str:lama"];
+    for more in [&unknown[..], &[&unknown[..], &["-c", "64"]].concat()] {
+        let error = fails(more);
+        assert!(error.contains("unknown model architecture 'lama'") && error.contains("llama"), "{error}");
+    }
+    let mut metadata = common::tiny_metadata();
+    assert!(metadata.remove("llama.context_length").is_some());
+    let without = folder.path().join("without.gguf");
+    let shape = vec![264, 64];
+    let spec =
+        puna_gguf::TensorSpec { name: "token_embd.weight".into(), dtype: puna_quant::DType::F32, shape };
+    puna_gguf::write(&without, &metadata, &[(spec, &[0; 264 * 64 * 4])]).unwrap();
+    for more in [&[][..], &["-c", "64"]] {
+        let arguments = [&["completion", "-m", without.to_str().unwrap(), "-p", "hi"], more].concat();
+        let error = failure(1, &arguments);
+        assert!(error.contains("\"llama.context_length\" is missing"), "{more:?}: {error}");
+    }
+}
+
+#[test]
 #[cfg(unix)]
 fn ctrl_c_ends_measuring_at_once() {
     let Some(model) = starter() else { return };

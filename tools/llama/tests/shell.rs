@@ -46,6 +46,22 @@ fn wrong_command_lines_end_with_two() {
         failure(2, &["tokenize", "-p", "x"]),
         "error: no model: give -m FILE, -hf USER/MODEL or -mu URL"
     );
+    assert_eq!(failure(2, &["help", "--nosuchflag"]), "error: unknown flag \"--nosuchflag\"");
+    assert_eq!(
+        failure(2, &["help", "tokenise"]),
+        "error: unknown command \"tokenise\"; did you mean tokenize?"
+    );
+    assert_eq!(output(&["help", "--help"]), output(&["help", "all"]));
+    assert_eq!(failure(2, &["version", "--nosuchflag"]), "error: unexpected argument \"--nosuchflag\"");
+    let folder = tempfile::tempdir().unwrap();
+    for wrong in ["--nosuchflag", "-x", ""] {
+        let found = run(llama(&["man", wrong]).current_dir(folder.path()));
+        assert_eq!(
+            (found.code, found.err.lines().next()),
+            (2, Some(&*format!("error: expected a folder, got {wrong:?}")))
+        );
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     let run = run(llama(&["cli"]).env("LLAMA_ARG_CTX_SIZE", "many"));
     assert_eq!(run.code, 2);
     assert!(

@@ -139,14 +139,30 @@ fn mistakes_are_named() {
     let unknown = fails("a\n{{ x | nosuch }}", r#"{"messages": []}"#);
     assert!(unknown.contains("line 2") && unknown.contains("nosuch"), "{unknown}");
     assert!(fails("{% if %}", r#"{"messages": []}"#).contains("line 1"));
-    assert!(fails("llama2-sys-stripp", r#"{"messages": []}"#).contains("did you mean llama2-sys-strip?"));
-    assert!(fails("nosuchname", r#"{"messages": []}"#).contains("--help"));
+    let named = |name: &str| failure(2, &["template", "--chat-template", name, "--conversation", &good]);
+    assert!(named("llama2-sys-stripp").contains("did you mean llama2-sys-strip?"));
+    assert!(named("nosuchname").contains("--help"));
+    for kwargs in ["{bad", "5", "[]"] {
+        let with = [
+            "template",
+            "--chat-template",
+            "chatml",
+            "--conversation",
+            &good,
+            "--chat-template-kwargs",
+            kwargs,
+        ];
+        assert!(
+            failure(2, &with).starts_with("error: --chat-template-kwargs: expected a JSON object: "),
+            "{kwargs}"
+        );
+    }
     assert!(failure(2, &["template", "--chat-template", "chatml"]).contains("--conversation FILE"));
     assert!(failure(2, &["template", "--conversation", &good]).contains("--chat-template-file"));
     let late = ["template", "--chat-template", "chatml", "--conversation", &good, "--now", "tomorrow"];
     assert!(failure(2, &late).contains("2026-07-04T09:05:03"));
     let jinja = ["template", "--chat-template", "{{ 1 }}", "--conversation", &good, "--no-jinja"];
-    assert_eq!(failure(1, &jinja), "error: the text of --chat-template is Jinja, which --no-jinja rules out");
+    assert_eq!(failure(2, &jinja), "error: the text of --chat-template is Jinja, which --no-jinja rules out");
 }
 
 /// C24: a wrong template in a model's file can be overridden, and the log says which one is used and from where.

@@ -251,9 +251,9 @@ fn closed_folders() {
     });
 }
 
-/// Sends Ctrl-C as soon as something new is in the folder, or after a while; expects an end at once and the folder as it
+/// Sends this signal as soon as something new is in the folder, or after a while; expects an end at once and the folder as it
 /// was. False if the command was done before.
-fn interrupted(shop: &Workshop, arguments: &[&str], after: Duration) -> bool {
+fn interrupted(shop: &Workshop, signal: &str, arguments: &[&str], after: Duration) -> bool {
     let before = shop.files();
     let names = |shop: &Workshop| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(shop.folder.path()).expect("the folder").flatten();
@@ -267,7 +267,7 @@ fn interrupted(shop: &Workshop, arguments: &[&str], after: Duration) -> bool {
     }
     if child.try_wait().expect("it can be asked").is_none() {
         // It may end before this arrives.
-        let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        let _ = Command::new("kill").args([signal, &child.id().to_string()]).status();
     }
     let sent = Instant::now();
     let (code, errors) = finish(child, &arguments.join(" "));
@@ -280,8 +280,12 @@ fn interrupted(shop: &Workshop, arguments: &[&str], after: Duration) -> bool {
         made.iter().for_each(|path| std::fs::remove_file(path).expect("it is there"));
         return false;
     }
-    // Before the program hears of Ctrl-C itself, the signal ends it, and nothing has been written yet.
-    assert!((code == 130 || code == -1) && errors.is_empty(), "{arguments:?}: exit code {code}: {errors}");
+    // Before the program hears of Ctrl-C itself, the signal ends it, and nothing has been written yet. The others are seen
+    // from outside.
+    assert!(
+        (code == -1 || (code == 130 && signal == "-INT")) && errors.is_empty(),
+        "{arguments:?}: exit code {code}: {errors}"
+    );
     assert!(sent.elapsed() < Duration::from_secs(5), "{arguments:?}: {:?}", sent.elapsed());
     assert!(shop.files() == before, "{arguments:?}: the folder is changed");
     true
@@ -333,17 +337,44 @@ fn large_models(shop: &Workshop) {
     );
     with_hole(shop, "large.gguf", &header, 3 * LARGE);
 
-    let mut listed = serde_json::Map::new();
-    for (number, name) in ["mlp.up_proj", "mlp.gate_proj", "mlp.down_proj"].iter().enumerate() {
-        let offsets = [number * LARGE, (number + 1) * LARGE];
-        let entry = serde_json::json!({"dtype": "F32", "shape": [ROWS, COLUMNS], "data_offsets": offsets});
-        listed.insert(format!("model.layers.0.{name}.weight"), entry);
+    // A whole model of one layer, since others are refused at once.
+    let (mut listed, mut begin) = (serde_json::Map::new(), 0);
+    for (name, shape) in [
+        ("layers.0.mlp.up_proj", vec![ROWS, COLUMNS]),
+        ("layers.0.mlp.gate_proj", vec![ROWS, COLUMNS]),
+        ("layers.0.mlp.down_proj", vec![COLUMNS, ROWS]),
+        ("layers.0.self_attn.q_proj", vec![COLUMNS, COLUMNS]),
+        ("layers.0.self_attn.k_proj", vec![COLUMNS, COLUMNS]),
+        ("layers.0.self_attn.v_proj", vec![COLUMNS, COLUMNS]),
+        ("layers.0.self_attn.o_proj", vec![COLUMNS, COLUMNS]),
+        ("layers.0.input_layernorm", vec![COLUMNS]),
+        ("layers.0.post_attention_layernorm", vec![COLUMNS]),
+        ("norm", vec![COLUMNS]),
+        ("embed_tokens", vec![48, COLUMNS]),
+    ] {
+        let end = begin + 4 * shape.iter().product::<usize>();
+        let entry = serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, end]});
+        listed.insert(format!("model.{name}.weight"), entry);
+        begin = end;
     }
     let text = serde_json::Value::Object(listed).to_string();
     let header = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
-    with_hole(shop, "large/model.safetensors", &header, 3 * LARGE);
+    with_hole(shop, "large/model.safetensors", &header, begin);
     let config = workshop::folder("llama").good("model/config.json");
-    shop.put("large/config.json", &config);
+    let mut config: serde_json::Value = serde_json::from_slice(&config).expect("it is JSON");
+    for (key, number) in [
+        ("num_hidden_layers", 1),
+        ("hidden_size", COLUMNS),
+        ("intermediate_size", ROWS),
+        ("num_attention_heads", 4),
+        ("num_key_value_heads", 4),
+        ("head_dim", COLUMNS / 4),
+        ("vocab_size", 48),
+    ] {
+        config[key] = number.into();
+    }
+    config["tie_word_embeddings"] = true.into();
+    shop.put("large/config.json", config.to_string().as_bytes());
 
     let mut old = shop.good("old.bin");
     let name = "layers.1.feed_forward.w3.weight";
@@ -393,9 +424,47 @@ fn ctrl_c_in_the_middle() {
         [&["perplexity"], &measure[..], &["--save-all-logits", "out"]].concat(),
         vectors.to_vec(),
     ] {
-        if !interrupted(&shop, &arguments, Duration::from_millis(150)) {
+        if !interrupted(&shop, "-INT", &arguments, Duration::from_millis(150)) {
             late.push(arguments.join(" "));
         }
     }
     assert!(late.len() <= 3, "done before the interrupt came: {late:?}");
+}
+
+/// Whoever ends the program, or closes its terminal, does not find half a file either.
+#[test]
+fn an_end_from_outside_in_the_middle() {
+    let shop = workshop::models();
+    large_models(&shop);
+    let mut signals = vec!["-TERM"];
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    match ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()) {
+        Some(mask) if mask & 1 == 0 => signals.push("-HUP"),
+        _ => println!("skipped: SIGHUP, which is ignored here or may be"),
+    }
+    let mut late = Vec::new();
+    for signal in &signals {
+        for arguments in [
+            vec!["quantize", "large.gguf", "out.gguf", "Q8_0", "1"],
+            vec!["gguf-split", "--split-max-tensors", "1", "large.gguf", "parts"],
+            vec!["gguf", "large.gguf", "--set", "a=int:1", "--in-place"],
+            vec!["export-lora", "-m", "large.gguf", "--lora", "large-adapter.gguf", "-o", "out.gguf"],
+            vec![
+                "convert",
+                "large",
+                "--outtype",
+                "q8_0",
+                "--outfile",
+                "out.gguf",
+                "--split-max-tensors",
+                "1",
+            ],
+        ] {
+            if !interrupted(&shop, signal, &arguments, Duration::from_millis(150)) {
+                late.push(format!("{signal} {}", arguments.join(" ")));
+            }
+        }
+    }
+    assert!(late.len() < 3 * signals.len(), "done before the signal came: {late:?}");
 }

@@ -125,6 +125,47 @@ fn a_broken_folder_leaves_nothing_behind() {
 }
 
 /// The file of which llama.cpp's tool gave the hashes below.
+/// Runs a tool on a model folder and expects an error; returns its line, which may follow the folder's warnings.
+fn refused(arguments: &[&str]) -> String {
+    let found = run(&mut llama(arguments));
+    assert_eq!((found.code, found.out.as_str()), (1, ""), "{arguments:?}: {}", found.err);
+    let lines: Vec<&str> = found.err.lines().filter(|line| !line.starts_with("warning: ")).collect();
+    assert_eq!(lines.len(), 1, "{arguments:?}: {}", found.err);
+    lines[0].to_owned()
+}
+
+fn copied(name: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(fixture(name)).unwrap().flatten() {
+        std::fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn settings_that_the_weights_contradict_are_named_and_nothing_is_written() {
+    for (key, value, parts) in [
+        ("num_hidden_layers", 3, ["blk.2.", "num_hidden_layers is 3, the weights have 2"]),
+        ("hidden_size", 33, ["token_embd.weight", "hidden_size is 33, the weights have 32"]),
+        ("num_attention_heads", 0, ["", "head"]),
+        ("intermediate_size", 47, ["ffn_", "47"]),
+        ("num_key_value_heads", 4, ["attn_k", "32"]),
+    ] {
+        for name in ["llama", "qwen2"] {
+            let folder = copied(name);
+            let path = folder.path().join("config.json");
+            let mut config: serde_json::Value =
+                serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            config[key] = serde_json::json!(value);
+            std::fs::write(&path, config.to_string()).unwrap();
+            let before = files(folder.path());
+            let line = refused(&["convert", text(folder.path())]);
+            assert!(parts.iter().all(|part| line.contains(part)), "{name} {key}: {line}");
+            assert_eq!(files(folder.path()), before, "{name} {key}");
+        }
+    }
+}
+
 fn hashed(folder: &Path) -> PathBuf {
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", "llama");
@@ -197,6 +238,15 @@ fn metadata_is_changed_and_data_kept() {
     let file = File::open(&new, &OpenOptions::default()).unwrap();
     assert!(!file.metadata.contains("a") && file.metadata.contains("c"));
     assert_eq!(hash(&new), hash(&path));
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600)).unwrap();
+        done(&["gguf", text(&new), "--set", "d=int:1", "--in-place"]);
+        assert_eq!(std::fs::metadata(&new).unwrap().permissions().mode() & 0o7777, 0o600);
+    }
+    let line = failure(1, &["gguf", text(&path), "--set", "a=str:x", "--in-place"]);
+    assert!(line.contains("a is u32 in the file"), "{line}");
     for wrong in
         [&["--delete", "none", "--in-place"][..], &["--set", "general.alignment=int:64", "--in-place"]]
     {
@@ -251,6 +301,20 @@ fn adapters_change_a_model_as_their_merged_weights_do() {
     assert!(error < 1e-8, "{error}");
     assert!(normalised_squared_error(&changed, &plain) > 1e-4);
     assert_eq!(logits(&base, &["--lora-scaled", &format!("{}:0", text(&adapter))]), plain);
+    let of_folder = folder.path().join("of_folder.gguf");
+    let model = fixture("llama");
+    done(&["export-lora", "-m", text(&model), "--lora-scaled", &scaled, "-o", text(&of_folder)]);
+    assert_eq!(logits(&of_folder, &[]), logits(&merged, &[]));
+    let line = refused(&[
+        "export-lora",
+        "-m",
+        text(&model),
+        "--lora",
+        text(&adapter),
+        "-o",
+        text(&model.join("config.json")),
+    ]);
+    assert!(line.contains("is the input itself"), "{line}");
     let other = folder.path().join("other.gguf");
     done(&["convert", text(&fixture("gemma")), "--outtype", "f32", "--outfile", text(&other)]);
     for arguments in [
@@ -286,4 +350,54 @@ fn control_vectors_are_added_to_layers() {
     let wrong = ["logits", "--tokens", "1", "-m", text(&model), "--control-vector", text(&config)];
     let found = run(&mut llama(&wrong));
     assert!(found.code == 1 && found.err.contains("config.json"), "{}", found.err);
+}
+
+#[test]
+fn adapters_and_vectors_of_another_width_are_named_with_their_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, metadata: &[(&str, &str)], tensors: &[(&str, Vec<u64>)]| {
+        let metadata: Metadata = metadata.iter().map(|(key, value)| (*key, Value::from(*value))).collect();
+        let zeros = vec![0; 4 * 4096];
+        let tensors: Vec<(TensorSpec, &[u8])> = tensors
+            .iter()
+            .map(|(name, shape)| {
+                let spec = TensorSpec { name: (*name).into(), dtype: DType::F32, shape: shape.clone() };
+                let length = spec.byte_len().unwrap() as usize;
+                (spec, &zeros[..length])
+            })
+            .collect();
+        let path = folder.path().join(name);
+        puna_gguf::write(&path, &metadata, &tensors).unwrap();
+        path
+    };
+    let vector =
+        write("vector.gguf", &[("general.architecture", "controlvector")], &[("direction.1", vec![64])]);
+    let keys = [("general.type", "adapter"), ("general.architecture", "llama"), ("adapter.type", "lora")];
+    let (down, up) = ("blk.1.attn_q.weight.lora_a", "blk.1.attn_q.weight.lora_b");
+    let adapter = write("adapter.gguf", &keys, &[(down, vec![4, 64]), (up, vec![64, 4])]);
+    for (flag, path, part) in [
+        (
+            "--control-vector",
+            &vector,
+            "vector.gguf: tensor direction.1 has 64 numbers, the model's layers hand on 32",
+        ),
+        ("--lora", &adapter, "adapter.gguf: tensors blk.1.attn_q.weight.lora_a of shape [4, 64]"),
+    ] {
+        let model = fixture("llama");
+        let line = refused(&["logits", "--tokens", "1", "-m", text(&model), flag, text(path)]);
+        assert!(line.contains(part), "{line}");
+    }
+}
+
+#[test]
+fn tools_that_read_a_model_take_its_folder() {
+    let model = fixture("llama");
+    let told = done(&["info", text(&model)]);
+    assert!(told.contains("convert/llama") && told.contains("memory with"), "{told}");
+    let measured = done(&["bench", "-m", text(&model), "-p", "4", "-n", "1", "-r", "1", "-o", "jsonl"]);
+    assert_eq!(measured.lines().count(), 2, "{measured}");
+    // Without weights, of which splitting texts needs none.
+    let words = model.join("../../convert-tokenizer/gpt-2");
+    let ids = output(&["tokenize", "--ids", "-m", text(&words), "-p", "Hello world, this is a test."]);
+    assert_eq!(ids, "[397, 292, 13, 378, 305, 259, 270, 15]\n");
 }

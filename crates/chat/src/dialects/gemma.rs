@@ -58,7 +58,9 @@ impl State {
     fn read(&mut self, body: &mut Body<'_>) -> Reading {
         let text = body.text;
         if body.memory.calls.is_empty() {
-            let Some(brace) = text.find('{') else {
+            // One that comes later must not count either, however the text is cut.
+            let brace = text.find('{').filter(|brace| *brace <= super::named::LONGEST_NAME);
+            let Some(brace) = brace else {
                 return match body.done || text.len() > super::named::LONGEST_NAME {
                     true => Reading::Nothing,
                     false => Reading::Partial,

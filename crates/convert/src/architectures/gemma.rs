@@ -2,8 +2,8 @@
 
 use super::{Architecture, PLAIN};
 use crate::keys::{Keys, global_head_dim, of_full_layers};
-use crate::model::Model;
-use crate::rules::{Rule, copy, map, plus_one};
+use crate::model::{Model, QUERY_SCALAR};
+use crate::rules::{Rule, copy, map, plus_one, rows};
 use crate::{ConvertError, Recipe};
 
 const NORMS: &[Rule] = &[
@@ -12,6 +12,31 @@ const NORMS: &[Rule] = &[
     map("L.self_attn.q_norm", "attn_q_norm", plus_one),
     map("L.self_attn.k_norm", "attn_k_norm", plus_one),
 ];
+
+/// Gemma 3's norms, those of queries with the factor of their scores.
+const NORMS_OF_3: &[Rule] = &[map("L.self_attn.q_norm", "attn_q_norm", |model, recipe| {
+    Ok(recipe.map(|x| x + 1.0).multiply(query_factor(model)?))
+})];
+
+/// Gemma 2's queries with the factor of their scores.
+const QUERIES_OF_2: &[Rule] =
+    &[rows("L.self_attn.q_proj", "attn_q", |model, recipe| Ok(recipe.multiply(query_factor(model)?)))];
+
+/// By what queries are multiplied where a model divides scores by the root of another number than engines do. No key
+/// says the number: engines take the width of a head, in models with the layers of the 27B ones the even share of the
+/// width.
+fn query_factor(model: &Model<'_>) -> Result<f32, ConvertError> {
+    let found = model.config.f32(&[QUERY_SCALAR])?;
+    if found <= 0.0 {
+        let (key, found) = (QUERY_SCALAR.to_owned(), found.to_string());
+        return Err(ConvertError::KeyValue { key, found, expected: "a number above 0" });
+    }
+    let expected = match (model.architecture.name, model.layers()?) {
+        ("gemma2", 46) | ("gemma3", 62) => (model.width()? / model.heads()?).max(1),
+        _ => model.head_dim()?,
+    };
+    Ok((expected as f32 / found).sqrt())
+}
 
 /// With norms after each branch, too.
 const SANDWICH: &[Rule] = &[
@@ -23,6 +48,7 @@ const SANDWICH: &[Rule] = &[
 /// What Gemma 3's classes have where the settings say nothing.
 const GEMMA3: &[(&str, f64)] = &[
     ("head_dim", 256.0),
+    (QUERY_SCALAR, 256.0),
     ("rms_norm_eps", 1e-6),
     ("num_attention_heads", 8.0),
     ("num_key_value_heads", 4.0),
@@ -42,9 +68,14 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "gemma2",
         classes: &["Gemma2ForCausalLM"],
-        defaults: &[("head_dim", 256.0), ("rms_norm_eps", 1e-6), ("sliding_window", 4096.0)],
+        defaults: &[
+            ("head_dim", 256.0),
+            (QUERY_SCALAR, 256.0),
+            ("rms_norm_eps", 1e-6),
+            ("sliding_window", 4096.0),
+        ],
         keys: gemma2,
-        rules: &[NORMS, SANDWICH],
+        rules: &[QUERIES_OF_2, NORMS, SANDWICH],
         ..PLAIN
     },
     Architecture {
@@ -65,14 +96,19 @@ pub(super) const ROWS: &[Architecture] = &[
             }
             Ok(())
         },
-        rules: &[NORMS, SANDWICH, &[copy("2_Dense.linear", "dense_2"), copy("3_Dense.linear", "dense_3")]],
+        rules: &[
+            NORMS_OF_3,
+            NORMS,
+            SANDWICH,
+            &[copy("2_Dense.linear", "dense_2"), copy("3_Dense.linear", "dense_3")],
+        ],
     },
     Architecture {
         name: "gemma3",
         classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma3TextModel"],
         defaults: GEMMA3,
         keys: gemma3,
-        rules: &[NORMS, SANDWICH],
+        rules: &[NORMS_OF_3, NORMS, SANDWICH],
         ..PLAIN
     },
     Architecture {

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::flag::{Flag, ToolSet};
-use crate::values::{boolean, choice, integer, isa_level};
+use crate::values::{boolean, choice, integer, isa_level, mask};
 
 const PLACE: &str = "the system places the threads";
 
@@ -15,15 +15,6 @@ fn threads(value: &str) -> Result<Option<usize>, String> {
     match usize::try_from(number) {
         Ok(number) if number > MOST_THREADS => Err(format!("expected at most {MOST_THREADS}")),
         other => Ok(other.ok().filter(|number| *number > 0)),
-    }
-}
-
-fn mask(value: &str) -> Result<(), String> {
-    let digits = value.trim_start_matches("0x");
-    if !digits.is_empty() && digits.chars().all(|digit| digit.is_ascii_hexdigit()) {
-        Ok(())
-    } else {
-        Err("expected a hexadecimal mask".into())
     }
 }
 

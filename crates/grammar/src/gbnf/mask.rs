@@ -5,6 +5,7 @@
 //! those that leave it the place in the tree of tokens is noted where they do, and only from there on, mostly a few tokens,
 //! the real continuation is followed. What a set of states allows together is remembered, too.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::automaton::{Automaton, StateId};
@@ -25,7 +26,7 @@ pub(crate) struct Compiled {
     known: Mutex<Known>,
 }
 
-/// What is true of a state whatever comes after its rule.
+/// What is true of a state, or of several, whatever comes after their rule.
 #[derive(Debug)]
 struct Alone {
     mask: Vec<u32>,
@@ -52,6 +53,8 @@ struct Together {
 struct Known {
     alone: NumberMap<StateId, Arc<Alone>>,
     together: NumberMap<Vec<Item>, Arc<Together>>,
+    /// States that were met together with others only.
+    met: HashSet<StateId>,
     bytes: usize,
     sets: Sets,
 }
@@ -90,7 +93,7 @@ impl Compiled {
         // Not while an answer waits for its first mask.
         tokens.trie();
         let (alone, together) = (NumberMap::default(), NumberMap::default());
-        let known = Mutex::new(Known { alone, together, bytes: 0, sets });
+        let known = Mutex::new(Known { alone, together, met: HashSet::new(), bytes: 0, sets });
         Self { automaton, tokens, known }
     }
 
@@ -153,15 +156,18 @@ impl Compiled {
             known.bytes = 0;
         }
         let mut mask = vec![0; self.tokens.words()];
-        let mut before = vec![Vec::new(); returns];
-        for (state, after) in &key {
-            let alone = self.alone(&mut known, *state)?;
-            for (word, known) in mask.iter_mut().zip(&alone.mask) {
-                *word |= known;
+        let mut before = Vec::with_capacity(returns);
+        for index in 0..returns {
+            let states: Vec<StateId> =
+                key.iter().filter(|(_, after)| *after as usize == index).map(|(state, _)| *state).collect();
+            let mut found = self.all_of(&mut known, &states)?;
+            for alone in &found {
+                for (word, known) in mask.iter_mut().zip(&alone.mask) {
+                    *word |= known;
+                }
             }
-            if let (false, Some(before)) = (alone.exits.nodes.is_empty(), before.get_mut(*after as usize)) {
-                before.push(alone);
-            }
+            found.retain(|alone| !alone.exits.nodes.is_empty());
+            before.push(found);
         }
         known.bytes += mask.len() * 4 + key.len() * 16 + 1024;
         let together = Arc::new(Together { mask, before });
@@ -169,20 +175,55 @@ impl Compiled {
         Ok(together)
     }
 
+    /// What these states allow, which come before the same return. Of several that are new one at most is looked at by itself,
+    /// if it was met before: each takes as long as all of them together.
+    fn all_of(&self, known: &mut Known, states: &[StateId]) -> Result<Vec<Arc<Alone>>, GrammarError> {
+        let mut new: Vec<StateId> =
+            states.iter().filter(|state| !known.alone.contains_key(*state)).copied().collect();
+        if let Some(place) = new.iter().position(|state| known.met.contains(state)) {
+            self.alone(known, new.swap_remove(place))?;
+        }
+        let mut all = Vec::with_capacity(states.len());
+        match new.len() {
+            0 | 1 => new.clear(),
+            _ => match self.walked(known, &new) {
+                Ok(together) => {
+                    known.met.extend(&new);
+                    all.push(Arc::new(together));
+                }
+                // Each has fewer ways to be read.
+                Err(_) => new.clear(),
+            },
+        }
+        for state in states.iter().filter(|state| !new.contains(state)) {
+            all.push(self.alone(known, *state)?);
+        }
+        Ok(all)
+    }
+
     /// What one state allows.
     fn alone(&self, known: &mut Known, state: StateId) -> Result<Arc<Alone>, GrammarError> {
         if let Some(found) = known.alone.get(&state) {
             return Ok(found.clone());
         }
+        let alone = Arc::new(self.walked(known, &[state])?);
+        known.alone.insert(state, alone.clone());
+        Ok(alone)
+    }
+
+    /// What some states allow together.
+    fn walked(&self, known: &mut Known, states: &[StateId]) -> Result<Alone, GrammarError> {
         if known.sets.size() > MOST_SETS {
             known.sets = Sets::new(&self.automaton);
         }
         let mut mask = vec![0; self.tokens.words()];
         known.sets.begin_token();
-        // What can be reached without reading is beside it in each set.
-        let set = known.sets.intern(Set { items: vec![(state, 1)], leaves: Vec::new() });
-        let tokens = self.automaton.states.get(state as usize).map_or(&[][..], |state| &state.tokens);
-        for (token, negated, _) in tokens {
+        // What can be reached without reading is beside them in each set.
+        let mut items: Vec<Item> = states.iter().map(|state| (*state, 1)).collect();
+        items.sort_unstable();
+        let set = known.sets.intern(Set { items, leaves: Vec::new() });
+        let states = states.iter().filter_map(|state| self.automaton.states.get(*state as usize));
+        for (token, negated, _) in states.flat_map(|state| &state.tokens) {
             match negated {
                 false => allow(&mut mask, *token),
                 true => {
@@ -195,9 +236,7 @@ impl Compiled {
         self.walk(&mut known.sets, set, 0, u32::MAX, &mut mask, Some(&mut places), &mut Vec::new())?;
         let exits = Exits::new(self.tokens.trie(), &places);
         known.bytes += (mask.len() + exits.nodes.len() + exits.starts.len()) * 4 + 1024;
-        let alone = Arc::new(Alone { mask, exits });
-        known.alone.insert(state, alone.clone());
-        Ok(alone)
+        Ok(Alone { mask, exits })
     }
 
     /// Follows the tokens of a part of the tree, `from` to before `to`, whose parent led to `start`. Where the return

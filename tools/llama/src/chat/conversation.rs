@@ -112,7 +112,7 @@ impl Conversation {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let value: Value = serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
         let list =
             value.get("messages").unwrap_or(&value).as_array().ok_or("there is no list of messages")?;
         let mut messages = Vec::new();

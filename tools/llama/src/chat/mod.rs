@@ -10,6 +10,7 @@ pub use template::Renderer;
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::session::{Answer, End, Session, summary};
 
 use input::{Input, Line};
@@ -73,7 +74,12 @@ enum Flow {
 
 impl<'a> Chat<'a> {
     /// A chat as the flags describe it.
-    pub fn new(session: &'a Session, config: &Config, console: &'a Console) -> Result<Self, Failure> {
+    pub fn new(
+        invocation: &Invocation,
+        session: &'a Session,
+        config: &Config,
+        console: &'a Console,
+    ) -> Result<Self, Failure> {
         let mut conversation = Conversation::default();
         let system = match &config.chat.system_file {
             Some(path) => Some(crate::files::read_text(path, crate::files::PROMPT)?),
@@ -83,7 +89,7 @@ impl<'a> Chat<'a> {
         Ok(Self {
             session,
             console,
-            renderer: Renderer::new(session, &config.chat, console)?,
+            renderer: Renderer::new(invocation, session, &config.chat, console)?,
             conversation,
             attached: String::new(),
             totals: Totals::default(),
@@ -204,7 +210,7 @@ impl<'a> Chat<'a> {
         self.conversation.push(Role::Assistant, answer.text.clone());
         self.after(&answer);
         match answer.end {
-            End::Interrupted if !io::stdin().is_terminal() => Err(Failure::Interrupted),
+            End::Interrupted if self.single_turn || !io::stdin().is_terminal() => Err(Failure::Interrupted),
             _ => Ok(()),
         }
     }

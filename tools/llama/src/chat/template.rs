@@ -3,6 +3,7 @@
 use super::conversation::Conversation;
 use crate::console::Console;
 use crate::failure::Failure;
+use crate::invocation::Invocation;
 use crate::session::Session;
 use puna_chat::dialects::reasoning_of;
 use puna_chat::{LocalTime, Template, builtin};
@@ -39,8 +40,12 @@ impl Chosen {
     }
 
     /// The template that the flags name, else that of the model's file, else a usual one.
-    pub fn find(of_file: Result<Option<&str>, &puna_gguf::Error>, chat: &Chat) -> Result<Self, Failure> {
-        if let Some(given) = Self::given(chat)? {
+    pub fn find(
+        invocation: &Invocation,
+        of_file: Result<Option<&str>, &puna_gguf::Error>,
+        chat: &Chat,
+    ) -> Result<Self, Failure> {
+        if let Some(given) = Self::given(invocation, chat)? {
             return Ok(given);
         }
         let of_file = of_file.map_err(|error| Failure::Failed(format!("{error}; {REMEDY}")))?;
@@ -67,10 +72,10 @@ impl Chosen {
     }
 
     /// What the flags name.
-    fn given(chat: &Chat) -> Result<Option<Self>, Failure> {
+    fn given(invocation: &Invocation, chat: &Chat) -> Result<Option<Self>, Failure> {
         let jinja = |flag: &str| match chat.jinja {
             true => Ok(()),
-            false => Err(Failure::Failed(format!("{flag} is Jinja, which --no-jinja rules out"))),
+            false => Err(invocation.usage(format!("{flag} is Jinja, which --no-jinja rules out"))),
         };
         Ok(match (&chat.template_file, &chat.template) {
             (Some(path), _) => {
@@ -86,9 +91,8 @@ impl Chosen {
                 let source = builtin::find(name).map_err(|error| {
                     let near = closest(name, builtin::names());
                     let hint = near.map(|near| format!("did you mean {near}? ")).unwrap_or_default();
-                    Failure::Failed(format!(
-                        "--chat-template: {error}; {hint}'llama template --help' lists them"
-                    ))
+                    invocation
+                        .usage(format!("--chat-template: {error}; {hint}'llama template --help' lists them"))
                 })?;
                 Some(Self::new(source, format!("{name}, built in, as --chat-template says")))
             }
@@ -109,16 +113,17 @@ impl Chosen {
 }
 
 /// Checks what the flags say about the template, as far as that goes without a model.
-pub fn check(chat: &Chat) -> Result<(), Failure> {
-    values(chat)?;
-    Chosen::given(chat)?.map_or(Ok(()), |chosen| chosen.compile(None).map(drop))
+pub fn check(invocation: &Invocation, chat: &Chat) -> Result<(), Failure> {
+    values(invocation, chat)?;
+    Chosen::given(invocation, chat)?.map_or(Ok(()), |chosen| chosen.compile(None).map(drop))
 }
 
 /// More variables, as the flags give them.
-pub fn values(chat: &Chat) -> Result<Map<String, Value>, Failure> {
+pub fn values(invocation: &Invocation, chat: &Chat) -> Result<Map<String, Value>, Failure> {
     let mut values: Map<String, Value> = match &chat.template_values {
-        Some(text) => serde_json::from_str(text)
-            .map_err(|error| Failure::Failed(format!("--chat-template-kwargs: {error}")))?,
+        Some(text) => serde_json::from_str(text).map_err(|error| {
+            invocation.usage(format!("--chat-template-kwargs: expected a JSON object: {error}"))
+        })?,
         None => Map::new(),
     };
     if chat.reasoning != Toggle::Auto {
@@ -138,13 +143,19 @@ pub fn now() -> LocalTime {
 
 impl Renderer {
     /// The template that the flags name, else the model's, else a usual one.
-    pub fn new(session: &Session, chat: &Chat, console: &Console) -> Result<Self, Failure> {
+    pub fn new(
+        invocation: &Invocation,
+        session: &Session,
+        chat: &Chat,
+        console: &Console,
+    ) -> Result<Self, Failure> {
         let of_file = session.template.as_ref().map(Option::as_deref);
-        Self::choose(of_file, session.tokenizer.vocabulary(), chat, console)
+        Self::choose(invocation, of_file, session.tokenizer.vocabulary(), chat, console)
     }
 
     /// The same without a session, from what the model's file has as its template.
     pub fn choose(
+        invocation: &Invocation,
         of_file: Result<Option<&str>, &puna_gguf::Error>,
         vocabulary: &Vocabulary,
         chat: &Chat,
@@ -153,10 +164,10 @@ impl Renderer {
         if matches!(of_file, Ok(None | Some(""))) && chat.template.is_none() && chat.template_file.is_none() {
             console.warn(&format!("the model has no chat template: using {}", builtin::FALLBACK));
         }
-        let chosen = Chosen::find(of_file, chat)?;
+        let chosen = Chosen::find(invocation, of_file, chat)?;
         let template = chosen.compile(Some(vocabulary))?;
         console.info(&format!("chat template: {}", chosen.origin));
-        Ok(Self { template, values: values(chat)? })
+        Ok(Self { template, values: values(invocation, chat)? })
     }
 
     /// The tokens of a conversation up to the point where the answer begins.

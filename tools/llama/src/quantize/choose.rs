@@ -72,7 +72,7 @@ pub fn is_quantized(architecture: &str, name: &str, axes: usize) -> bool {
 }
 
 /// What a tensor does, as far as its format depends on it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Role {
     Output,
     TokenEmbedding,
@@ -112,6 +112,7 @@ impl Role {
 
 /// What the rules know about a model.
 pub struct Facts {
+    /// Layers, those that are left out included.
     pub layers: u32,
     /// Query heads for each head of keys and values.
     pub heads_per_kv: u32,
@@ -121,7 +122,7 @@ pub struct Facts {
     pub seventy_billion: bool,
     /// The output uses the token embeddings.
     pub tied: bool,
-    /// Tensors of the role [`Role::Value`].
+    /// Tensors of the role [`Role::Value`] that are not left out.
     pub values: u32,
     pub importance: bool,
 }
@@ -142,7 +143,6 @@ impl Facts {
         let heads = number("attention.head_count").unwrap_or(1);
         let kv_heads = number("attention.head_count_kv").unwrap_or(heads).max(1);
         let grouped = heads != kv_heads;
-        let is_value = |name: &str| Role::of(name) == Role::Value;
         Self {
             layers,
             heads_per_kv: heads / kv_heads,
@@ -150,7 +150,8 @@ impl Facts {
             falcon: architecture == "falcon",
             seventy_billion: layers == 80 && (architecture == "qwen2" || architecture == "llama" && grouped),
             tied: tensors.get("output.weight").is_none(),
-            values: tensors.iter().filter(|tensor| is_value(&tensor.name)).count() as u32,
+            // Counted once it is known which are left out.
+            values: 0,
             importance,
         }
     }
@@ -166,8 +167,16 @@ pub struct Subject<'a> {
     pub matrices: u64,
     /// Layer that the name tells.
     pub layer: u32,
-    /// Number of this tensor among those of the role [`Role::Value`].
-    pub value: u32,
+    /// Number of this tensor among those of its role for which the mixture decides.
+    pub number: u32,
+}
+
+impl Subject<'_> {
+    /// The layer that counts for networks: of models with experts the name's; of others tensors are counted, which
+    /// differs where layers lack them or flags decide.
+    fn counted_layer(&self, facts: &Facts) -> u32 {
+        if facts.experts > 1 { self.layer } else { self.number }
+    }
 }
 
 /// Whether layer `i` of `count` is among those that get more bits: the first and last eighth and every third between.
@@ -219,7 +228,7 @@ fn lowest(file_type: FileType, default: DType, subject: &Subject<'_>, facts: &Fa
         Role::Value if larger => DType::IQ3_S,
         Role::Value => DType::Q2_K,
         Role::Key if eight => DType::Q4_K,
-        Role::Down if subject.layer < facts.layers / 8 => {
+        Role::Down if subject.number < facts.layers / 8 => {
             if larger {
                 DType::IQ3_S
             } else {
@@ -237,7 +246,7 @@ fn lowest(file_type: FileType, default: DType, subject: &Subject<'_>, facts: &Fa
 fn usual(file_type: FileType, default: DType, subject: &Subject<'_>, facts: &Facts) -> DType {
     use FileType::*;
     let eight = facts.experts == 8;
-    let layer = subject.layer;
+    let layer = subject.counted_layer(facts);
     let first_eighth = layer < facts.layers / 8;
     match subject.role {
         Role::Value => value(file_type, default, subject, facts),
@@ -272,7 +281,7 @@ fn usual(file_type: FileType, default: DType, subject: &Subject<'_>, facts: &Fac
 fn value(file_type: FileType, default: DType, subject: &Subject<'_>, facts: &Facts) -> DType {
     use FileType::*;
     let grouped = facts.heads_per_kv >= 4;
-    let number = subject.value;
+    let number = subject.number;
     let chosen = match file_type {
         Q2K if grouped => DType::Q4_K,
         Q2K => DType::Q3_K,

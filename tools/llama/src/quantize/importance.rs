@@ -11,6 +11,8 @@ pub struct Importance {
     /// Files that it was measured with, and the number of chunks.
     pub datasets: Vec<String>,
     pub chunks: u32,
+    /// Parts of names that no entry has.
+    pub unmatched: Vec<String>,
 }
 
 impl Importance {
@@ -18,13 +20,17 @@ impl Importance {
     /// and none of those in `exclude`.
     pub fn read(path: &Path, include: &[String], exclude: &[String]) -> Result<Self, Failure> {
         let sums = Sums::read(path)?;
+        let unmatched = include.iter().chain(exclude);
+        let unmatched =
+            unmatched.filter(|part| !sums.entries.keys().any(|name| name.contains(part.as_str())));
+        let unmatched = unmatched.cloned().collect();
         let passes = |name: &str| {
             let has = |list: &[String]| list.iter().any(|part| name.contains(part.as_str()));
             (include.is_empty() || has(include)) && !has(exclude)
         };
         let entries = sums.entries.iter().filter(|(name, _)| passes(name));
         let entries = entries.map(|(name, entry)| (name.clone(), entry.means())).collect();
-        Ok(Self { entries, datasets: sums.datasets, chunks: sums.chunks })
+        Ok(Self { entries, datasets: sums.datasets, chunks: sums.chunks, unmatched })
     }
 
     /// The number of tensors.

@@ -57,10 +57,15 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let options = OpenOptions { overrides: config.model.overrides.clone(), ..OpenOptions::default() };
     let file = File::open(&arguments.input, &options)?;
     file.warnings().iter().for_each(|warning| console.warn(&warning.to_string()));
+    check_overrides(&config.model.overrides)?;
+    shards::check_layers(&file.metadata)?;
     let importance = match &flags.importance {
         Some(path) => {
             let found = Importance::read(path, &flags.include_weights, &flags.exclude_weights)?;
             console.info(&format!("importance of {} tensors from {}", found.len(), path.display()));
+            for part in &found.unmatched {
+                console.warn(&format!("no tensor with importance has {part:?} in its name"));
+            }
             Some(found)
         }
         None => None,
@@ -78,7 +83,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         return pages::print(plan.table(&file.tensors).as_bytes());
     }
     if let Some(refusal) = plan.refusal() {
-        return Err(Failure::Failed(refusal));
+        return Err(Failure::Failed(format!("{refusal}: give --imatrix FILE with this tensor")));
     }
     interrupt::install();
     let begun = Instant::now();
@@ -99,6 +104,17 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     console.info(&format!("quant size  = {} ({:.2} bits per weight)", console::size(after), bits(after)));
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     console.info(&format!("wrote {} in {:.1} s", names.join(", "), begun.elapsed().as_secs_f64()));
+    Ok(())
+}
+
+/// Refuses another architecture that is none: nothing could run the file.
+fn check_overrides(overrides: &[(String, Value)]) -> Result<(), Failure> {
+    for (key, value) in overrides.iter().filter(|(key, _)| key == "general.architecture") {
+        let known = |name: &str| puna_models::ARCHITECTURES.iter().any(|row| row.name == name);
+        if !value.text().is_some_and(known) {
+            return Err(Failure::Failed(format!("--override-kv {key}: {value} is no known architecture")));
+        }
+    }
     Ok(())
 }
 
@@ -145,14 +161,14 @@ fn metadata(
     importance: Option<&Importance>,
 ) -> Metadata {
     let mut metadata = file.metadata.clone();
-    for (key, value) in &config.model.overrides {
-        metadata.set(key.clone(), narrow(value));
-    }
-    plan.prune_metadata(&mut metadata);
     if let Some(row) = arguments.file_type {
         metadata.set("general.quantization_version", Value::U32(2));
         metadata.set("general.file_type", Value::U32(row.id));
     }
+    for (key, value) in &config.model.overrides {
+        metadata.set(key.clone(), narrow(value));
+    }
+    plan.prune_metadata(&mut metadata);
     if let (Some(importance), Some(path)) = (importance, &config.quantize.importance) {
         metadata.set("quantize.imatrix.file", Value::String(path.display().to_string()));
         if let Some(dataset) = importance.datasets.first() {

@@ -42,13 +42,22 @@ pub struct Plan {
     pruned: BTreeSet<u32>,
     layers: u32,
     rows: BTreeMap<String, u64>,
+    /// Patterns that fit no tensor.
+    unmatched: Vec<String>,
 }
 
 /// Formats that the flags give to tensors.
 struct Wishes {
     output: Option<DType>,
     embedding: Option<DType>,
-    patterns: Vec<(Regex, DType)>,
+    patterns: Vec<Pattern>,
+}
+
+/// A format for the tensors whose names have something in them.
+struct Pattern {
+    text: String,
+    regex: Regex,
+    dtype: DType,
 }
 
 impl Wishes {
@@ -67,10 +76,11 @@ impl Wishes {
             let (pattern, name) = text
                 .rsplit_once('=')
                 .ok_or_else(|| invocation.usage(format!("{text:?} is not of the form PATTERN=TYPE")))?;
-            let regex = Regex::new(pattern).map_err(|error| {
+            let insensitive = regex_automata::util::syntax::Config::new().case_insensitive(true);
+            let regex = Regex::builder().syntax(insensitive).build(pattern).map_err(|error| {
                 invocation.usage(format!("{pattern:?} is no regular expression: {error}"))
             })?;
-            patterns.push((regex, format(&name.to_owned())?));
+            patterns.push(Pattern { text: pattern.to_owned(), regex, dtype: format(&name.to_owned())? });
         }
         Ok(Self {
             output: flags.output_tensor_type.as_ref().map(format).transpose()?,
@@ -80,7 +90,13 @@ impl Wishes {
     }
 
     fn pattern(&self, name: &str) -> Option<DType> {
-        self.patterns.iter().find(|(regex, _)| regex.is_match(name)).map(|(_, dtype)| *dtype)
+        self.patterns.iter().find(|pattern| pattern.regex.is_match(name)).map(|pattern| pattern.dtype)
+    }
+
+    /// Patterns that fit none of these names.
+    fn unmatched<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> Vec<String> {
+        let fits = |pattern: &&Pattern| !names.clone().any(|name| pattern.regex.is_match(name));
+        self.patterns.iter().filter(fits).map(|pattern| pattern.text.clone()).collect()
     }
 
     /// The format that the flags give to a tensor.
@@ -108,7 +124,7 @@ impl Plan {
     ) -> Result<Self, Failure> {
         let flags = &config.quantize;
         let wishes = Wishes::new(invocation, config)?;
-        let facts = Facts::new(metadata, directory, importance.is_some());
+        let mut facts = Facts::new(metadata, directory, importance.is_some());
         let architecture = metadata.get("general.architecture").and_then(Value::text).unwrap_or_default();
         let pruned: BTreeSet<u32> = flags.prune_layers.iter().copied().collect();
         if let Some(layer) = pruned.iter().find(|layer| **layer >= facts.layers) {
@@ -120,30 +136,30 @@ impl Plan {
         if !pruned.is_empty() && pruned.len() as u32 == facts.layers {
             return Err(Failure::Failed(format!("--prune-layers leaves none of {} layers", facts.layers)));
         }
-        let mut infos: Vec<&TensorInfo> = directory.iter().collect();
+        let is_pruned =
+            |info: &&TensorInfo| layer_of(&info.name).is_some_and(|layer| pruned.contains(&layer));
+        let mut infos: Vec<&TensorInfo> = directory.iter().filter(|info| !is_pruned(info)).collect();
         // Tensors without a layer come first, then layer by layer.
         infos.sort_by(|a, b| (layer_of(&a.name), &a.name).cmp(&(layer_of(&b.name), &b.name)));
+        facts.values = infos.iter().filter(|info| Role::of(&info.name) == Role::Value).count() as u32;
         let mut tensors = Vec::new();
-        let mut value = 0;
+        let mut numbers: BTreeMap<Role, u32> = BTreeMap::new();
         for info in infos {
-            let layer = layer_of(&info.name);
-            if layer.is_some_and(|layer| pruned.contains(&layer)) {
-                continue;
-            }
-            let role = Role::of(&info.name);
+            let name = renumbered(&info.name, layer_of(&info.name), &pruned);
+            let role = Role::of(&name);
             let axes = info.shape.iter().skip_while(|extent| **extent == 1).count();
             let subject = Subject {
-                name: &info.name,
+                name: &name,
                 role,
                 row: info.shape.last().copied().unwrap_or(1),
                 matrices: if axes > 2 { info.shape.iter().rev().skip(2).product() } else { 1 },
-                layer: layer.unwrap_or(0),
-                value,
+                layer: layer_of(&name).unwrap_or(0),
+                number: numbers.get(&role).copied().unwrap_or(0),
             };
             let kept = role == Role::Output && flags.leave_output_tensor;
-            let quantized = choose::is_quantized(architecture, &info.name, axes) && !kept;
-            if role == Role::Value && quantized {
-                value += 1;
+            let quantized = choose::is_quantized(architecture, &name, axes) && !kept;
+            if quantized && wishes.of(&name, role).is_none() {
+                *numbers.entry(role).or_default() += 1;
             }
             let planned = match row.filter(|_| quantized) {
                 Some(row) => decide(info, &subject, row, &wishes, &facts, flags.pure, importance)?,
@@ -158,16 +174,18 @@ impl Plan {
                     info.name, info.dtype, planned.dtype
                 )));
             }
-            tensors.push(Planned { name: renumbered(&info.name, layer, &pruned), ..planned });
+            tensors.push(Planned { name, ..planned });
         }
+        let unmatched = wishes.unmatched(tensors.iter().map(|planned: &Planned| planned.name.as_str()));
         let rows = directory
             .iter()
             .map(|info| (info.name.clone(), info.shape.last().copied().unwrap_or(1)))
             .collect();
-        Ok(Self { tensors, pruned, layers: facts.layers, rows })
+        Ok(Self { tensors, pruned, layers: facts.layers, rows, unmatched })
     }
 
-    /// What the user should know: substitutes for formats that do not fit, by what they stand for.
+    /// What the user should know: substitutes for formats that do not fit, by what they stand for, and patterns without
+    /// tensors.
     pub fn warnings(&self) -> Vec<String> {
         let mut groups: BTreeMap<(u64, DType, DType), Vec<&str>> = BTreeMap::new();
         for planned in &self.tensors {
@@ -186,16 +204,14 @@ impl Plan {
                 if names.len() > 1 { ", ..." } else { "" }
             )
         };
-        groups.into_iter().map(line).collect()
+        let none = |pattern: &String| format!("--tensor-type {pattern:?} matches no tensor");
+        groups.into_iter().map(line).chain(self.unmatched.iter().map(none)).collect()
     }
 
     /// Why the plan must not be carried out.
     pub fn refusal(&self) -> Option<String> {
         let planned = self.tensors.iter().find(|planned| planned.missing_importance)?;
-        Some(format!(
-            "tensor {} would be {}, which needs importance: give --imatrix FILE with this tensor",
-            planned.source, planned.dtype
-        ))
+        Some(format!("tensor {} would be {}, which needs importance", planned.source, planned.dtype))
     }
 
     /// Bytes of the tensors before and after.
@@ -303,7 +319,7 @@ fn decide(
             wanted.block()
         ))
     })?;
-    let columns = importance.and_then(|importance| importance.of(subject.name));
+    let columns = importance.and_then(|importance| importance.of(&info.name));
     let expected = subject.row.saturating_mul(subject.matrices);
     if let Some(columns) = columns
         && columns.len() as u64 != expected
