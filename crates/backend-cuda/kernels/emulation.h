@@ -445,7 +445,7 @@ static inline void group_fence() {}
 static inline void group_keep(uint32_t*, int) {}
 static inline void group_commit() {}
 template <int PENDING> static inline void group_wait() {}
-template <int COLUMNS> static inline void group_multiply(float* c, const uint32_t a[4], SharedPlace tile, int k) {
+template <int COLUMNS> static inline void multiply_tile(float* c, const uint32_t a[4], SharedPlace tile, int k) {
     auto rows = emulation::exchange(a, 4);
     int lane = emulation::lane(), t = lane % 4;
     float left[2][16];

@@ -65,13 +65,6 @@ template <int PENDING> DEVICE void group_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 #endif
 }
-// Gives registers of the group's threads back, down to COUNT, or takes more, up to COUNT.
-template <int COUNT, bool MORE> DEVICE void group_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    if (MORE) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-    else asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-#endif
-}
 template <int COLUMNS> struct GroupUnit;
 template <> struct GroupUnit<32> {
     static DEVICE_MEMBER void multiply(float* c, const uint32_t a[4], uint64_t b) {
@@ -123,6 +116,6 @@ template <> struct GroupUnit<128> {
 };
 template <int COLUMNS> DEVICE void group_multiply(float* c, const uint32_t a[4], SharedPlace tile, int k) {
     // Lines in eights, 1024 bytes apart; the exchange of 128 bytes.
-    uint64_t b = (tile >> 4 | 1u << 16) + 2 * k | (uint64_t)(1u << 30 | 64u) << 32;
+    uint64_t b = (uint64_t)(tile >> 4 | 1u << 16) + 2 * k | (uint64_t)(1u << 30 | 64u) << 32;
     GroupUnit<COLUMNS>::multiply(c, a, b);
 }

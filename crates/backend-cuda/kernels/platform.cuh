@@ -36,12 +36,6 @@ DEVICE uint32_t float_to_bits(float x) { return __float_as_uint(x); }
 DEVICE uint32_t bytes_as_halves(uint32_t word, int side) { return __byte_perm(word, 0x64646464u, side ? 0x4342 : 0x4140); }
 // One of two halves, twice.
 DEVICE uint32_t pair_of(uint32_t pair, int side) { return __byte_perm(pair, 0, side ? 0x3232 : 0x1010); }
-// What a mask leaves of a word, and other bits.
-DEVICE uint32_t merge_bits(uint32_t word, uint32_t mask, uint32_t bits) {
-    uint32_t result;
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "r"(mask), "r"(bits));
-    return result;
-}
 DEVICE uint32_t same_halves(float x) {
     __half2 pair = __float2half2_rn(x);
     return *reinterpret_cast<uint32_t*>(&pair);
@@ -95,18 +89,6 @@ DEVICE void wait_for_blocks(const int* counter, int count) {
     do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(told) : "l"(counter) : "memory");
     while (told < count);
 #endif
-}
-// Blocks that count in the same place share what they have written before, when all are there: gives the share of this one, the
-// same to all threads. (Where blocks do not run at the same time, -1, and to the last one their number: it does all of it.)
-DEVICE int share_of_blocks(int* counter, int count) {
-    if (threadIdx.x == 0) {
-        tell_blocks(counter);
-        wait_for_blocks(counter, count);
-        // The last one to leave makes it zero again.
-        if (atomicAdd(counter, 1) == 2 * count - 1) *counter = 0;
-    }
-    __syncthreads();
-    return blockIdx.z;
 }
 // A word in shared memory by which one warp tells another that what it read before may be written over.
 DEVICE uint32_t load_acquired(const uint32_t* word) {

@@ -10,6 +10,40 @@
 // Bytes of shared memory for blocks; the host knows it, too.
 #define WIDE_SHARED (225 << 10)
 
+// What only these kernels need of the platform; the emulation has its own.
+#ifndef PUNA_EMULATION
+// What a mask leaves of a word, and other bits.
+DEVICE uint32_t merge_bits(uint32_t word, uint32_t mask, uint32_t bits) {
+    uint32_t result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "r"(mask), "r"(bits));
+    return result;
+}
+// Blocks of a column of the grid that count in the same place share what they have written before, when all are there: gives the
+// share of this one, the same to all threads. (Where blocks do not run at the same time, -1, and to the last one their number: it does all.)
+DEVICE int share_of_blocks(int* counter, int count) {
+    if (threadIdx.x == 0) {
+        tell_blocks(counter);
+        wait_for_blocks(counter, count);
+        // The last one to leave makes it zero again.
+        if (atomicAdd(counter, 1) == 2 * count - 1) *counter = 0;
+    }
+    __syncthreads();
+    return blockIdx.z;
+}
+// Gives registers of the group's threads back, down to COUNT, or takes more, up to COUNT.
+template <int COUNT, bool MORE> DEVICE void group_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if (MORE) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+    else asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+#endif
+}
+// As group_multiply, whose description of the tile takes more instructions.
+template <int COLUMNS> DEVICE void multiply_tile(float* c, const uint32_t a[4], SharedPlace tile, int k) {
+    uint64_t b = (tile >> 4 | 1u << 16) + 2 * k | (uint64_t)(1u << 30 | 64u) << 32;
+    GroupUnit<COLUMNS>::multiply(c, a, b);
+}
+#endif
+
 // A row of activations in half precision and the power of two it was divided by. With `up` the row is function(x) up;
 // with `norm` it is normalised. Blocks of 64 columns follow each other, in each the rows, 128 bytes of a row. Of 16 columns
 // `4 t` and `4 t + 2` are at `2 t`, the two after these 8 further (so that codes of a word become pairs with one mask), and 16
@@ -345,7 +379,7 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
                     group_keep(now[0], 8);
                     group_fence();
 #pragma unroll
-                    for (int k = 0; k < 2; k++) group_multiply<TOKENS>(sums[m], now[k], tile_place + stage * STAGE + chunk / 2 * TILE, chunk % 2 * 2 + k);
+                    for (int k = 0; k < 2; k++) multiply_tile<TOKENS>(sums[m], now[k], tile_place + stage * STAGE + chunk / 2 * TILE, chunk % 2 * 2 + k);
                     group_commit();
                     group_wait<1>();
                     // Now the products of the stage before have ended.
