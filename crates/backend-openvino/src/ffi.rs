@@ -542,11 +542,14 @@ impl Spilled {
         file.set_len(bytes.max(1)).map_err(shown)?;
         // SAFETY: the file has no name, so nobody else changes or shortens it.
         let mut map = unsafe { memmap2::MmapMut::map_mut(&file) }.map_err(shown)?;
-        fill(&mut map[..bytes as usize]);
-        Ok(Self(map))
+        // SAFETY: the map has so many bytes and outlives this function; until it ends nothing else reads or writes them.
+        let all = unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr(), bytes as usize) };
+        let spilled = Self(map);
+        spilled.while_dropping(|| fill(all));
+        Ok(spilled)
     }
 
-    /// Does work that reads the memory once, while pages are dropped again and again, so that few are resident at a time.
+    /// Does work that reads or writes the memory once, while pages are dropped again and again, so that few are resident at a time.
     /// They come back from the file when they are read again.
     fn while_dropping<R>(&self, work: impl FnOnce() -> R) -> R {
         std::thread::scope(|scope| {

@@ -269,6 +269,19 @@ fn experts() {
 }
 
 #[test]
+fn hyper_connections() {
+    let mut sketch = Sketch::default();
+    let x = sketch.rows(8);
+    let streams = sketch.heads(x, 2, 4);
+    let (logits, scales, bases) =
+        (sketch.rows(8), sketch.weight(DType::F32, &[3]), sketch.weight(DType::F32, &[8]));
+    let read = sketch.push(HyperRead { epsilon: 1e-6 }, &[streams, logits, scales, bases]);
+    let write = HyperWrite { magnitude: 2.0, offset: 0.0, epsilon: 1e-6, rounds: Some(2) };
+    let result = sketch.push(write, &[streams, read, logits, scales, bases]);
+    sketch.check("hyper_connections", result, &Choices::default());
+}
+
+#[test]
 fn recurrences() {
     let mut sketch = Sketch::default();
     let state = sketch.state(StateDecl::Recurrent { layer: 0, elements: 3 * 8 });

@@ -92,13 +92,13 @@ impl Translator<'_> {
                 let (grouped, one) = grouped(&shape, coding.group);
                 let codes = self.piece(weight, &coding, Part::Codes, coding.element, &grouped);
                 // Not marked as decompression: plugins would carry it out, once and for all.
-                let mut value = self.model.convert(codes, Element::F16);
+                let mut value = self.model.convert(codes, coding.scales);
                 if let Some(element) = coding.zeros {
                     let zeros = self.piece(weight, &coding, Part::Zeros, element, &one);
-                    let zeros = self.model.convert(zeros, Element::F16);
+                    let zeros = self.model.convert(zeros, coding.scales);
                     value = self.arithmetic("Subtract", value, zeros);
                 }
-                let scales = self.piece(weight, &coding, Part::Scales, Element::F16, &one);
+                let scales = self.piece(weight, &coding, Part::Scales, coding.scales, &one);
                 value = self.multiply(value, scales);
                 let shape: Vec<i64> = shape.iter().map(|extent| *extent as i64).collect();
                 value = self.reshape(value, &shape);
@@ -220,7 +220,7 @@ impl Translator<'_> {
             None => {
                 let (grouped, one) = grouped(&[shape[0], width], coding.group);
                 let codes = self.piece(weight, &coding, Part::Codes, coding.element, &grouped);
-                let scales = self.piece(weight, &coding, Part::Scales, Element::F16, &one);
+                let scales = self.piece(weight, &coding, Part::Scales, coding.scales, &one);
                 let zeros =
                     coding.zeros.map(|element| self.piece(weight, &coding, Part::Zeros, element, &one));
                 Table::Coded { codes, scales, zeros }

@@ -6,6 +6,7 @@
 mod attention;
 mod elementwise;
 mod experts;
+mod hyper;
 mod matmul;
 mod norm;
 pub mod order;
@@ -221,7 +222,7 @@ const TRANSLATED: &[&str] = &[
     "Interpolate", "RmsNorm", "LayerNorm", "MatchNorm", "GaussianCut", "Rope", "Attention", "Reshape",
     "Slice", "Concat", "RepeatHeads", "RouteExperts", "ExpertWeights", "MatMulExperts", "SumExperts",
     "AddExpertBias", "GroupOfExpert", "ShortConvolution", "TokenShift", "SelectiveScan", "GatedDeltaRule",
-    "GatedLinearAttention", "Rwkv7", "AddRow",
+    "GatedLinearAttention", "Rwkv7", "AddRow", "HyperRead", "HyperWrite",
 ];
 
 /// Why this node has no translation; `None` if it has.
@@ -293,6 +294,9 @@ pub fn translate(segment: &Segment, weights: &Arc<dyn WeightSource>, choices: &C
     for output in &segment.outputs {
         let port = translator.values[output];
         translator.product(Product::Value(*output), port);
+    }
+    if translator.added.is_empty() && !matches!(choices.kind, Kind::Gpu | Kind::Npu) {
+        translator.mark_as_language_model();
     }
     let Translator { model, blob, mut feeds, added, products, ropes, .. } = translator;
     feeds.extend(added);
@@ -383,6 +387,8 @@ impl Translator<'_> {
             Op::GatedLinearAttention(op) => self.gated_linear_attention(node, op),
             Op::Rwkv7(op) => self.rwkv7(node, op.state),
             Op::AddRow(op) => self.add_row(node, op.row),
+            Op::HyperRead(op) => self.hyper_read(node, op),
+            Op::HyperWrite(op) => self.hyper_write(node, op),
             other => unreachable!("{} has no row in TRANSLATED", other.name()),
         }
     }
