@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use puna_backend::partition::partition;
 use puna_backend::{Segment, WeightSource};
-use puna_backend_openvino::translate::{CacheForm, Choices, order, translate};
+use puna_backend_openvino::translate::{CacheForm, Choices, Interface, order, translate};
 use puna_backend_openvino::weights::Kind;
 use puna_graph::ops::*;
 use puna_graph::{CacheGroup, Graph, Input, Op, Operand, Output, StateDecl, StateId, WeightDecl, WeightId};
@@ -72,8 +72,11 @@ impl Sketch {
         let graph = Arc::new(self.graph);
         let (_, segment): (_, Segment) = partition(&graph, |_| 0).remove(0);
         let translated = translate(&segment, &weights, choices);
-        let feeds: Vec<String> = translated.feeds.iter().map(|feed| feed.name()).collect();
-        let products: Vec<String> = translated.products.iter().map(|product| product.name()).collect();
+        let feeds: Vec<String> = translated.interface.feeds.iter().map(|feed| feed.name()).collect();
+        let products: Vec<String> =
+            translated.interface.products.iter().map(|product| product.name()).collect();
+        let again = Interface::named(&segment, &weights, &feeds, &products);
+        assert_eq!(again.as_ref(), Some(&translated.interface), "names say what an input or output is");
         // The writer's tabs would make the files twice as long.
         let xml = translated.model.to_xml().replace('\t', "");
         let text = format!(

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use puna_graph::ops::{Attention, MaskRule, alibi_slope};
 use puna_graph::{Dim, Graph, Node, Op, Operand, StateId};
 
-use super::{CacheForm, Feed, Product, Translator, trailing};
+use super::{CacheForm, Feed, Product, Translator, decode, trailing};
 use crate::ir::{Element, Port};
 
 /// Heads and widths of one attention.
@@ -225,7 +225,7 @@ impl Translator<'_> {
             None => Vec::new(),
         };
         let sinks = match node.inputs.get(3) {
-            Some(Operand::Weight(weight)) => self.decode(*weight),
+            Some(Operand::Weight(weight)) => decode(self.graph, *weight, self.weights.as_ref()),
             _ => Vec::new(),
         };
         let window = match op.mask {

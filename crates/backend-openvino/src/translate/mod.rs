@@ -7,6 +7,7 @@ mod attention;
 mod elementwise;
 mod experts;
 mod hyper;
+mod interface;
 mod matmul;
 mod norm;
 pub mod order;
@@ -27,6 +28,8 @@ use puna_graph::{
 use crate::ir::{Blob, Element, Extent, Model, Port};
 use crate::weights::{Coding, Kind, Part};
 pub use attention::is_pageable_state;
+pub use interface::Interface;
+use matmul::decode;
 use order::Orders;
 pub use rope::RopeTable;
 
@@ -206,12 +209,8 @@ pub struct Translated {
     pub model: Model,
     /// Its constants.
     pub blob: Blob,
-    /// Its parameters, in order; those that the shim adds come last.
-    pub feeds: Vec<Feed>,
-    /// Its results, in order.
-    pub products: Vec<Product>,
-    /// Rotations that feeds refer to.
-    pub ropes: Vec<RopeTable>,
+    /// Its parameters and results.
+    pub interface: Interface,
 }
 
 /// Operations that have a translation.
@@ -275,7 +274,7 @@ pub fn translate(segment: &Segment, weights: &Arc<dyn WeightSource>, choices: &C
         fed: Vec::new(),
         added: Vec::new(),
         products: Vec::new(),
-        ropes: Vec::new(),
+        ropes: rope::tables(&segment.graph, segment.nodes.clone(), weights.as_ref()),
         decoded: HashMap::new(),
         matrices: HashMap::new(),
         tables: HashMap::new(),
@@ -295,12 +294,14 @@ pub fn translate(segment: &Segment, weights: &Arc<dyn WeightSource>, choices: &C
         let port = translator.values[output];
         translator.product(Product::Value(*output), port);
     }
-    if translator.added.is_empty() && !matches!(choices.kind, Kind::Gpu | Kind::Npu) {
+    // Fixed extents are those of an NPU, on whatever device.
+    let is_for_processors = choices.tokens.is_none() && !matches!(choices.kind, Kind::Gpu | Kind::Npu);
+    if is_for_processors && translator.added.is_empty() {
         translator.mark_as_language_model();
     }
     let Translator { model, blob, mut feeds, added, products, ropes, .. } = translator;
     feeds.extend(added);
-    Translated { model, blob, feeds, products, ropes }
+    Translated { model, blob, interface: Interface { feeds, products, ropes } }
 }
 
 /// A model in the making.

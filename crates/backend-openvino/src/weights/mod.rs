@@ -167,7 +167,9 @@ mod tests {
             match element {
                 Element::U8 => bytes.into_iter().map(f32::from).collect(),
                 Element::F32 => bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect(),
-                Element::F16 => bytes.as_chunks().0.iter().map(|two| f16::from_le_bytes(*two).to_f32()).collect(),
+                Element::F16 => {
+                    bytes.as_chunks().0.iter().map(|two| f16::from_le_bytes(*two).to_f32()).collect()
+                }
                 other => panic!("{other:?}"),
             }
         };
