@@ -195,7 +195,9 @@ fn formats<'c>(
 /// Refuses to write what could not run: the graph is built from what the file would say.
 fn check(metadata: &Metadata, plan: &[(TensorSpec, &Recipe)]) -> Result<(), Failure> {
     // Heads that guess for another model may use its tensors, which are not here.
-    if puna_runtime::DraftHead::layers(metadata).is_ok_and(|layers| layers.is_some()) {
+    if puna_runtime::DraftHead::inputs(metadata)
+        .is_ok_and(|inputs| matches!(inputs, puna_runtime::HeadInputs::Layers(_)))
+    {
         return Ok(());
     }
     let specs: Vec<TensorSpec> = plan.iter().map(|(spec, _)| spec.clone()).collect();
