@@ -12,7 +12,7 @@ use crate::config::{Config, read_json};
 use crate::keys::{Keys, rope_factors};
 use crate::model::Model;
 use crate::rules::{BLOCKS, How, Name, Named, Rule};
-use crate::{ConvertError, Recipe, Source, tokenizer};
+use crate::{ConvertError, Recipe, Source, ahead, tokenizer};
 
 type Result<T> = std::result::Result<T, ConvertError>;
 
@@ -27,6 +27,8 @@ pub struct Options {
     pub pre_tokenizer: Option<String>,
     /// Nothing but the tokenizer.
     pub vocabulary_only: bool,
+    /// Leave layers out that guess tokens further ahead.
+    pub not_ahead: bool,
 }
 
 /// A folder ready to be written.
@@ -100,11 +102,15 @@ impl Conversion {
             true => Source::default(),
             false => weights(folder, architecture)?,
         };
-        let model = Model { config: &config, source: &source, architecture };
+        let mut model = Model { config: &config, source: &source, architecture, ahead: 0 };
+        if !options.not_ahead {
+            model.ahead = ahead::count(&model)?;
+        }
         let mut keys =
             Keys { model: &model, metadata: general(folder, options, architecture), warnings: Vec::new() };
         (architecture.keys)(&mut keys)?;
         let Keys { mut metadata, mut warnings, .. } = keys;
+        ahead::write_keys(&model, &mut metadata)?;
         let tensors = match options.vocabulary_only {
             true => Vec::new(),
             false => tensors(&model, options, &mut warnings)?,
@@ -272,18 +278,20 @@ pub(crate) fn tensors(
     options: &Options,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<(String, Recipe)>> {
-    let layers = model.layers()?.min(MAX_LAYERS as u64) as u32;
+    let of_text = model.layers()?.min(MAX_LAYERS as u64) as u32;
+    let layers = (of_text + model.ahead).min(MAX_LAYERS as u32);
     let first_stack = model.first_stack()?;
     let tied = model.config.bool_or(&["tie_word_embeddings"], false);
     let mut order: Vec<(Option<u32>, String)> = Vec::new();
     let mut parts: HashMap<String, Parts> = HashMap::new();
     let (mut others, mut further) = (0, 0);
     for source_name in model.source.names() {
-        if OTHERS.iter().any(|prefix| source_name.starts_with(prefix)) {
+        let counted_on = (model.ahead > 0).then(|| ahead::counted_on(source_name, of_text)).flatten();
+        if counted_on.is_none() && OTHERS.iter().any(|prefix| source_name.starts_with(prefix)) {
             others += 1;
             continue;
         }
-        let mut name = Name::parse(source_name);
+        let mut name = Name::parse(counted_on.as_ref().unwrap_or(source_name));
         name.count_on(first_stack);
         if name.stack == BLOCKS && name.layer.is_some_and(|layer| layer >= layers) {
             further += 1;

@@ -11,6 +11,7 @@
 //! Everything in a folder is untrusted: lengths and offsets are checked against the files before they are used.
 #![forbid(unsafe_code)]
 
+mod ahead;
 pub mod architectures;
 mod config;
 mod conversion;

@@ -13,6 +13,7 @@ use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
 use puna_gguf::{Metadata, TensorSpec, Tensors, Value};
 use puna_models::{BuildOptions, ModelError, Purpose};
 use puna_quant::DType;
+use puna_runtime::HeadInputs;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -73,6 +74,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         skip_unknown: flags.skip_unknown,
         pre_tokenizer: flags.pre_tokenizer.clone(),
         vocabulary_only: flags.vocabulary_only,
+        not_ahead: flags.not_ahead,
     };
     let conversion = Conversion::open(&folder, &options)?;
     conversion.warnings.iter().for_each(|warning| console.warn(warning));
@@ -195,9 +197,7 @@ fn formats<'c>(
 /// Refuses to write what could not run: the graph is built from what the file would say.
 fn check(metadata: &Metadata, plan: &[(TensorSpec, &Recipe)]) -> Result<(), Failure> {
     // Heads that guess for another model may use its tensors, which are not here.
-    if puna_runtime::DraftHead::inputs(metadata)
-        .is_ok_and(|inputs| matches!(inputs, puna_runtime::HeadInputs::Layers(_)))
-    {
+    if puna_runtime::DraftHead::inputs(metadata).is_ok_and(|inputs| matches!(inputs, HeadInputs::Layers(_))) {
         return Ok(());
     }
     let specs: Vec<TensorSpec> = plan.iter().map(|(spec, _)| spec.clone()).collect();
@@ -208,6 +208,9 @@ fn check(metadata: &Metadata, plan: &[(TensorSpec, &Recipe)]) -> Result<(), Fail
     };
     let built = match build(Purpose::Generate) {
         Err(ModelError::NoLogits { .. }) => build(Purpose::Embed(None)),
+        Ok(()) if puna_runtime::DraftHead::inputs(metadata)? == HeadInputs::LastState => {
+            build(Purpose::GuessAhead)
+        }
         other => other,
     };
     built.map_err(|error| {

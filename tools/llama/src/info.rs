@@ -128,7 +128,9 @@ impl Facts<'_> {
         fact("name", short(&named("general.name")));
         fact("parameters", format!("{}, {:.2} bits per weight", count(self.parameters()), self.bits()));
         if let Some(layers) = self.layers_ahead() {
-            fact("guesses ahead", format!("by its last {layers} of all layers (--spec-type draft-mtp)"));
+            let last =
+                if layers == 1 { "the last layer".to_owned() } else { format!("the last {layers} layers") };
+            fact("guesses ahead", format!("with {last} (--spec-type draft-mtp)"));
         }
         lines.push(format!("\nmetadata ({} keys)", file.metadata.len()));
         lines.extend(file.metadata.iter().map(|(key, value)| format!("  {} = {}", short(key), shown(value))));
