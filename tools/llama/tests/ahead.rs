@@ -137,3 +137,26 @@ fn info_shows_the_layers() {
     let plain = output(&["info", folder.path().join("random.gguf").to_str().unwrap()]);
     assert!(!plain.contains("guesses ahead"), "{plain}");
 }
+
+#[test]
+fn q11_layers_that_guess_ahead_are_quantized_like_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let [model, _] = models(folder.path());
+    for kind in ["q4_0", "q4_k_m"] {
+        let path = folder.path().join(format!("{kind}.gguf"));
+        let (from, to) = (model.to_str().unwrap(), path.to_str().unwrap());
+        let made = run(&mut llama(&["quantize", from, to, kind]));
+        assert_eq!(made.code, 0, "{}", made.err);
+        let file = File::open(&path, &OpenOptions::default()).unwrap();
+        let joins = file.tensors.get("blk.2.nextn.eh_proj.weight").unwrap();
+        assert!(joins.dtype != DType::F32, "{}", joins.dtype);
+        assert_eq!(file.tensors.get("blk.2.nextn.enorm.weight").unwrap().dtype, DType::F32);
+        let ask = |more: &[&str]| {
+            let plain = ["completion", "-m", to, "-p", "hi", "-n", "24", "--temp", "0", "-no-cnv"];
+            let found = run(&mut llama(&[&plain, &["--deterministic"][..], more].concat()));
+            assert_eq!(found.code, 0, "{}", found.err);
+            found.out
+        };
+        assert_eq!(ask(&["--spec-type", "draft-mtp"]), ask(&[]));
+    }
+}
