@@ -27,8 +27,20 @@ pub struct Options {
     pub pre_tokenizer: Option<String>,
     /// Nothing but the tokenizer.
     pub vocabulary_only: bool,
-    /// Leave layers out that guess tokens further ahead.
-    pub not_ahead: bool,
+    /// What becomes of layers that guess tokens further ahead.
+    pub ahead: LayersAhead,
+}
+
+/// What becomes of layers that guess tokens further ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LayersAhead {
+    /// They follow those of the model.
+    #[default]
+    Kept,
+    /// They are left out.
+    LeftOut,
+    /// They are kept, with what they share with the model, and the model's own layers are left out.
+    Alone,
 }
 
 /// A folder ready to be written.
@@ -103,8 +115,11 @@ impl Conversion {
             false => weights(folder, architecture)?,
         };
         let mut model = Model { config: &config, source: &source, architecture, ahead: 0 };
-        if !options.not_ahead {
+        if options.ahead != LayersAhead::LeftOut {
             model.ahead = ahead::count(&model)?;
+        }
+        if options.ahead == LayersAhead::Alone && model.ahead == 0 {
+            return Err(ConvertError::NoLayersAhead { architecture: architecture.name });
         }
         let mut keys =
             Keys { model: &model, metadata: general(folder, options, architecture), warnings: Vec::new() };
@@ -295,6 +310,9 @@ pub(crate) fn tensors(
         name.count_on(first_stack);
         if name.stack == BLOCKS && name.layer.is_some_and(|layer| layer >= layers) {
             further += 1;
+            continue;
+        }
+        if options.ahead == LayersAhead::Alone && name.layer.is_some_and(|layer| layer < of_text) {
             continue;
         }
         let Some((rule, ending)) = name.rule(model.architecture.rules) else {

@@ -26,7 +26,7 @@ mod source;
 mod tokenizer;
 
 pub use config::Config;
-pub use conversion::{Conversion, Options, stored_format};
+pub use conversion::{Conversion, LayersAhead, Options, stored_format};
 pub use error::ConvertError;
 pub use lora::LoraConversion;
 pub use recipe::Recipe;

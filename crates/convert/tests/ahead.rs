@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use puna_convert::{Conversion, Options};
+use puna_convert::{Conversion, LayersAhead, Options};
 use puna_gguf::{File, Value};
 use puna_models::{BuildOptions, Purpose};
 use serde_json::json;
@@ -95,8 +95,8 @@ fn with_layer(name: &str, layer: u32, layers: u32, names: &Names) -> tempfile::T
     folder
 }
 
-fn open(folder: &Path, not_ahead: bool) -> File {
-    let options = Options { not_ahead, name: Some("a model".into()), ..Options::default() };
+fn open(folder: &Path, ahead: LayersAhead) -> File {
+    let options = Options { ahead, name: Some("a model".into()), ..Options::default() };
     let conversion = Conversion::open(folder, &options).unwrap_or_else(|error| panic!("{error}"));
     conversion.into_file().expect("the tensors are good")
 }
@@ -119,7 +119,7 @@ const CASES: &[(&str, u32, u32, Names)] = &[
 fn layers_that_guess_ahead_are_kept_and_can_be_left_out() {
     for (name, layer, layers, names) in CASES {
         let folder = with_layer(name, *layer, *layers, names);
-        let file = open(folder.path(), false);
+        let file = open(folder.path(), LayersAhead::Kept);
         let architecture = file.metadata.str("general.architecture").expect("it has one");
         let number = |key: &str| file.metadata.u32(&format!("{architecture}.{key}")).expect("a number");
         assert_eq!((number("block_count"), number("nextn_predict_layers")), (layers + 1, 1), "{name}");
@@ -140,12 +140,32 @@ fn layers_that_guess_ahead_are_kept_and_can_be_left_out() {
         let first = f32::from_le_bytes(file.bytes(norm)[..4].try_into().expect("four bytes"));
         assert_eq!(first, if name.starts_with("qwen") { 3.0 } else { 2.0 }, "{name}");
 
-        let (without, plain) = (open(folder.path(), true), open(&fixture(name), false));
+        let (without, plain) =
+            (open(folder.path(), LayersAhead::LeftOut), open(&fixture(name), LayersAhead::Kept));
         let keys = |file: &File| -> Vec<(String, Value)> {
             file.metadata.iter().map(|(key, value)| (key.to_owned(), value.clone())).collect()
         };
         assert_eq!(keys(&without), keys(&plain), "{name}");
         let tensors = |file: &File| file.tensors.iter().map(|info| info.name.clone()).collect::<Vec<_>>();
         assert_eq!(tensors(&without), tensors(&plain), "{name}");
+
+        // Alone, with what they share with the model.
+        let alone = open(folder.path(), LayersAhead::Alone);
+        assert_eq!(keys(&alone), keys(&file), "{name}");
+        let options = BuildOptions { context: 64, purpose: Purpose::GuessAhead, ..BuildOptions::default() };
+        let same = puna_models::build(&alone.metadata, &alone.tensors, &options)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(same.to_string(), graph.to_string(), "{name}");
+        let of_model = |name: &&String| name.starts_with("blk.") && !name.starts_with(&own);
+        assert_eq!(tensors(&alone).iter().find(of_model), None, "{name}");
+    }
+}
+
+#[test]
+fn a_folder_without_such_layers_has_none_alone() {
+    for name in ["llama", "qwen35"] {
+        let options = Options { ahead: LayersAhead::Alone, ..Options::default() };
+        let error = Conversion::open(&fixture(name), &options).expect_err("it has none").to_string();
+        assert!(error.contains("no layers that guess tokens ahead"), "{error}");
     }
 }
