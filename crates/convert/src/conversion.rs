@@ -288,6 +288,16 @@ impl Parts {
     }
 }
 
+/// A tensor's name, taken apart; none if it is no part of the text model. `layers` is without those that guess ahead.
+fn name_of(source_name: &str, model: &Model<'_>, layers: u32) -> Option<Name> {
+    let counted_on = (model.ahead > 0).then(|| ahead::counted_on(source_name, layers)).flatten();
+    if let Some(name) = counted_on {
+        return Some(Name::parse(&name));
+    }
+    let is_other = OTHERS.iter().any(|prefix| source_name.starts_with(prefix));
+    (!is_other).then(|| Name::parse(source_name))
+}
+
 pub(crate) fn tensors(
     model: &Model<'_>,
     options: &Options,
@@ -301,12 +311,10 @@ pub(crate) fn tensors(
     let mut parts: HashMap<String, Parts> = HashMap::new();
     let (mut others, mut further) = (0, 0);
     for source_name in model.source.names() {
-        let counted_on = (model.ahead > 0).then(|| ahead::counted_on(source_name, of_text)).flatten();
-        if counted_on.is_none() && OTHERS.iter().any(|prefix| source_name.starts_with(prefix)) {
+        let Some(mut name) = name_of(source_name, model, of_text) else {
             others += 1;
             continue;
-        }
-        let mut name = Name::parse(counted_on.as_ref().unwrap_or(source_name));
+        };
         name.count_on(first_stack);
         if name.stack == BLOCKS && name.layer.is_some_and(|layer| layer >= layers) {
             further += 1;

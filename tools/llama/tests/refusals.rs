@@ -6,6 +6,7 @@ mod common;
 
 use common::{failure, llama, output, real_model, run, tiny_model};
 use std::io::Write;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
