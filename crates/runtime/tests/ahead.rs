@@ -43,7 +43,7 @@ fn load(file: &Arc<File>, backend: &Arc<dyn Backend>, options: &ModelOptions) ->
 
 fn head(file: &Arc<File>, backend: &Arc<dyn Backend>, micro_batch: u32) -> Result<DraftHead, RuntimeError> {
     let options = ModelOptions { micro_batch, ..options(HeadInputs::None) };
-    DraftHead::load(file, file, &[backend.clone()], &Placement::default(), &options, &mut |_| true)
+    DraftHead::load(file, file, std::slice::from_ref(backend), &Placement::default(), &options, &mut |_| true)
 }
 
 fn work(sequence: u32, tokens: &[u32], outputs: OutputRows) -> Work {
