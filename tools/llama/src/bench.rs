@@ -24,6 +24,9 @@ pub struct Samples {
     pub nanoseconds: Vec<u64>,
 }
 
+/// Longest text that a cache is for.
+const MOST_TOKENS: u64 = 1 << 30;
+
 /// Measures one test; the second argument tells what is going on when `--progress` is given.
 type Measure<'a> = &'a mut dyn FnMut(&Test, &dyn Fn(&str)) -> Result<Samples, Failure>;
 
@@ -37,6 +40,16 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let n_threads = u32::try_from(puna_backends::default_threads()).unwrap_or(1);
     let defaults = Settings { n_threads, ..Settings::default() };
     let tests = bench.tests(&defaults).map_err(|error| invocation.usage(error))?;
+    for test in &tests {
+        let parts = [test.n_prompt, test.n_gen, test.settings.n_depth].map(u64::from);
+        if parts.iter().sum::<u64>() > MOST_TOKENS {
+            let [prompt, generated, depth] = parts;
+            return Err(invocation.usage(format!(
+                "a test of {prompt} tokens of prompt, {generated} generated ones and {depth} before them (-p, -n, -d) is too \
+                 long: together at most {MOST_TOKENS}"
+            )));
+        }
+    }
     let machine = Machine {
         cpu_info: devices::processor(),
         gpu_info: String::new(),
