@@ -24,6 +24,9 @@ pub struct Samples {
     pub nanoseconds: Vec<u64>,
 }
 
+/// Longest text that a cache is for.
+const MOST_TOKENS: u64 = 1 << 30;
+
 /// Measures one test; the second argument tells what is going on when `--progress` is given.
 type Measure<'a> = &'a mut dyn FnMut(&Test, &dyn Fn(&str)) -> Result<Samples, Failure>;
 
@@ -39,6 +42,16 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let tests = bench.tests(&defaults).map_err(|error| invocation.usage(error))?;
     if tests.is_empty() && !bench.bandwidth {
         return Err(invocation.usage("nothing to measure: -p and -n are 0 and there is no -pg"));
+    }
+    for test in &tests {
+        let parts = [test.n_prompt, test.n_gen, test.settings.n_depth].map(u64::from);
+        if parts.iter().sum::<u64>() > MOST_TOKENS {
+            let [prompt, generated, depth] = parts;
+            return Err(invocation.usage(format!(
+                "a test of {prompt} tokens of prompt, {generated} generated ones and {depth} before them (-p, -n, -d) is too \
+                 long: together at most {MOST_TOKENS}"
+            )));
+        }
     }
     let machine = Machine {
         cpu_info: devices::processor(),
