@@ -427,8 +427,17 @@ struct Turn {
         sine *= magnitude;
         cosine *= magnitude;
     }
-    DEVICE_MEMBER float first(const float* head) const { return head[at[0]] * cosine - head[at[1]] * sine; }
-    DEVICE_MEMBER float second(const float* head) const { return head[at[0]] * sine + head[at[1]] * cosine; }
+    DEVICE_MEMBER float2 pair(const float* head) const { return make_float2(head[at[0]], head[at[1]]); }
+    DEVICE_MEMBER float first(float2 pair) const { return pair.x * cosine - pair.y * sine; }
+    DEVICE_MEMBER float second(float2 pair) const { return pair.x * sine + pair.y * cosine; }
+    DEVICE_MEMBER void store(float* head, float2 pair) const {
+        head[at[0]] = first(pair);
+        head[at[1]] = second(pair);
+    }
+    DEVICE_MEMBER void store(uint16_t* head, float2 pair) const {
+        head[at[0]] = float_to_half(first(pair));
+        head[at[1]] = float_to_half(second(pair));
+    }
 };
 
 // Heads beyond 16 that share a key head are other blocks. The last block of a row's heads to end joins the parts in their
@@ -490,20 +499,29 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
         Turn turn;
         turn.find(turned_pair, turned_position, frequency, dimensions, split, magnitude);
         wait_for_previous();
-        for (int h = threadIdx.x / (D / 2); h < used; h += FLASH_THREADS / (D / 2)) {
-            turned[h * D + turn.at[0]] = turn.first(from + h * D);
-            turned[h * D + turn.at[1]] = turn.second(from + h * D);
+        // All are asked for before any is used.
+        constexpr int BATCH = 4, HEADS = FLASH_THREADS / (D / 2);
+        bool turns_key = stores && threadIdx.x < D / 2;
+        float2 key, value;
+        if (turns_key) {
+            key = turn.pair(new_keys + kv_head * D);
+            value = *(const float2*)(new_values + kv_head * D + 2 * threadIdx.x);
         }
-        if (stores && threadIdx.x < D / 2) {
-            float first = turn.first(new_keys + kv_head * D), second = turn.second(new_keys + kv_head * D);
+        for (int first = threadIdx.x / (D / 2); first < used; first += BATCH * HEADS) {
+            float2 query[BATCH];
+#pragma unroll
+            for (int i = 0; i < BATCH; i++)
+                if (first + i * HEADS < used) query[i] = turn.pair(from + (first + i * HEADS) * D);
+#pragma unroll
+            for (int i = 0; i < BATCH; i++)
+                if (first + i * HEADS < used) turn.store(turned + (first + i * HEADS) * D, query[i]);
+        }
+        if (turns_key) {
             if (F::Cache::DIRECT) {
-                const float* value = new_values + kv_head * D + 2 * threadIdx.x;
-                ((uint16_t*)own_rows[0])[turn.at[0]] = float_to_half(first);
-                ((uint16_t*)own_rows[0])[turn.at[1]] = float_to_half(second);
-                ((uint32_t*)own_rows[1])[threadIdx.x] = pack_half(value[0], value[1]);
+                turn.store((uint16_t*)own_rows[0], key);
+                ((uint32_t*)own_rows[1])[threadIdx.x] = pack_half(value.x, value.y);
             } else {
-                turned_keys[turn.at[0]] = first;
-                turned_keys[turn.at[1]] = second;
+                turn.store(turned_keys, key);
             }
         }
         __syncthreads();
@@ -563,7 +581,8 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
         }
     }
     __syncthreads();
-    for (int h = 0; h < used; h++) {
+    // A warp for each head, whose lanes take elements.
+    for (int h = warp; h < used; h += 4) {
         float best = -INFINITY, total = 0.0f, factors[4];
         for (int w = 0; w < 4; w++) best = fmaxf(best, stats[(w * 16 + h) * 2]);
         for (int w = 0; w < 4; w++) {
@@ -571,25 +590,24 @@ DEVICE void flash_decode(const float* queries, const unsigned char* keys, const 
             factors[w] = most == -INFINITY ? 0.0f : exp2f(most - best);
             total += factors[w] * stats[(w * 16 + h) * 2 + 1];
         }
+        float* to = out + ((long long)row * heads + first_head + h) * D;
+        float inverse = 1.0f;
         if (parts == 1) {
             // There is nothing to join.
             float sink = sinks ? sinks[first_head + h] * 1.4426950408889634f : -INFINITY, top = fmaxf(best, sink);
             float rest = best == -INFINITY ? 0.0f : exp2f(best - top);
-            float inverse = best == -INFINITY ? 0.0f : rest / (total * rest + (sinks ? exp2f(sink - top) : 0.0f));
-            for (int d = threadIdx.x; d < D; d += FLASH_THREADS) {
-                float sum = 0.0f;
-                for (int w = 0; w < 4; w++) sum += factors[w] * results[(w * 16 + h) * D + d];
-                out[((long long)row * heads + first_head + h) * D + d] = sum * inverse;
-            }
-            continue;
+            inverse = best == -INFINITY ? 0.0f : rest / (total * rest + (sinks ? exp2f(sink - top) : 0.0f));
+        } else {
+            long long number = ((long long)row * heads + first_head + h) * splits + blockIdx.z;
+            to = partial + number * D;
+            if (lane == 0) *(float2*)(part_stats + number * 2) = make_float2(best, total);
         }
-        long long number = ((long long)row * heads + first_head + h) * splits + blockIdx.z;
-        for (int d = threadIdx.x; d < D; d += FLASH_THREADS) {
+#pragma unroll
+        for (int d = lane; d < D; d += 32) {
             float sum = 0.0f;
             for (int w = 0; w < 4; w++) sum += factors[w] * results[(w * 16 + h) * D + d];
-            partial[number * D + d] = sum;
+            to[d] = sum * inverse;
         }
-        if (threadIdx.x == 0) *(float2*)(part_stats + number * 2) = make_float2(best, total);
     }
     if (parts == 1) return;
     __shared__ int is_last;

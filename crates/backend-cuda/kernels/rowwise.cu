@@ -207,3 +207,19 @@ KERNEL output_rows(const float* x, const int* indexes, float* out, int rows, int
     EACH(i, (long long)rows * width) out[i] = x[(long long)indexes[i / width] * width + i % width];
 }
 REGISTER(output_rows)
+
+// Small writes of the host, from its memory to their places: their number, then each as address (two words), number of words, words.
+#define MAIL_WORDS 512
+KERNEL deliver(const uint32_t* mail) {
+    __shared__ uint32_t words[MAIL_WORDS];
+    for (int i = threadIdx.x; i < MAIL_WORDS; i += blockDim.x) words[i] = ((volatile const uint32_t*)mail)[i];
+    __syncthreads();
+    int at = 1;
+    for (uint32_t letter = 0; letter < words[0]; letter++) {
+        uint32_t* to = (uint32_t*)(words[at] | (unsigned long long)words[at + 1] << 32);
+        int count = (int)words[at + 2];
+        for (int i = threadIdx.x; i < count; i += blockDim.x) to[i] = words[at + 3 + i];
+        at += 3 + count;
+    }
+}
+REGISTER(deliver)

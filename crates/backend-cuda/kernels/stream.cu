@@ -500,6 +500,31 @@ DEVICE void stream(const Products& products, int count, int ring, int activation
         Activations a;
         a.quads = (uint2*)shared;
         a.meta = (float4*)(a.quads + groups * 32);
+        // Tiles of several warps are joined by the threads of the first boundary between warps inside them; what they need for
+        // that is looked for before the activations are there.
+        int inside = threadIdx.x / 16, join_end = inside;
+        bool later = false;
+        float bias = 0.0f;
+        float* to = nullptr;
+        const float* residual = nullptr;
+        if (inside > 0 && inside < STREAM_WARPS) {
+            int boundary = share.begin_of(inside), item = boundary / per_item;
+            if (boundary % per_item > 0 && share.begin_of(inside - 1) <= item * per_item) {
+                later = share.begin_of(inside - 1) / per_item != item;
+                int join_row, join_matrix = share.matrix_of(p, item, join_row);
+                join_row += threadIdx.x % 16;
+                while (join_end < STREAM_WARPS && share.begin_of(join_end) < (item + 1) * per_item) join_end++;
+                if (join_row < p.rows[join_matrix]) {
+                    to = p.out[join_matrix] + join_row;
+                    if (p.residual) residual = p.residual + join_row;
+                    if (p.bias[join_matrix]) bias = p.bias[join_matrix][join_row];
+                }
+            }
+        }
+
+        int item = begin / per_item, unit = begin % per_item, first_of_warp = item;
+        bool whole = unit == 0;
+        int row, matrix = share.matrix_of(p, item, row);
         quantise_row(a, p, [&]() {
             if (index == 0) {
                 wait_for_previous();
@@ -516,31 +541,8 @@ DEVICE void stream(const Products& products, int count, int ring, int activation
             if (p.residual) sum += p.residual[row];
             p.out[matrix][row] = sum;
         };
-        // Tiles of several warps are joined by the threads of the first boundary between warps inside them; what they need for
-        // that is looked for before.
-        int inside = threadIdx.x / 16, join_end = inside;
-        bool later = false;
-        float early = 0.0f, bias = 0.0f;
-        float* to = nullptr;
-        if (inside > 0 && inside < STREAM_WARPS) {
-            int boundary = share.begin_of(inside), item = boundary / per_item;
-            if (boundary % per_item > 0 && share.begin_of(inside - 1) <= item * per_item) {
-                later = share.begin_of(inside - 1) / per_item != item;
-                int join_row, join_matrix = share.matrix_of(p, item, join_row);
-                join_row += threadIdx.x % 16;
-                while (join_end < STREAM_WARPS && share.begin_of(join_end) < (item + 1) * per_item) join_end++;
-                if (join_row < p.rows[join_matrix]) {
-                    to = p.out[join_matrix] + join_row;
-                    if (p.residual) early = p.residual[join_row];
-                    if (p.bias[join_matrix]) bias = p.bias[join_matrix][join_row];
-                }
-            }
-        }
-
+        float early = residual ? *residual : 0.0f;
         float sums[2] = {0.0f, 0.0f}, values[2] = {0.0f, 0.0f};
-        int item = begin / per_item, unit = begin % per_item, first_of_warp = item;
-        bool whole = unit == 0;
-        int row, matrix = share.matrix_of(p, item, row);
 #pragma unroll 1
         for (int now = begin; now < end;) {
             // Two units at once if the ring has room for twice that, of a gated unit those of gate and value.

@@ -15,6 +15,7 @@ use crate::driver::{
     MAX_DYNAMIC_SHARED_SIZE_BYTES, OUT_OF_MEMORY, PREFERRED_SHARED_MEMORY_CARVEOUT,
     PROGRAMMATIC_STREAM_SERIALIZATION, Status,
 };
+use crate::mail::{MAIL_WORDS, Mail};
 
 /// What a device can do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,6 +35,9 @@ pub struct Facts {
 /// Bytes of host memory that the device copies from and to by itself.
 const STAGING: usize = 8 << 20;
 
+/// Threads of the kernel that brings small writes to their places.
+const DELIVERING: u32 = 256;
+
 /// Arguments of a launch, at most.
 const MOST_ARGUMENTS: usize = 128;
 
@@ -51,6 +55,9 @@ pub struct CudaDevice {
     buffers: Vec<(DevicePointer, u64)>,
     executables: Vec<Handle>,
     staging: *mut u8,
+    /// Small writes since the last graph, and whether that graph may still have to read those before, which lie after the staging.
+    mail: Mail,
+    mail_sent: bool,
     /// Host memory that floats are lent from.
     lent: Vec<Arc<HostFloats>>,
 }
@@ -77,6 +84,8 @@ impl CudaDevice {
             buffers: Vec::new(),
             executables: Vec::new(),
             staging: std::ptr::null_mut(),
+            mail: Mail::new(),
+            mail_sent: false,
             lent: Vec::new(),
         };
         // SAFETY: pointers are to handles of ours; the images are complete and live as long as the program.
@@ -94,7 +103,10 @@ impl CudaDevice {
                 device.modules.push(module);
             }
             let mut staging = std::ptr::null_mut();
-            device.check((driver.allocate_host)(&mut staging, STAGING, 0), "taking host memory")?;
+            device.check(
+                (driver.allocate_host)(&mut staging, STAGING + 4 * MAIL_WORDS, 0),
+                "taking host memory",
+            )?;
             device.staging = staging.cast();
         }
         Ok(device)
@@ -103,6 +115,47 @@ impl CudaDevice {
     fn enter(&self) -> Result<(), BackendError> {
         // SAFETY: the context is this device's.
         self.check(unsafe { (self.driver.set_context)(self.context) }, "entering the context")
+    }
+
+    /// Enters the context; small writes that wait come before what follows.
+    fn begin(&mut self) -> Result<(), BackendError> {
+        self.enter()?;
+        for (to, words) in self.mail.letters() {
+            // SAFETY: the range was looked at when the write was taken; the driver has taken pageable memory in when it returns.
+            let status =
+                unsafe { (self.driver.write)(to, words.as_ptr().cast(), size_of_val(words), self.stream) };
+            self.check(status, "copying to the device")?;
+        }
+        self.mail.clear();
+        Ok(())
+    }
+
+    /// Waits for all that was asked for.
+    fn wait(&mut self) -> Result<(), BackendError> {
+        // SAFETY: the stream is this device's.
+        self.check(unsafe { (self.driver.synchronize)(self.stream) }, "running")?;
+        self.mail_sent = false;
+        Ok(())
+    }
+
+    /// Launches the kernel that brings small writes to their places.
+    fn launch_delivery(&mut self) -> Result<(), BackendError> {
+        let function = self.function("deliver", 0)?;
+        // SAFETY: the staging memory is longer than this.
+        let mut mail = unsafe { self.staging.add(STAGING) };
+        let mut pointers = [(&raw mut mail).cast::<c_void>()];
+        let config = LaunchConfig {
+            grid: [1; 3],
+            block: [DELIVERING, 1, 1],
+            shared: 0,
+            stream: self.stream,
+            attributes: std::ptr::null(),
+            count: 0,
+        };
+        // SAFETY: the kernel has this parameter; devices read host memory of the driver by its address.
+        let status =
+            unsafe { (self.driver.launch)(&config, function, pointers.as_mut_ptr(), std::ptr::null_mut()) };
+        self.check(status, "launching deliver")
     }
 
     fn check(&self, status: Status, doing: &str) -> Result<(), BackendError> {
@@ -156,7 +209,8 @@ impl CudaDevice {
         Ok(function.handle)
     }
 
-    fn launch(&mut self, launch: &Launch, extents: Extents) -> Result<(), BackendError> {
+    /// Launches a kernel, which may start before the one before it has ended if it comes `early`.
+    fn launch(&mut self, launch: &Launch, extents: Extents, early: bool) -> Result<(), BackendError> {
         let function = self.function(&launch.kernel, launch.shared)?;
         let mut values = [0_u64; MOST_ARGUMENTS];
         let mut pointers = [std::ptr::null_mut::<c_void>(); MOST_ARGUMENTS];
@@ -187,7 +241,7 @@ impl CudaDevice {
             shared: launch.shared,
             stream: self.stream,
             attributes: &attribute,
-            count: u32::from(self.facts.capability >= 90),
+            count: u32::from(early && self.facts.capability >= 90),
         };
         let start = self.driver.launch;
         // SAFETY: the argument list has the kernel's parameters; a test compares them on an emulation of the kernels.
@@ -316,7 +370,7 @@ impl Device for CudaDevice {
     }
 
     fn clear(&mut self, at: Address, bytes: u64) -> Result<(), BackendError> {
-        self.enter()?;
+        self.begin()?;
         let pointer = self.pointer(at, bytes)?;
         // SAFETY: the range lies in a buffer.
         let status = unsafe { (self.driver.clear)(pointer, 0, bytes as usize, self.stream) };
@@ -326,13 +380,17 @@ impl Device for CudaDevice {
     fn write(&mut self, at: Address, bytes: &[u8]) -> Result<(), BackendError> {
         self.enter()?;
         let pointer = self.pointer(at, bytes.len() as u64)?;
+        if !self.mail_sent && self.mail.add(pointer, bytes) {
+            return Ok(());
+        }
+        self.begin()?;
         // SAFETY: both ranges exist; the driver has taken pageable host memory in when it returns.
         let status = unsafe { (self.driver.write)(pointer, bytes.as_ptr().cast(), bytes.len(), self.stream) };
         self.check(status, "copying to the device")
     }
 
     fn read(&mut self, at: Address, bytes: &mut [u8]) -> Result<(), BackendError> {
-        self.enter()?;
+        self.begin()?;
         let mut done = 0;
         while done < bytes.len() {
             let part = (bytes.len() - done).min(STAGING);
@@ -341,7 +399,7 @@ impl Device for CudaDevice {
             unsafe {
                 let status = (self.driver.read)(self.staging.cast(), pointer, part, self.stream);
                 self.check(status, "copying from the device")?;
-                self.check((self.driver.synchronize)(self.stream), "running")?;
+                self.wait()?;
                 std::ptr::copy_nonoverlapping(self.staging, bytes[done..].as_mut_ptr(), part);
             }
             done += part;
@@ -350,7 +408,7 @@ impl Device for CudaDevice {
     }
 
     fn read_floats(&mut self, at: Address, count: usize) -> Result<Floats, BackendError> {
-        self.enter()?;
+        self.begin()?;
         let pointer = self.pointer(at, 4 * count as u64)?;
         let Some(floats) = self.unlent(count)? else {
             let mut bytes = vec![0; 4 * count];
@@ -362,13 +420,13 @@ impl Device for CudaDevice {
         unsafe {
             let status = (self.driver.read)(floats.pointer.cast(), pointer, 4 * count, self.stream);
             self.check(status, "copying from the device")?;
-            self.check((self.driver.synchronize)(self.stream), "running")?;
+            self.wait()?;
         }
         Ok(Floats::Lent(Arc::new(LentFloats(floats, count))))
     }
 
     fn copy(&mut self, from: Address, to: Address, bytes: u64) -> Result<(), BackendError> {
-        self.enter()?;
+        self.begin()?;
         let (source, destination) = (self.pointer(from, bytes)?, self.pointer(to, bytes)?);
         // SAFETY: both ranges lie in buffers.
         let status = unsafe { (self.driver.copy)(destination, source, bytes as usize, self.stream) };
@@ -376,13 +434,14 @@ impl Device for CudaDevice {
     }
 
     fn run(&mut self, launches: &[Launch], extents: Extents) -> Result<(), BackendError> {
-        self.enter()?;
-        launches.iter().try_for_each(|launch| self.launch(launch, extents))
+        self.begin()?;
+        launches.iter().try_for_each(|launch| self.launch(launch, extents, true))
     }
 
     fn record(&mut self, launches: &[Launch], extents: Extents) -> Result<Recording, BackendError> {
-        self.enter()?;
+        self.begin()?;
         // What a first launch would do besides must not happen while recording.
+        self.function("deliver", 0)?;
         for launch in launches {
             self.function(&launch.kernel, launch.shared)?;
         }
@@ -392,7 +451,11 @@ impl Device for CudaDevice {
         unsafe {
             // Calls of other threads do not matter.
             self.check((self.driver.begin_capture)(self.stream, 2), "recording")?;
-            let launched = launches.iter().try_for_each(|launch| self.launch(launch, extents));
+            let launched = self.launch_delivery().and_then(|()| {
+                let mut all = launches.iter().enumerate();
+                // The first waits for all that is delivered, and with it those that do not wait for themselves.
+                all.try_for_each(|(index, launch)| self.launch(launch, extents, index > 0))
+            });
             let status = (self.driver.end_capture)(self.stream, &mut graph);
             launched?;
             self.check(status, "recording")?;
@@ -409,14 +472,28 @@ impl Device for CudaDevice {
         let Some(executable) = self.executables.get(recording.0).copied() else {
             return Err(self.error("a graph that was not recorded".into()));
         };
+        if self.mail_sent {
+            // The graph before may not have read its mail yet.
+            self.wait()?;
+        }
+        let words = self.mail.words();
+        // SAFETY: there is room for so many words, and no graph reads them now.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                words.as_ptr().cast(),
+                self.staging.add(STAGING),
+                size_of_val(words),
+            );
+        }
+        self.mail.clear();
+        self.mail_sent = true;
         // SAFETY: the graph was made for this device.
         self.check(unsafe { (self.driver.launch_graph)(executable, self.stream) }, "running a graph")
     }
 
     fn finish(&mut self) -> Result<(), BackendError> {
-        self.enter()?;
-        // SAFETY: the stream is this device's.
-        self.check(unsafe { (self.driver.synchronize)(self.stream) }, "running")
+        self.begin()?;
+        self.wait()
     }
 }
 

@@ -4,6 +4,7 @@
 mod device;
 mod driver;
 mod images;
+mod mail;
 
 use std::borrow::Cow;
 

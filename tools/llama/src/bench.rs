@@ -11,7 +11,7 @@ use puna_flags::bench::{Bench, OutputFormat, SPEC, Settings, Test};
 use puna_flags::{Log, Model, device_list};
 use puna_runtime::RuntimeError;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What measuring a test yields.
@@ -40,6 +40,9 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let n_threads = u32::try_from(puna_backends::default_threads()).unwrap_or(1);
     let defaults = Settings { n_threads, ..Settings::default() };
     let tests = bench.tests(&defaults).map_err(|error| invocation.usage(error))?;
+    if tests.is_empty() && !bench.bandwidth {
+        return Err(invocation.usage("nothing to measure: -p and -n are 0 and there is no -pg"));
+    }
     for test in &tests {
         let parts = [test.n_prompt, test.n_gen, test.settings.n_depth].map(u64::from);
         if parts.iter().sum::<u64>() > MOST_TOKENS {
@@ -153,7 +156,11 @@ fn add_models(invocation: &Invocation, bench: &mut Bench, console: &Console) -> 
         let path: PathBuf = source::model(invocation, &model, console, true)?;
         bench.lists.model.push(path.to_string_lossy().into_owned());
     }
-    Ok(())
+    // Not only when its turn comes.
+    match bench.lists.model.iter().find(|path| !Path::new(path).exists()) {
+        Some(path) => Err(Failure::Failed(format!("{path}: there is no such file"))),
+        None => Ok(()),
+    }
 }
 
 /// Measures all tests and prints each as soon as it is done.

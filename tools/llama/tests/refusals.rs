@@ -46,6 +46,30 @@ fn devices_are_not_read_to_their_end() {
 }
 
 #[test]
+fn nothing_to_measure_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = tiny_model(folder.path());
+    let model = model.to_str().unwrap();
+    let nothing = failure(2, &["bench", "-m", model, "-p", "0", "-n", "0"]);
+    assert!(nothing.contains("nothing to measure"), "{nothing}");
+    let backwards = failure(2, &["bench", "-m", model, "-p", "5-1"]);
+    assert!(backwards.contains("the range ends before it begins"), "{backwards}");
+    let split = failure(2, &["bench", "-m", model, "-sm", "row"]);
+    assert!(split.contains("none") && split.contains("layer"), "{split}");
+    // Before the first model is measured.
+    let two = format!("{model},no-such.gguf");
+    assert_eq!(failure(1, &["bench", "-m", &two]), "error: no-such.gguf: there is no such file");
+    let lengths = ["batched-bench", "-m", model, "-npp", "8", "-ntg", "2", "-npl", "1", "-c", "4"];
+    let run = run(&mut llama(&lengths));
+    assert_eq!((run.code, run.out.as_str()), (2, ""), "{}", run.err);
+    assert!(
+        run.err.contains("needs 10 cells, more than the 4 of -c") && run.err.contains("no room"),
+        "{}",
+        run.err
+    );
+}
+
+#[test]
 fn what_is_no_text_is_refused_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let model = tiny_model(folder.path());

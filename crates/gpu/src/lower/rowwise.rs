@@ -2,7 +2,7 @@
 
 use puna_backend::BackendError;
 use puna_graph::ops::Function;
-use puna_graph::{Node, Op, Operand, ValueId};
+use puna_graph::{Node, Op, Operand, Symbol, ValueId};
 
 use super::{Arg, Lowering, NULL, ONE, THREADS, args, extent, fixed_elements, symbol_of};
 use crate::codes;
@@ -199,6 +199,15 @@ impl Lowering<'_, '_> {
     pub(super) fn gather_rows(&mut self, node: &Node, value: ValueId) -> Result<(), BackendError> {
         let symbol = symbol_of(&node.ty);
         let width = node.ty.row_elements() as u32;
+        if let Operand::Value(source) = node.inputs[0]
+            && self.rows(Symbol::Tokens) == 1
+            && self.rows(Symbol::Outputs) == 1
+        {
+            // A step's only row is the one that leaves.
+            let slot = self.value_slot(source);
+            self.slots.insert(value, slot);
+            return Ok(());
+        }
         let indexes = self.operand(node.inputs[1])?;
         let out = self.value_slot(value);
         if let Operand::Weight(table) = node.inputs[0] {
