@@ -15,9 +15,11 @@ import argparse, json, os, shlex, statistics, subprocess, sys
 def run(command, environment):
     """Tokens per second by test, or None if the program fails."""
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, timeout=600)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
         rows = json.loads(done.stdout)
-    except (OSError, ValueError, subprocess.TimeoutExpired):
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        said = done.stderr.strip().splitlines()[-1:] if isinstance(error, ValueError) else [str(error)]
+        print(f"{command[0]}: {''.join(said)}", file=sys.stderr)
         return None
     speeds = {}
     for row in rows:
@@ -62,8 +64,9 @@ def main():
     flags += shlex.split(options.flags)
 
     names = [name for name, *_ in options.peer]
-    print("| model | test | ours | " + " | ".join(names) + " | ratio to the better | of rounds |")
+    print("| " + " | ".join(["model", "test", "ours", *names, "ratio to the better", "of rounds"]) + " |")
     print("| --- | --- |" + " ---: |" * (len(names) + 3), flush=True)
+    unmeasured = []
     for model in options.models:
         rounds, failed = [], set()
         for number in range(options.rounds):
@@ -77,8 +80,12 @@ def main():
                     else:
                         found[name] = speeds
             rounds.append(found)
+            if "ours" in failed:
+                break
         if "ours" in failed:
-            sys.exit(f"{options.ours} cannot measure {model}")
+            print(f"{options.ours} cannot measure {model}", file=sys.stderr)
+            unmeasured.append(model)
+            continue
         label = os.path.basename(model).removesuffix(".gguf")
         for test in rounds[0]["ours"]:
             medians, ratios = {}, []
@@ -98,6 +105,7 @@ def main():
             else:
                 cells += ["-", "-"]
             print(f"| {label} | {test} | " + " | ".join(cells) + " |", flush=True)
+    sys.exit(1 if unmeasured else 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-//! Small models with draft heads that guess for them: by chance, or right by construction.
+//! Small models with draft heads that guess for them, or with a layer of their own that does: by chance, or right by
+//! construction.
 //!
 //! The models that are not random say after token `v` always the same token, [`Pair::next`]: their branches give nothing, so
 //! that logits come from the embedding of the last token alone. Rows of embeddings are as long as each other and nearly at
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use puna_gguf::{Array, Bytes, File, Metadata, TensorSpec, Value};
 use puna_quant::DType;
 
-use crate::zoo::element;
+use crate::zoo::{ahead_models, element};
 
 /// Tokens that exist.
 pub const VOCABULARY: u32 = 64;
@@ -262,10 +263,108 @@ fn dflash(right: bool) -> Arc<File> {
     tensors.file("dflash", &keys)
 }
 
+/// A model with a layer of its own that guesses ahead, by chance or right by construction, as the layer's source says.
+fn ahead(source: &Source) -> Arc<File> {
+    let mut tensors = Tensors::default();
+    let chance = matches!(source, Source::Chance);
+    let factor = if chance { 2.0 } else { 0.0 };
+    tensors.add("token_embd.weight", &[VOCABULARY, WIDTH], embedding);
+    tensors.ones("output_norm.weight", WIDTH);
+    match chance {
+        true => tensors.by_chance("output.weight", &[VOCABULARY, WIDTH], 4.0),
+        false => tensors.add("output.weight", &[VOCABULARY, WIDTH], says(1)),
+    }
+    for layer in 0..=LAYERS {
+        for name in ["attn_norm", "attn_q_norm", "attn_k_norm"] {
+            let extent = if name == "attn_norm" { WIDTH } else { HEAD };
+            tensors.ones(&format!("blk.{layer}.{name}.weight"), extent);
+        }
+        for name in ["attn_q", "attn_k", "attn_v"] {
+            tensors.by_chance(&format!("blk.{layer}.{name}.weight"), &[WIDTH, WIDTH], 2.0);
+        }
+        tensors.by_chance(&format!("blk.{layer}.attn_output.weight"), &[WIDTH, WIDTH], factor);
+        tensors.network(layer, factor);
+    }
+    for name in ["enorm", "hnorm"] {
+        tensors.ones(&format!("blk.{LAYERS}.nextn.{name}.weight"), WIDTH);
+    }
+    let joins = format!("blk.{LAYERS}.nextn.eh_proj.weight");
+    match source {
+        Source::Chance => tensors.by_chance(&joins, &[WIDTH, 2 * WIDTH], 2.0),
+        source => tensors.add(&joins, &[WIDTH, 2 * WIDTH], takes(source, WIDTH)),
+    }
+    if matches!(source, Source::State) {
+        let head = format!("blk.{LAYERS}.nextn.shared_head_head.weight");
+        tensors.add(&head, &[VOCABULARY, WIDTH], says(2));
+    }
+    let keys = [
+        ("block_count", (LAYERS + 1).into()),
+        ("nextn_predict_layers", 1_u32.into()),
+        ("expert_feed_forward_length", WIDTH.into()),
+    ];
+    tensors.file("hy_v3", &keys)
+}
+
+/// Rows of an output matrix that say what is so many steps further on the walk than the token whose embedding they read.
+fn says(steps: usize) -> impl Fn(u32, u32) -> f32 {
+    move |row, column| match row < VOCABULARY {
+        true => embedding(before(row, steps), column),
+        false => 0.0,
+    }
+}
+
+/// Of embedding and state side by side, each so wide, the one that a guess is made from.
+fn takes(source: &Source, width: u32) -> impl Fn(u32, u32) -> f32 {
+    let first = if matches!(source, Source::State) { width } else { 0 };
+    move |row, column| f32::from(u8::from(column == first + row))
+}
+
+/// The zoo's hybrid with a layer that guesses ahead. With `right`, its branches give nothing, and model and layer say what follows
+/// on the walk.
+fn hybrid(right: bool) -> Arc<File> {
+    let models = ahead_models();
+    let model = models.iter().find(|model| model.architecture() == "qwen35").expect("the zoo has one");
+    let file = model.open();
+    let part = |info: &puna_gguf::TensorInfo| {
+        let spec: TensorSpec = info.into();
+        let columns = *info.shape.last().expect("an extent") as u32;
+        let branch = ["attn_output.weight", "ssm_out.weight", "ffn_down.weight"];
+        let number: Box<dyn Fn(u32, u32) -> f32> = match info.name.as_str() {
+            _ if !right => return (spec, Bytes::Owned(file.bytes(info).to_vec())),
+            "token_embd.weight" => Box::new(embedding),
+            "output.weight" => Box::new(says(1)),
+            name if name.ends_with("eh_proj.weight") => Box::new(takes(&Source::Token, columns / 2)),
+            name if branch.iter().any(|branch| name.ends_with(branch)) => Box::new(|_, _| 0.0),
+            name if name.ends_with("norm.weight") => Box::new(|_, _| 1.0),
+            _ => return (spec, Bytes::Owned(file.bytes(info).to_vec())),
+        };
+        let places = 0..info.elements() as u32;
+        let bytes = places.flat_map(|place| number(place / columns, place % columns).to_le_bytes());
+        (spec, Bytes::Owned(bytes.collect()))
+    };
+    let parts = file.tensors.iter().map(part).collect();
+    Arc::new(File::from_parts(file.metadata.clone(), parts).expect("the tensors are good"))
+}
+
+/// Pairs of a model and itself.
+fn with_itself() -> Vec<Pair> {
+    let pair = |name, target: Arc<File>, right: Option<usize>| {
+        let step: fn(u32) -> u32 = if right.is_some() { walk } else { |token| token };
+        Pair { name, head: target.clone(), target, right, step }
+    };
+    vec![
+        pair("ahead by chance", ahead(&Source::Chance), None),
+        pair("ahead from tokens", ahead(&Source::Token), Some(usize::MAX)),
+        pair("ahead from states", ahead(&Source::State), Some(1)),
+        pair("ahead by chance, hybrid", hybrid(false), None),
+        pair("ahead from tokens, hybrid", hybrid(true), Some(usize::MAX)),
+    ]
+}
+
 /// All pairs.
 pub fn pairs() -> Vec<Pair> {
     let same: fn(u32) -> u32 = |token| token;
-    vec![
+    let mut pairs = vec![
         Pair {
             name: "eagle3 by chance",
             target: target(None),
@@ -295,5 +394,7 @@ pub fn pairs() -> Vec<Pair> {
             right: Some(usize::MAX),
             step: same,
         },
-    ]
+    ];
+    pairs.extend(with_itself());
+    pairs
 }

@@ -238,7 +238,7 @@ impl EmbeddingModel {
     }
 }
 
-/// One draft head of the zoo.
+/// One draft head of the zoo, or a model with a layer that guesses ahead.
 pub struct DraftModel {
     /// Name of its header.
     pub name: String,
@@ -252,25 +252,36 @@ pub struct DraftModel {
     pub features: Vec<f32>,
     /// The best token after the text, or of the block's first row.
     pub best: u32,
-    /// What it has to give, by kind: `fused`, `logits`, `hidden`, `next.logits`.
+    /// What it has to give, by kind: `fused`, `state`, `logits`, `hidden`, `next.logits`.
     pub expected: BTreeMap<String, Vec<f32>>,
     seed: u64,
+    headers: PathBuf,
 }
 
 /// Every draft head; what they have to give was computed in numpy.
 pub fn draft_models() -> Vec<DraftModel> {
+    drafts("draft")
+}
+
+/// A model for each architecture with layers that guess tokens ahead, with one such layer; what that has to give was computed in
+/// numpy. They have neither blocks nor features of their own.
+pub fn ahead_models() -> Vec<DraftModel> {
+    drafts("ahead")
+}
+
+fn drafts(kind: &str) -> Vec<DraftModel> {
     let [_, own] = folders();
-    let folder = own.join("golden-draft");
+    let (folder, headers) = (own.join(format!("golden-{kind}")), own.join(format!("headers-{kind}")));
     let text = std::fs::read_to_string(folder.join("manifest.json")).expect("the drafts have a manifest");
     let manifest: serde_json::Value = serde_json::from_str(&text).expect("the manifest is JSON");
     let number = |value: &serde_json::Value| value.as_u64().expect("a number");
     let numbers = |value: &serde_json::Value| -> Vec<u32> {
-        value.as_array().expect("a list").iter().map(|id| number(id) as u32).collect()
+        value.as_array().into_iter().flatten().map(|id| number(id) as u32).collect()
     };
     let (tokens, seed) = (numbers(&manifest["tokens"]), number(&manifest["seed"]));
     let models = manifest["models"].as_object().expect("the manifest lists models");
     let model = |(name, model): (&String, &serde_json::Value)| {
-        let width = number(&model["features"]) as usize;
+        let width = model.get("features").map_or(0, number) as usize;
         let element = |index: usize| 6.0 * element("features", index as u64, seed);
         let kinds = model["kinds"].as_array().expect("the manifest lists kinds");
         let expected = kinds.iter().filter_map(serde_json::Value::as_str).map(|kind| {
@@ -287,6 +298,7 @@ pub fn draft_models() -> Vec<DraftModel> {
             best: number(&model["best"]) as u32,
             expected: expected.collect(),
             seed,
+            headers: headers.clone(),
         }
     };
     models.iter().map(model).collect()
@@ -295,8 +307,7 @@ pub fn draft_models() -> Vec<DraftModel> {
 impl DraftModel {
     /// The file of its header: a GGUF cut at its data section.
     pub fn header(&self) -> PathBuf {
-        let [_, own] = folders();
-        own.join("headers-draft").join(format!("{}.header", self.name))
+        self.headers.join(format!("{}.header", self.name))
     }
 
     /// The model, opened.

@@ -12,7 +12,7 @@ use crate::config::{Config, read_json};
 use crate::keys::{Keys, rope_factors};
 use crate::model::Model;
 use crate::rules::{BLOCKS, How, Name, Named, Rule};
-use crate::{ConvertError, Recipe, Source, tokenizer};
+use crate::{ConvertError, Recipe, Source, ahead, tokenizer};
 
 type Result<T> = std::result::Result<T, ConvertError>;
 
@@ -27,6 +27,20 @@ pub struct Options {
     pub pre_tokenizer: Option<String>,
     /// Nothing but the tokenizer.
     pub vocabulary_only: bool,
+    /// What becomes of layers that guess tokens further ahead.
+    pub ahead: LayersAhead,
+}
+
+/// What becomes of layers that guess tokens further ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LayersAhead {
+    /// They follow those of the model.
+    #[default]
+    Kept,
+    /// They are left out.
+    LeftOut,
+    /// They are kept, with what they share with the model, and the model's own layers are left out.
+    Alone,
 }
 
 /// A folder ready to be written.
@@ -100,11 +114,18 @@ impl Conversion {
             true => Source::default(),
             false => weights(folder, architecture)?,
         };
-        let model = Model { config: &config, source: &source, architecture };
+        let mut model = Model { config: &config, source: &source, architecture, ahead: 0 };
+        if options.ahead != LayersAhead::LeftOut {
+            model.ahead = ahead::count(&model)?;
+        }
+        if options.ahead == LayersAhead::Alone && model.ahead == 0 {
+            return Err(ConvertError::NoLayersAhead { architecture: architecture.name });
+        }
         let mut keys =
             Keys { model: &model, metadata: general(folder, options, architecture), warnings: Vec::new() };
         (architecture.keys)(&mut keys)?;
         let Keys { mut metadata, mut warnings, .. } = keys;
+        ahead::write_keys(&model, &mut metadata)?;
         let tensors = match options.vocabulary_only {
             true => Vec::new(),
             false => tensors(&model, options, &mut warnings)?,
@@ -267,26 +288,39 @@ impl Parts {
     }
 }
 
+/// A tensor's name, taken apart; none if it is no part of the text model. `layers` is without those that guess ahead.
+fn name_of(source_name: &str, model: &Model<'_>, layers: u32) -> Option<Name> {
+    let counted_on = (model.ahead > 0).then(|| ahead::counted_on(source_name, layers)).flatten();
+    if let Some(name) = counted_on {
+        return Some(Name::parse(&name));
+    }
+    let is_other = OTHERS.iter().any(|prefix| source_name.starts_with(prefix));
+    (!is_other).then(|| Name::parse(source_name))
+}
+
 pub(crate) fn tensors(
     model: &Model<'_>,
     options: &Options,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<(String, Recipe)>> {
-    let layers = model.layers()?.min(MAX_LAYERS as u64) as u32;
+    let of_text = model.layers()?.min(MAX_LAYERS as u64) as u32;
+    let layers = (of_text + model.ahead).min(MAX_LAYERS as u32);
     let first_stack = model.first_stack()?;
     let tied = model.config.bool_or(&["tie_word_embeddings"], false);
     let mut order: Vec<(Option<u32>, String)> = Vec::new();
     let mut parts: HashMap<String, Parts> = HashMap::new();
     let (mut others, mut further) = (0, 0);
     for source_name in model.source.names() {
-        if OTHERS.iter().any(|prefix| source_name.starts_with(prefix)) {
+        let Some(mut name) = name_of(source_name, model, of_text) else {
             others += 1;
             continue;
-        }
-        let mut name = Name::parse(source_name);
+        };
         name.count_on(first_stack);
         if name.stack == BLOCKS && name.layer.is_some_and(|layer| layer >= layers) {
             further += 1;
+            continue;
+        }
+        if options.ahead == LayersAhead::Alone && name.layer.is_some_and(|layer| layer < of_text) {
             continue;
         }
         let Some((rule, ending)) = name.rule(model.architecture.rules) else {

@@ -43,6 +43,8 @@ pub enum ConvertError {
     )]
     Quantised { method: String },
 
+    #[error("the folder has no layers that guess tokens ahead, or none that {architecture} is known to have")]
+    NoLayersAhead { architecture: &'static str },
     #[error("tensor {name:?} (shape {shape:?}) is not known to {architecture}; --skip-unknown leaves it out")]
     UnknownTensor { name: String, shape: Vec<u64>, architecture: &'static str },
     #[error("tensor {name:?} has number format {format}, which weights cannot have")]

@@ -327,7 +327,11 @@ impl Keys<'_> {
     /// Which layers of `layer_types` have a window.
     pub(crate) fn window_pattern(&mut self) {
         if let Some(kinds) = self.model.config.text_list(&["layer_types"]) {
-            let windowed: Vec<bool> = kinds.iter().map(|kind| *kind == "sliding_attention").collect();
+            let windowed = kinds.iter().map(|kind| *kind == "sliding_attention");
+            let layers = self.model.layers().map_or(usize::MAX, |layers| layers as usize);
+            // Some lists go on with the layers that guess tokens further ahead.
+            let windowed: Vec<bool> =
+                windowed.take(layers.saturating_add(self.model.ahead as usize)).collect();
             self.set("attention.sliding_window_pattern", windowed);
         }
     }

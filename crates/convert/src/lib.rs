@@ -11,6 +11,7 @@
 //! Everything in a folder is untrusted: lengths and offsets are checked against the files before they are used.
 #![forbid(unsafe_code)]
 
+mod ahead;
 pub mod architectures;
 mod config;
 mod conversion;
@@ -25,7 +26,7 @@ mod source;
 mod tokenizer;
 
 pub use config::Config;
-pub use conversion::{Conversion, Options, stored_format};
+pub use conversion::{Conversion, LayersAhead, Options, stored_format};
 pub use error::ConvertError;
 pub use lora::LoraConversion;
 pub use recipe::Recipe;

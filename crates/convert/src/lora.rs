@@ -40,7 +40,8 @@ impl LoraConversion {
         conversion::add_defaults(&mut json, architecture);
         let config = Config::new(json);
         let source = Source::from_files(&[folder.join(WEIGHTS)])?;
-        let tensors = tensors(&Model { config: &config, source: &source, architecture }, &settings)?;
+        let tensors =
+            tensors(&Model { config: &config, source: &source, architecture, ahead: 0 }, &settings)?;
         check_base(base, &config, architecture, &tensors)?;
         let mut metadata = Metadata::new();
         metadata.set("general.architecture", architecture.name);
@@ -276,7 +277,7 @@ fn check_base(
 ) -> Result<(), ConvertError> {
     let weights = match Source::open(base) {
         Ok(source) => {
-            let model = Model { config, source: &source, architecture };
+            let model = Model { config, source: &source, architecture, ahead: 0 };
             let options = Options { skip_unknown: true, ..Options::default() };
             Some(conversion::tensors(&model, &options, &mut Vec::new())?)
         }

@@ -18,6 +18,8 @@ pub(crate) struct Model<'a> {
     pub(crate) config: &'a Config,
     pub(crate) source: &'a Source,
     pub(crate) architecture: &'static Architecture,
+    /// Layers that guess tokens further ahead and are kept.
+    pub(crate) ahead: u32,
 }
 
 impl Model<'_> {

@@ -362,6 +362,14 @@ pub(crate) const COMMON: &[Rule] = &[
     copy("L.block_sparse_moe.experts.#.w1", "ffn_gate_exps"),
     copy("L.block_sparse_moe.experts.#.w2", "ffn_down_exps"),
     copy("L.block_sparse_moe.experts.#.w3", "ffn_up_exps"),
+    // Around layers that guess tokens further ahead.
+    copy("L.eh_proj", "nextn.eh_proj"),
+    copy("L.enorm", "nextn.enorm"),
+    copy("L.hnorm", "nextn.hnorm"),
+    copy("L.embed_tokens", "nextn.embed_tokens"),
+    copy("L.shared_head.norm", "nextn.shared_head_norm"),
+    copy("L.shared_head.head", "nextn.shared_head_head"),
+    copy("L.final_layernorm", "layer_output_norm"),
     // State space.
     copy("L.mixer.in_proj", "ssm_in"),
     map("L.mixer.conv1d", "ssm_conv1d", squeeze),

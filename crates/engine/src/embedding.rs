@@ -5,13 +5,19 @@ use std::collections::VecDeque;
 use crate::{EngineError, Runner};
 
 /// Takes the embeddings of one request. Called on the engine thread, so it must not block.
-pub type EmbeddingSender = Box<dyn FnOnce(Result<Vec<Vec<f32>>, EngineError>) + Send>;
+pub trait EmbeddingSender: Send {
+    /// Whether anybody still waits for them. Asked before each step; texts that nobody waits for are not embedded.
+    fn is_awaited(&self) -> bool;
+
+    /// Hands them over: a row for each text, or a row for each token of it.
+    fn send(self: Box<Self>, found: Result<Vec<Vec<f32>>, EngineError>);
+}
 
 /// One request: texts that wait, and what is done of it.
 struct Waiting {
     texts: VecDeque<Vec<u32>>,
     done: Vec<Vec<f32>>,
-    sender: EmbeddingSender,
+    sender: Box<dyn EmbeddingSender>,
     /// A step with its texts failed, so the next one runs without others.
     alone: bool,
 }
@@ -28,10 +34,15 @@ impl Embeddings {
     }
 
     /// Queues a request, or answers it at once if it cannot be served.
-    pub(crate) fn push(&mut self, model: &dyn Runner, texts: Vec<Vec<u32>>, sender: EmbeddingSender) {
+    pub(crate) fn push(
+        &mut self,
+        model: &dyn Runner,
+        texts: Vec<Vec<u32>>,
+        sender: Box<dyn EmbeddingSender>,
+    ) {
         match check(model, &texts) {
-            Err(error) => sender(Err(error)),
-            Ok(()) if texts.is_empty() => sender(Ok(Vec::new())),
+            Err(error) => sender.send(Err(error)),
+            Ok(()) if texts.is_empty() => sender.send(Ok(Vec::new())),
             Ok(()) => {
                 self.waiting.push_back(Waiting {
                     texts: texts.into(),
@@ -74,7 +85,11 @@ impl Embeddings {
         tokens: usize,
         run: impl FnOnce(&[Vec<u32>]) -> Result<Vec<Vec<f32>>, EngineError>,
     ) {
+        self.waiting.retain(|waiting| waiting.sender.is_awaited());
         let (texts, counts) = self.next(tokens);
+        if texts.is_empty() {
+            return;
+        }
         match run(&texts) {
             Ok(rows) if rows.len() == texts.len() => {
                 let mut rows = rows.into_iter();
@@ -94,21 +109,21 @@ impl Embeddings {
         }
         while self.waiting.front().is_some_and(|waiting| waiting.texts.is_empty()) {
             if let Some(waiting) = self.waiting.pop_front() {
-                (waiting.sender)(Ok(waiting.done));
+                waiting.sender.send(Ok(waiting.done));
             }
         }
     }
 
     fn fail(&mut self, error: EngineError) {
         if let Some(waiting) = self.waiting.pop_front() {
-            (waiting.sender)(Err(error));
+            waiting.sender.send(Err(error));
         }
     }
 
     /// Ends all requests.
     pub(crate) fn stop(&mut self) {
         for waiting in self.waiting.drain(..) {
-            (waiting.sender)(Err(EngineError::Stopped));
+            waiting.sender.send(Err(EngineError::Stopped));
         }
     }
 }
@@ -149,15 +164,31 @@ pub fn normalize(row: &mut [f32], norm: i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
-    type Answer = Receiver<Result<Vec<Vec<f32>>, EngineError>>;
+    type Found = Result<Vec<Vec<f32>>, EngineError>;
+
+    /// Whoever drops the second part leaves.
+    type Answer = (Receiver<Found>, Arc<()>);
+
+    struct Client(Sender<Found>, std::sync::Weak<()>);
+
+    impl EmbeddingSender for Client {
+        fn is_awaited(&self) -> bool {
+            self.1.strong_count() > 0
+        }
+
+        fn send(self: Box<Self>, found: Found) {
+            drop(self.0.send(found));
+        }
+    }
 
     fn waiting(texts: &[&[u32]]) -> (Waiting, Answer) {
         let (sender, receiver) = channel();
-        let texts = texts.iter().map(|text| text.to_vec()).collect();
-        let sender: EmbeddingSender = Box::new(move |found| drop(sender.send(found)));
-        (Waiting { texts, done: Vec::new(), sender, alone: false }, receiver)
+        let (texts, here) = (texts.iter().map(|text| text.to_vec()).collect(), Arc::new(()));
+        let sender = Box::new(Client(sender, Arc::downgrade(&here)));
+        (Waiting { texts, done: Vec::new(), sender, alone: false }, (receiver, here))
     }
 
     fn sums(texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EngineError> {
@@ -179,8 +210,8 @@ mod tests {
             steps += 1;
         }
         assert_eq!(steps, 2);
-        assert_eq!(first_answer.recv().unwrap().unwrap(), [[3.0], [3.0]]);
-        assert_eq!(second_answer.recv().unwrap().unwrap(), [[15.0], [7.0]]);
+        assert_eq!(first_answer.0.recv().unwrap().unwrap(), [[3.0], [3.0]]);
+        assert_eq!(second_answer.0.recv().unwrap().unwrap(), [[15.0], [7.0]]);
     }
 
     #[test]
@@ -195,9 +226,36 @@ mod tests {
                 embeddings.step(100, sums);
             }
         }
-        assert_eq!(answer.recv().unwrap().unwrap(), [[1.0], [2.0]]);
-        assert!(refusal.recv().unwrap().is_err());
-        assert_eq!(last_answer.recv().unwrap().unwrap(), [[5.0]]);
+        assert_eq!(answer.0.recv().unwrap().unwrap(), [[1.0], [2.0]]);
+        assert!(refusal.0.recv().unwrap().is_err());
+        assert_eq!(last_answer.0.recv().unwrap().unwrap(), [[5.0]]);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_not_embedded() {
+        let mut embeddings = Embeddings::default();
+        let (leaving, answer) = waiting(&[&[1], &[2], &[3]]);
+        let (staying, other) = waiting(&[&[4]]);
+        embeddings.waiting.extend([leaving, staying]);
+        // In the middle of the first, whose texts have steps of their own.
+        embeddings.step(1, sums);
+        drop(answer.1);
+        let mut seen = Vec::new();
+        while !embeddings.is_empty() {
+            embeddings.step(1, |texts| {
+                seen.extend(texts.to_vec());
+                sums(texts)
+            });
+        }
+        assert_eq!(seen, [[4]]);
+        assert_eq!(other.0.recv().unwrap().unwrap(), [[4.0]]);
+        assert!(answer.0.recv().is_err(), "nobody is told");
+        // When all have left there is no step at all.
+        let (last, answer) = waiting(&[&[5]]);
+        embeddings.waiting.push_back(last);
+        drop(answer);
+        embeddings.step(1, |_| unreachable!("there are no texts"));
+        assert!(embeddings.is_empty());
     }
 
     #[test]

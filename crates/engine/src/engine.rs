@@ -133,12 +133,12 @@ impl Engine {
     }
 
     /// Queues texts to embed. For each there is a row, or a row per token one after another, not normalised. Texts of
-    /// several requests share steps.
-    pub fn embed_to(&self, texts: Vec<Vec<u32>>, sender: EmbeddingSender) {
+    /// several requests share steps. Those that nobody waits for any more are dropped before the next step.
+    pub fn embed_to(&self, texts: Vec<Vec<u32>>, sender: Box<dyn EmbeddingSender>) {
         if let Err(error) = self.commands.send(Command::Embed(texts, sender))
             && let Command::Embed(_, sender) = error.0
         {
-            sender(Err(EngineError::Stopped));
+            sender.send(Err(EngineError::Stopped));
         }
     }
 

@@ -208,11 +208,11 @@ impl Worker {
     /// Tells what guesses the states of the rows that were computed, if the model hands them out.
     fn learn(&mut self, shares: &[Share], outputs: &Outputs) {
         let rows: usize = shares.iter().map(|share| share.tokens + share.guessed).sum();
-        let width = outputs.layer_inputs.len() / rows.max(1);
+        let width = outputs.states.len() / rows.max(1);
         if width == 0 {
             return;
         }
-        let mut states = outputs.layer_inputs.chunks_exact(width);
+        let mut states = outputs.states.chunks_exact(width);
         for share in shares {
             let (slot, rows) = (&self.slots[share.slot], share.tokens + share.guessed);
             let pending = slot.pending().iter().take(share.tokens);

@@ -29,7 +29,7 @@ pub(crate) type Reply<T> = Sender<Result<T, EngineError>>;
 pub(crate) enum Command {
     Submit(RequestId, Box<Request>, EventSender),
     Cancel(RequestId),
-    Embed(Vec<Vec<u32>>, EmbeddingSender),
+    Embed(Vec<Vec<u32>>, Box<dyn EmbeddingSender>),
     Save(u32, Reply<Saved>),
     Restore(u32, Saved, Arc<[f32]>, Reply<Vec<u32>>),
     Clear(u32, Reply<()>),

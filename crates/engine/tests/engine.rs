@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use arithmetic::*;
 use common::*;
-use puna_engine::{Engine, EngineError, EngineOptions, Event, FinishReason, Request, UNLIMITED, UNTIL_FULL};
+use puna_engine::{
+    EmbeddingSender, Engine, EngineError, EngineOptions, Event, FinishReason, Request, UNLIMITED, UNTIL_FULL,
+};
 use puna_sampling::Parameters;
 
 const PROMPT: [u32; 5] = [1, 2, 3, 4, 5];
@@ -298,6 +300,20 @@ fn a_request_nobody_listens_to_is_cancelled() {
     assert!(start.elapsed() < Duration::from_secs(2));
 }
 
+/// Takes a refusal.
+struct Refused<F>(F);
+
+impl<F: FnOnce() + Send> EmbeddingSender for Refused<F> {
+    fn is_awaited(&self) -> bool {
+        true
+    }
+
+    fn send(self: Box<Self>, found: Result<Vec<Vec<f32>>, EngineError>) {
+        assert!(found.is_err());
+        self.0();
+    }
+}
+
 #[test]
 fn steps_go_on_however_much_is_asked_beside_them() {
     let model = Arithmetic { delay: Duration::from_millis(5), ..Arithmetic::new(1000, 1) };
@@ -308,14 +324,11 @@ fn steps_go_on_however_much_is_asked_beside_them() {
     let steps: Arc<Mutex<Vec<usize>>> = Arc::default();
     for _ in 0..20 {
         let (steps, log) = (steps.clone(), log.clone());
-        engine.embed_to(
-            vec![vec![1]],
-            Box::new(move |result| {
-                assert!(result.is_err());
-                std::thread::sleep(Duration::from_millis(10));
-                steps.lock().unwrap().push(log.lock().unwrap().len());
-            }),
-        );
+        let refused = Refused(move || {
+            std::thread::sleep(Duration::from_millis(10));
+            steps.lock().unwrap().push(log.lock().unwrap().len());
+        });
+        engine.embed_to(vec![vec![1]], Box::new(refused));
     }
     assert_eq!(collect(events).tokens, expected(&PROMPT, 100));
     let steps = steps.lock().unwrap();

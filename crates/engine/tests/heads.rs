@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Collected, collect, greedy};
+use common::{Collected, collect, greedy, restore, save};
 use puna_backend::Backend;
 use puna_backend::reference::Reference;
 use puna_conformance::pairs::{Pair, pairs};
@@ -13,7 +13,7 @@ use puna_engine::{
     Text, Timings, proposers,
 };
 use puna_runtime::{
-    Batch, DraftHead, HeadKind, Model, ModelOptions, OutputRows, Placement, RuntimeError, Work,
+    Batch, DraftHead, HeadInputs, HeadKind, Model, ModelOptions, OutputRows, Placement, RuntimeError, Work,
 };
 use puna_sampling::Parameters;
 
@@ -30,8 +30,21 @@ fn head(pair: &Pair, options: &ModelOptions) -> Result<DraftHead, RuntimeError> 
     DraftHead::load(&pair.head, &pair.target, &backends(), &Placement::default(), options, &mut |_| true)
 }
 
-fn model(pair: &Pair, options: &ModelOptions, layers: Vec<u32>) -> Model {
-    let options = ModelOptions { layer_inputs: layers, ..options.clone() };
+fn inputs(pair: &Pair) -> HeadInputs {
+    DraftHead::inputs(&pair.head.metadata).expect("the keys are good")
+}
+
+fn kind(head: &DraftHead) -> String {
+    let name = match head.kind() {
+        HeadKind::Stepwise => "draft-eagle3",
+        HeadKind::Ahead => "draft-mtp",
+        HeadKind::Block { .. } => "draft-dflash",
+    };
+    name.to_owned()
+}
+
+fn model(pair: &Pair, options: &ModelOptions, head_inputs: HeadInputs) -> Model {
+    let options = ModelOptions { head_inputs, ..options.clone() };
     Model::load(pair.target.clone(), &backends(), &Placement::default(), &options, &mut |_| true)
         .expect("loads")
 }
@@ -44,14 +57,13 @@ fn settings() -> SpeculationSettings {
 fn engines(pair: &Pair, sequences: u32, context: u32) -> [Engine; 2] {
     let options = options(sequences, context);
     let head = head(pair, &options).expect("the head loads");
-    let name = if head.kind() == HeadKind::Stepwise { "draft-eagle3" } else { "draft-dflash" };
-    let layers = DraftHead::layers(&pair.head.metadata).expect("the key is good").expect("it is a head");
+    let name = kind(&head);
     let draft = Some(Draft::Head(Box::new(head)));
-    let proposers = proposers(&[name.to_owned()], &settings(), draft).expect("the kind suits the head");
+    let proposers = proposers(&[name], &settings(), draft).expect("the kind suits the head");
     let settings = EngineOptions { step_tokens: 48, context_shift: true, store_bytes: 1 << 20 };
-    let with = model(pair, &options, layers);
+    let with = model(pair, &options, inputs(pair));
     let with = Engine::start_with(with, settings, Aids { proposers, ..Aids::default() });
-    let without = Engine::start(model(pair, &options, Vec::new()), settings);
+    let without = Engine::start(model(pair, &options, HeadInputs::None), settings);
     [with.expect("starts"), without.expect("starts")]
 }
 
@@ -91,24 +103,24 @@ fn texts_stay_and_right_heads_save_steps() {
 }
 
 /// What comes of guessing at the next 40 tokens of a text without an engine, which guesses only where it pays: guesses, their
-/// tokens, and how many were right.
-fn guesses(pair: &Pair, text: &[u32]) -> (usize, usize, usize) {
+/// tokens, and how many were right. Of the first tokens the head does not hear, as of a text that was restored.
+fn guesses(pair: &Pair, text: &[u32], unheard: usize) -> (usize, usize, usize) {
     let options = options(1, 256);
     let head = head(pair, &options).expect("the head loads");
-    let name = if head.kind() == HeadKind::Stepwise { "draft-eagle3" } else { "draft-dflash" };
+    let name = kind(&head);
     let draft = Some(Draft::Head(Box::new(head)));
-    let mut proposer =
-        proposers(&[name.to_owned()], &settings(), draft).expect("the kind suits the head").remove(0);
-    let layers = DraftHead::layers(&pair.head.metadata).expect("the key is good").expect("it is a head");
-    let mut model = model(pair, &options, layers);
+    let mut proposer = proposers(&[name], &settings(), draft).expect("the kind suits the head").remove(0);
+    let mut model = model(pair, &options, inputs(pair));
     let (mut text, end) = (text.to_vec(), text.len() + 40);
-    let (mut held, mut made, mut tokens, mut right) = (0, 0, 0, 0);
+    let (mut held, mut made, mut tokens, mut right) = (unheard, 0, 0, 0);
+    let work = Work { sequence: 0, tokens: text[..unheard].to_vec(), outputs: OutputRows::None };
+    model.run(&Batch::of(vec![work])).expect("it runs");
     let mut guess: Vec<u32> = Vec::new();
     while text.len() < end {
         let evaluated: Vec<u32> = text.iter().chain(&guess).copied().collect();
         let work = Work { sequence: 0, tokens: evaluated[held..].to_vec(), outputs: OutputRows::All };
         let outputs = model.run(&Batch::of(vec![work])).expect("it runs");
-        let (rows, states) = (evaluated.len() - held, &outputs.layer_inputs[..]);
+        let (rows, states) = (evaluated.len() - held, &outputs.states[..]);
         proposer.learn(&Evaluated { sequence: 0, tokens: &evaluated, rows, states });
         let best = |row: usize| {
             let logits = outputs.row(row);
@@ -119,7 +131,8 @@ fn guesses(pair: &Pair, text: &[u32]) -> (usize, usize, usize) {
         let accepted = said.iter().zip(&guess).take_while(|(said, guess)| said == guess).count();
         (tokens, right) = (tokens + guess.len(), right + accepted);
         text.extend(&said[..=accepted]);
-        held = text.len() - 1;
+        // A recurrent model goes back to where the step began, unless all was right.
+        held = model.longest_truncation(0, text.len() as u32 - 1) as usize;
         model.truncate(0, held as u32).expect("goes back");
         guess = proposer.propose(&[Text { sequence: 0, tokens: &text, most: 5 }]).remove(0);
         made += usize::from(!guess.is_empty());
@@ -131,7 +144,7 @@ fn guesses(pair: &Pair, text: &[u32]) -> (usize, usize, usize) {
 fn guesses_of_right_heads_are_right() {
     for pair in pairs() {
         for text in [prompt(3, 12), vec![9; 100]] {
-            let (made, tokens, right) = guesses(&pair, &text);
+            let (made, tokens, right) = guesses(&pair, &text, 0);
             println!("{}: {right} of {tokens} right in {made} guesses", pair.name);
             assert!(made >= 5, "{}: {made} guesses", pair.name);
             match pair.right {
@@ -172,6 +185,30 @@ fn several_texts_draws_and_full_contexts() {
 }
 
 #[test]
+fn a_text_that_was_saved_and_restored_goes_on_as_without_guesses() {
+    for pair in pairs() {
+        let [with, without] = engines(&pair, 1, 200);
+        let first = run(&with, greedy(&prompt(2, 30), 10));
+        let saved = save(&with, 0).expect("it is saved");
+        run(&with, greedy(&prompt(5, 40), 10));
+        let held = restore(&with, 0, &saved).expect("it is restored");
+        assert!(held.len() >= 30, "{}: {}", pair.name, held.len());
+        let text = [prompt(2, 30), first.tokens, prompt(4, 6)].concat();
+        let (found, wanted) = (run(&with, greedy(&text, 60)), run(&without, greedy(&text, 60)));
+        assert_eq!(found.tokens, wanted.tokens, "{}: {:?}", pair.name, found.error);
+    }
+}
+
+#[test]
+fn right_heads_go_on_in_texts_whose_beginning_they_have_not_heard_of() {
+    for pair in pairs().iter().filter(|pair| pair.right == Some(usize::MAX)) {
+        let text = [prompt(3, 12), vec![9; 30]].concat();
+        let (made, tokens, right) = guesses(pair, &text, 30);
+        assert!(made >= 5 && right * 10 >= tokens * 6, "{}: {right} of {tokens} in {made}", pair.name);
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_refused_by_name() {
     let all = pairs();
     let (eagle, flash) = (&all[0], &all[3]);
@@ -196,11 +233,18 @@ fn what_does_not_fit_is_refused_by_name() {
             .err()
             .expect("is refused")
     };
-    for (name, pair) in [("draft-eagle3", flash), ("draft-dflash", eagle), ("draft-simple", eagle)] {
+    let ahead = all.iter().find(|pair| pair.name == "ahead by chance").expect("it is there");
+    for (name, pair) in [
+        ("draft-eagle3", flash),
+        ("draft-dflash", eagle),
+        ("draft-simple", eagle),
+        ("draft-mtp", eagle),
+        ("draft-eagle3", ahead),
+    ] {
         assert!(matches!(other(name, pair), EngineError::NoDraftModel { .. }), "{name}");
     }
     // A layer that the model does not have.
-    let layers = ModelOptions { layer_inputs: vec![1, 3], ..options.clone() };
+    let layers = ModelOptions { head_inputs: HeadInputs::Layers(vec![1, 3]), ..options.clone() };
     let loaded =
         Model::load(eagle.target.clone(), &backends(), &Placement::default(), &layers, &mut |_| true);
     let text = loaded.err().expect("is refused").to_string();

@@ -35,7 +35,7 @@ fn draft(name: &str, model: Arithmetic) -> Option<Draft> {
 
 /// Kinds that need nothing of the model but its tokens; the others are in `heads.rs`.
 fn kinds() -> impl Iterator<Item = &'static SpeculationSpec> {
-    SPECULATIONS.iter().filter(|spec| !matches!(spec.draft, DraftFile::Head(_)))
+    SPECULATIONS.iter().filter(|spec| matches!(spec.draft, DraftFile::None | DraftFile::Model))
 }
 
 fn start(model: Arithmetic, aids: Aids, step_tokens: u32) -> Engine {

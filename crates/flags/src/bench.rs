@@ -2,7 +2,7 @@
 
 use crate::config::ISA_LEVELS;
 use crate::flag::{Action, Flag, Group, ToolSet};
-use crate::table::{CACHE_TYPES, MOST_THREADS, SPLITS, device_list, override_list, share_list};
+use crate::table::{CACHE_TYPES, MOST_THREADS, device_list, override_list, share_list};
 use crate::values::{
     Toggle, Whole, at_least, boolean, choice, filled, integer, integers, isa_level, mask, toggle,
 };
@@ -247,6 +247,9 @@ impl Bench {
     }
 }
 
+/// What is wrong with a list of numbers that is none.
+const RANGES: &str = "expected numbers or ranges FIRST-LAST[+STEP|*FACTOR]";
+
 /// Whole numbers and ranges `FIRST-LAST[+STEP|*FACTOR]`, separated by commas.
 fn ranges<T: Whole>(value: &str) -> Result<Vec<T>, String> {
     let mut all = Vec::new();
@@ -254,10 +257,7 @@ fn ranges<T: Whole>(value: &str) -> Result<Vec<T>, String> {
         // A leading minus is a sign, not a range.
         let dash = item.char_indices().skip(1).find(|(_, letter)| *letter == '-').map(|(place, _)| place);
         let Some((first, rest)) = dash.and_then(|place| item.split_at_checked(place)) else {
-            all.push(
-                integer(item)
-                    .map_err(|_| "expected numbers or ranges FIRST-LAST[+STEP|*FACTOR]".to_owned())?,
-            );
+            all.push(integer(item).map_err(|_| RANGES.to_owned())?);
             continue;
         };
         let rest = rest.get(1..).unwrap_or("");
@@ -266,7 +266,11 @@ fn ranges<T: Whole>(value: &str) -> Result<Vec<T>, String> {
             Some((last, step)) if step.starts_with('+') => (last, integer::<i64>(&step[1..])?, 1),
             Some((last, factor)) => (last, 0, integer::<i64>(&factor[1..])?),
         };
-        let (mut current, last): (i64, i64) = (integer(first)?, integer(last)?);
+        let number = |text| integer::<i64>(text).map_err(|_| RANGES.to_owned());
+        let (mut current, last) = (number(first)?, number(last)?);
+        if current > last {
+            return Err("the range ends before it begins".into());
+        }
         while current <= last {
             all.push(integer(&current.to_string())?);
             let next = current.checked_mul(factor).and_then(|next| next.checked_add(step));
@@ -377,7 +381,10 @@ static GENERAL: &[Flag<Bench>] = &[
     )
     .default("md"),
     Flag::value("-oe --output-err", "FORMAT", "Format on the standard error, or none", |b: &mut Bench, v| {
-        b.output_err = if v == "none" { None } else { Some(format(v)?) };
+        b.output_err = match choice(v, &["none", "md", "csv", "json", "jsonl", "sql"])? {
+            "none" => None,
+            known => Some(format(known)?),
+        };
         Ok(())
     })
     .default("none"),
@@ -508,7 +515,7 @@ static LISTS: &[Flag<Bench>] = &[
         "none|layer",
         "How the model is split over several devices",
         lists.split_mode,
-        |v| { words(v, SPLITS) }
+        |v| { words(v, &["none", "layer"]) }
     ),
     list!("-mg --main-gpu", "INDEX", "The device of -sm none", lists.main_gpu, ranges),
     list!("-nkvo --no-kv-offload", "0|1", "Caches are in host memory", lists.no_kv_offload, booleans),
@@ -613,11 +620,12 @@ mod tests {
             ("0-64+32", vec![0, 32, 64]),
             ("128-1024*2,7", vec![128, 256, 512, 1024, 7]),
             ("-1,99", vec![-1, 99]),
-            ("9-4", vec![]),
         ] {
             assert_eq!(ranges::<i32>(text), Ok(expected), "{text}");
         }
-        for wrong in ["", "a", "1-", "1-9+0", "1-9*1", "1-9+-1", "1,,2", "1-99999999", "0-9*2", "1-9%2"] {
+        for wrong in
+            ["", "a", "1-", "9-4", "1-9+0", "1-9*1", "1-9+-1", "1,,2", "1-99999999", "0-9*2", "1-9%2"]
+        {
             assert!(ranges::<u32>(wrong).is_err(), "{wrong}");
         }
     }

@@ -11,6 +11,7 @@ pub const SPECULATION_TYPES: &[&str] = &[
     "ngram-cache",
     "draft-simple",
     "draft-eagle3",
+    "draft-mtp",
     "draft-dflash",
 ];
 

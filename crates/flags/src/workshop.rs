@@ -137,6 +137,10 @@ pub struct Convert {
     pub skip_unknown: bool,
     /// Name of the pre-tokenizer.
     pub pre_tokenizer: Option<String>,
+    /// Leave layers out that guess tokens ahead.
+    pub not_ahead: bool,
+    /// Write nothing but layers that guess tokens ahead.
+    pub only_ahead: bool,
     /// Print the model classes that are known.
     pub list: bool,
     /// Folder of the model that an adapter was trained for.

@@ -193,6 +193,8 @@ pub enum Output {
     Logits,
     /// `[Outputs, width]`: what a draft head's next step takes as features of the token that it drafted.
     Hidden,
+    /// `[Tokens, width]`: of every row the last state, which layers that guess tokens further ahead read.
+    LastState,
     /// Any value that somebody watches.
     Watched,
     /// `[Outputs, width]`: embeddings or scores, of these rows of each sequence.
@@ -278,7 +280,7 @@ impl Graph {
     pub fn embeddings(&self) -> Option<(ValueId, PooledRows)> {
         self.outputs.iter().find_map(|(role, value)| match role {
             Output::Embeddings(rows) => Some((*value, *rows)),
-            Output::Logits | Output::Hidden | Output::Watched => None,
+            Output::Logits | Output::Hidden | Output::LastState | Output::Watched => None,
         })
     }
 

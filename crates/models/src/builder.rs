@@ -1,5 +1,6 @@
 //! The builder: keys, weights declared by use, and one method per operation.
 
+mod ahead;
 mod keys;
 
 use std::collections::HashMap;
@@ -12,6 +13,7 @@ use puna_graph::ops::{
 use puna_graph::{Graph, Input, Op, Operand, Output, StateDecl, StateId, ValueId, WeightDecl, WeightId};
 use puna_quant::DType;
 
+use crate::ahead::Reads;
 use crate::blocks::Classifier;
 use crate::{BuildOptions, ModelError, Purpose};
 
@@ -53,6 +55,10 @@ pub struct Builder<'m> {
     blocks: u32,
     needed: Vec<&'static str>,
     norm: Option<Norm>,
+    /// What layers that guess tokens further ahead read.
+    reads: Reads,
+    /// The state that they read, once it is there.
+    last_state: Option<ValueId>,
 }
 
 /// The kind of a model's norms, with its epsilon.
@@ -101,10 +107,13 @@ impl<'m> Builder<'m> {
             blocks: 0,
             needed: Vec::new(),
             norm: None,
+            reads: Reads::AfterNorm,
+            last_state: None,
         };
         builder.blocks = builder.count("block_count", MOST_LAYERS)?;
         builder.stack = builder.blocks;
         builder.layers = builder.layers_of_text()?;
+        builder.prepare_ahead()?;
         builder.count("context_length", u32::MAX)?;
         // Not every layer or architecture reads these; a wrong one is an error in all.
         for key in ["feed_forward_length", "expert_feed_forward_length", "expert_used_count"] {
@@ -122,16 +131,6 @@ impl<'m> Builder<'m> {
         };
         builder.bidirectional = !causal;
         Ok(builder)
-    }
-
-    /// Layers without those after them that guess tokens further ahead (`nextn_predict_layers`), which are not run.
-    fn layers_of_text(&self) -> Result<u32> {
-        const KEY: &str = "nextn_predict_layers";
-        let ahead = self.u32_or(KEY, 0)?;
-        match self.blocks.checked_sub(ahead) {
-            Some(layers @ 1..) => Ok(layers),
-            _ => Err(self.value_error(KEY, ahead, "less than block_count")),
-        }
     }
 
     /// With tensors that blocks take as optional and files of this architecture must have, wherever they are used. Names are
@@ -430,9 +429,13 @@ impl<'m> Builder<'m> {
         self.graph.value_type(value).width().unwrap_or(0)
     }
 
-    /// Rows of the embedding table for the step's tokens: `[Tokens, embedding_length]`.
+    /// Rows of the embedding table for the step's tokens: `[Tokens, embedding_length]`. Of a layer that guesses ahead what it
+    /// makes of these and of states.
     pub fn embed(&mut self) -> Result<ValueId> {
-        self.embed_input(Input::Tokens, "embedding_length")
+        match self.guessing_layer() {
+            Some(layer) => self.embed_ahead(layer),
+            None => self.embed_input(Input::Tokens, "embedding_length"),
+        }
     }
 
     /// Rows of the embedding table, as wide as a key says, for these tokens.
@@ -510,6 +513,13 @@ impl<'m> Builder<'m> {
     /// The model's norm of the last axis, with `name.weight` (of a head, or with a row per head; some files
     /// lack the suffix) and, if the file has it, `name.bias`.
     pub fn norm(&mut self, name: &'static str, x: ValueId) -> Result<ValueId> {
+        match (name, self.layer) {
+            ("output_norm", None) => self.last_norm(x),
+            _ => self.norm_of(name, x),
+        }
+    }
+
+    fn norm_of(&mut self, name: &'static str, x: ValueId) -> Result<ValueId> {
         let mut weight_name = format!("{name}.weight");
         if !self.has(&weight_name) && self.has(name) {
             weight_name = name.to_string();
@@ -605,13 +615,16 @@ impl<'m> Builder<'m> {
         result
     }
 
-    /// Runs `layer` for each layer in turn; inside, names refer to the layer's tensors.
+    /// Runs `layer` for each layer in turn, or for the one that guesses ahead; inside, names refer to the layer's tensors.
     pub fn each_layer(
         &mut self,
         x: ValueId,
-        layer: impl FnMut(&mut Self, ValueId) -> Result<ValueId>,
+        mut layer: impl FnMut(&mut Self, ValueId) -> Result<ValueId>,
     ) -> Result<ValueId> {
-        self.each_layer_of("blk", self.layers, x, layer)
+        match self.guessing_layer() {
+            Some(guessing) => self.at_layer(guessing, |b| layer(b, x)),
+            None => self.each_layer_of("blk", self.layers, x, layer),
+        }
     }
 
     /// [`Builder::each_layer`] for so many layers whose tensors have another prefix than `blk`.
@@ -651,13 +664,13 @@ impl<'m> Builder<'m> {
     /// [`Builder::logits`] followed by what `head` says. Where embeddings are asked for they are made of `x`
     /// instead.
     pub fn logits_with(mut self, x: ValueId, head: Head) -> Result<Graph> {
-        if self.purpose() != Purpose::Generate {
+        if matches!(self.purpose(), Purpose::Embed(_)) {
             return self.embeddings(x);
         }
-        let rows = self.output_rows(x)?;
-        let name = if self.has("output.weight") { "output.weight" } else { "token_embd.weight" };
+        // A guess's rows were selected before the last norm.
+        let rows = if self.guesses_ahead() { x } else { self.output_rows(x)? };
         let vocabulary = self.vocabulary()?;
-        let weight = self.global_weight(name, &[vocabulary, self.width(x)])?;
+        let weight = self.output_matrix(vocabulary, self.width(x))?;
         let mut inputs = vec![weight, rows.into()];
         if !head.ignores_bias {
             inputs.extend(self.optional_global_weight("output.bias", &[vocabulary])?);
@@ -672,6 +685,7 @@ impl<'m> Builder<'m> {
         if let Some(fill) = head.suppressed {
             logits = self.push(fill, vec![logits.into()], "suppressed")?;
         }
-        Ok(self.finish(vec![(Output::Logits, logits)]))
+        let state = self.state_output()?;
+        Ok(self.finish([(Output::Logits, logits)].into_iter().chain(state).collect()))
     }
 }

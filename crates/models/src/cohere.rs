@@ -47,7 +47,8 @@ fn command(
                 block.mask = windows.mask(layer);
                 block.rope = match windows.contains(layer) {
                     true => Some(window_rope),
-                    false => (layer < rotated_layers).then_some(full),
+                    // Layers that guess ahead rotate whether or not they see a window.
+                    false => (layer < rotated_layers || b.guesses_ahead()).then_some(full),
                 };
             }
             if b.has_any(&["attn_q_norm", "attn_k_norm"]) {

@@ -6,6 +6,7 @@
 //! function and add its row to [`ARCHITECTURES`].
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod blocks;
 mod builder;
 mod error;
@@ -53,12 +54,13 @@ mod t5;
 mod talkie;
 mod wavtokenizer;
 
+pub use ahead::{AHEAD, Reads};
 pub use builder::{Builder, Head, Norm};
 pub use error::ModelError;
 pub use purpose::{Pooling, Purpose};
 
 use puna_gguf::{Metadata, Tensors};
-use puna_graph::Graph;
+use puna_graph::{Graph, StateDecl};
 
 /// One architecture.
 pub struct Architecture {
@@ -238,6 +240,9 @@ pub struct BuildOptions {
     /// Whether a row sees later ones of its sequence (false) or not (true); `None` for what the file says. It sees
     /// them only within one step, so nothing is kept from step to step.
     pub causal: Option<bool>,
+    /// Whether every row's last state leaves the model ([`puna_graph::Output::LastState`]), for layers that guess tokens
+    /// further ahead.
+    pub last_state: bool,
 }
 
 /// Builds the graph of a model file.
@@ -248,7 +253,23 @@ pub fn build(metadata: &Metadata, tensors: &Tensors, options: &BuildOptions) -> 
     let architecture = find(name)?;
     let mut graph = (architecture.build)(Builder::new(name, metadata, tensors, options)?)?;
     puna_graph::passes::move_output_rows_up(&mut graph);
+    if options.purpose == Purpose::GuessAhead {
+        number_from_zero(&mut graph);
+    }
     Ok(graph)
+}
+
+/// Counts the layers of a graph that has not the first ones from 0.
+fn number_from_zero(graph: &mut Graph) {
+    let of_nodes = graph.nodes.iter().filter_map(|node| node.layer);
+    let Some(first) = of_nodes.min() else { return };
+    let shift = |layer: &mut u32| *layer = layer.saturating_sub(first);
+    graph.nodes.iter_mut().filter_map(|node| node.layer.as_mut()).for_each(shift);
+    graph.weights.iter_mut().filter_map(|weight| weight.layer.as_mut()).for_each(shift);
+    for state in &mut graph.states {
+        let (StateDecl::KeyValue { layer, .. } | StateDecl::Recurrent { layer, .. }) = state;
+        shift(layer);
+    }
 }
 
 /// The architecture of this name; the error has the names that are nearest.

@@ -24,6 +24,13 @@ fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
         } else {
             network(b, h)?
         };
+        let x = b.add(x, h)?;
+        if !b.guesses_ahead() {
+            return Ok(x);
+        }
+        // A layer that guesses ahead is attention and network in one.
+        let h = b.norm("post_attention_norm", x)?;
+        let h = network(b, h)?;
         b.add(x, h)
     })?;
     let x = b.norm("output_norm", x)?;

@@ -6,6 +6,9 @@ pub enum Purpose {
     /// Logits of the next token.
     #[default]
     Generate,
+    /// Logits of the token after the next one, by the first layer that guesses tokens further ahead
+    /// (`nextn_predict_layers`), from states that come with each row.
+    GuessAhead,
     /// Embeddings or scores of texts, pooled this way; `None` for what the file says.
     Embed(Option<Pooling>),
 }

@@ -56,7 +56,8 @@ fn glm4moe(b: Builder<'_>) -> Result<Graph, ModelError> {
     b.require_keys(COUNTED)?;
     let b = b.needing(&["exp_probs_b.bias"]);
     let mut decoder = split().with_residuals(Residuals::POST_ATTENTION).with_experts(Gating::Sigmoid, false);
-    if b.has_global("blk.0.attn_q_norm.weight") || b.has_global("blk.0.attn_k_norm.weight") {
+    let has_norm = |name: &str| b.has_global(&format!("blk.{}.{name}.weight", b.first_layer()));
+    if has_norm("attn_q_norm") || has_norm("attn_k_norm") {
         decoder.attention.norms = HeadNorms::PerHead;
     }
     decoder.build(b)

@@ -42,12 +42,15 @@ fn build(mut b: Builder<'_>, key_heads: KeyHeads) -> Result<Graph, ModelError> {
 }
 
 /// Which layers are recurrent: those of `attention.recurrent_layers`, else all but the last of each
-/// `full_attention_interval`, else of so many.
+/// `full_attention_interval`, else of so many. Those that guess ahead attend.
 pub fn recurrent_layers(b: &Builder<'_>, interval: u32) -> Result<Vec<bool>, ModelError> {
     let interval = b.extent_or("full_attention_interval", interval)?;
     let named = b.layer_flags("attention.recurrent_layers")?;
     let by_interval = || (0..b.layers()).map(|layer| !(layer + 1).is_multiple_of(interval)).collect();
-    Ok(named.unwrap_or_else(by_interval))
+    let mut recurrent: Vec<bool> = named.unwrap_or_else(by_interval);
+    recurrent.truncate(b.layers() as usize);
+    recurrent.resize(b.all_layers() as usize, false);
+    Ok(recurrent)
 }
 
 /// Attention whose query projection holds a gate beside each head's query.

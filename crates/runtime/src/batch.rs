@@ -53,9 +53,9 @@ pub struct Outputs {
     pub rows: Vec<OutputRow>,
     /// `[rows, width]`, unnormalised. They may hold NaN if the model's weights do.
     pub logits: Floats,
-    /// `[tokens of the batch, layers · width]`: what each layer of
-    /// [`ModelOptions::layer_inputs`](crate::ModelOptions::layer_inputs) read, side by side; empty without such layers.
-    pub layer_inputs: Vec<f32>,
+    /// `[tokens of the batch, width]`: the states of
+    /// [`ModelOptions::head_inputs`](crate::ModelOptions::head_inputs), side by side; empty without such.
+    pub states: Vec<f32>,
 }
 
 /// Origin of one row of logits.
@@ -220,7 +220,7 @@ mod tests {
             width: 2,
             rows: vec![OutputRow { sequence: 4, position: 0 }, OutputRow { sequence: 4, position: 1 }],
             logits: vec![1.0, 2.0, 3.0, 4.0].into(),
-            layer_inputs: Vec::new(),
+            states: Vec::new(),
         };
         assert_eq!(outputs.row(0), [1.0, 2.0]);
         assert_eq!(outputs.last(4), Some(&[3.0, 4.0][..]));

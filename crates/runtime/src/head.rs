@@ -8,13 +8,17 @@ use puna_gguf::{File, Metadata, TensorInfo};
 use puna_models::{Pooling, Purpose};
 use puna_quant::DType;
 
-use crate::{Batch, DraftOutputs, Extras, Model, ModelOptions, OutputRows, Placement, RuntimeError, Work};
+use crate::{
+    Batch, DraftOutputs, Extras, HeadInputs, Model, ModelOptions, OutputRows, Placement, RuntimeError, Work,
+};
 
 /// How a draft head guesses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeadKind {
     /// A token at a time, each from the head's own state of the one before (EAGLE-3).
     Stepwise,
+    /// The same, by the first layer of a model that guesses tokens further ahead (multi-token prediction).
+    Ahead,
     /// A block of masks at once, after the text's last token (DFlash).
     Block {
         /// Tokens of a block, that one included; at least 2.
@@ -38,20 +42,24 @@ pub struct DraftHead {
 const MOST_LAYERS: usize = 64;
 
 impl DraftHead {
-    /// Layers of the other model whose inputs the head of a file reads; none if the file is no head.
-    pub fn layers(metadata: &Metadata) -> Result<Option<Vec<u32>>, RuntimeError> {
-        let key = format!("{}.target_layers", metadata.str("general.architecture")?);
+    /// States of the other model that the head of a file reads; [`HeadInputs::None`] if the file is no head and has no layers
+    /// that guess ahead.
+    pub fn inputs(metadata: &Metadata) -> Result<HeadInputs, RuntimeError> {
+        let architecture = metadata.str("general.architecture")?;
+        let key = format!("{architecture}.target_layers");
         if !metadata.contains(&key) {
-            return Ok(None);
+            let ahead = metadata.u32_or(&format!("{architecture}.nextn_predict_layers"), 0)?;
+            return Ok(if ahead > 0 { HeadInputs::LastState } else { HeadInputs::None });
         }
         let layers = metadata.u32_array(&key)?;
         match layers.len() {
-            1..=MOST_LAYERS => Ok(Some(layers)),
+            1..=MOST_LAYERS => Ok(HeadInputs::Layers(layers)),
             count => Err(wrong(format!("{key} names {count} layers, expected 1 to {MOST_LAYERS}"))),
         }
     }
 
-    /// Loads a head that guesses for the model of the file `target`, whose embeddings and output matrix it may share.
+    /// Loads a head that guesses for the model of the file `target`, whose embeddings and output matrix it may share; of a model
+    /// with layers that guess ahead the first of these, also where both files are the same.
     pub fn load(
         file: &Arc<File>,
         target: &Arc<File>,
@@ -60,17 +68,22 @@ impl DraftHead {
         options: &ModelOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Self, RuntimeError> {
-        if Self::layers(&file.metadata)?.is_none() {
-            return Err(wrong("the file names no layers of another model (target_layers)".into()));
+        let inputs = Self::inputs(&file.metadata)?;
+        if inputs == HeadInputs::None {
+            let needed = "the file names no layers of another model (target_layers) and has none that guess ahead \
+                          (nextn_predict_layers)";
+            return Err(wrong(needed.into()));
         }
+        let kind = kind(&file.metadata, &inputs)?;
+        let purpose = if kind == HeadKind::Ahead { Purpose::GuessAhead } else { options.purpose };
+        let options = &ModelOptions { purpose, head_inputs: HeadInputs::None, ..options.clone() };
         let mut load = |options: &ModelOptions| {
             let extras = Extras { lent: lent(file, target), ..Extras::default() };
             Model::load_with(file.clone(), backends, placement, options, &extras, &|_| Vec::new(), progress)
         };
         let model = load(options)?;
-        let kind = kind(&file.metadata)?;
         let fuse = match kind {
-            HeadKind::Block { .. } => None,
+            HeadKind::Block { .. } | HeadKind::Ahead => None,
             HeadKind::Stepwise => {
                 let purpose = Purpose::Embed(Some(Pooling::None));
                 Some(load(&ModelOptions { purpose, outputs: 0, ..options.clone() })?)
@@ -129,8 +142,11 @@ fn wrong(reason: String) -> RuntimeError {
     RuntimeError::DraftHead { reason }
 }
 
-/// Heads are told apart by whether they have blocks.
-fn kind(metadata: &Metadata) -> Result<HeadKind, RuntimeError> {
+/// Heads are told apart by what they read and by whether they have blocks.
+fn kind(metadata: &Metadata, inputs: &HeadInputs) -> Result<HeadKind, RuntimeError> {
+    if *inputs == HeadInputs::LastState {
+        return Ok(HeadKind::Ahead);
+    }
     let architecture = metadata.str("general.architecture")?;
     if architecture != "dflash" {
         return Ok(HeadKind::Stepwise);

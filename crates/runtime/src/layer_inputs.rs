@@ -1,12 +1,17 @@
-//! What layers read, handed out for draft heads.
+//! States of a model, handed out for draft heads.
 
 use puna_backend::Boundary;
 use puna_graph::{Dim, Graph, Operand, Output, Symbol, ValueId};
 
-use crate::RuntimeError;
+use crate::{HeadInputs, RuntimeError};
 
-/// Makes the inputs of layers leave the model, and names their values. A layer reads what the one before it hands on last.
-pub(crate) fn hand_out(graph: &mut Graph, layers: &[u32]) -> Result<Vec<ValueId>, RuntimeError> {
+/// Makes states leave the model, and names their values. A layer reads what the one before it hands on last.
+pub(crate) fn hand_out(graph: &mut Graph, inputs: &HeadInputs) -> Result<Vec<ValueId>, RuntimeError> {
+    let layers = match inputs {
+        HeadInputs::None => return Ok(Vec::new()),
+        HeadInputs::LastState => return Ok(graph.output(Output::LastState).into_iter().collect()),
+        HeadInputs::Layers(layers) => layers,
+    };
     let mut values = Vec::with_capacity(layers.len());
     for layer in layers {
         let value = input(graph, *layer).ok_or(RuntimeError::NoLayerInput { layer: *layer })?;

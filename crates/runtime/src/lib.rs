@@ -38,6 +38,6 @@ pub use head::{DraftHead, HeadKind};
 pub use information::ModelInformation;
 pub use load::planned;
 pub use model::{Model, Observer};
-pub use options::ModelOptions;
+pub use options::{HeadInputs, ModelOptions};
 pub use placement::{Choice, DeviceUse, Facts, Fit, Need, Place, Placement, Plan, Situation, plan};
 pub use puna_models::{Pooling, Purpose};

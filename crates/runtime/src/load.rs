@@ -110,7 +110,7 @@ impl Model {
         }
         weights::check(&graph, weights.as_ref())?;
         let mut graph = graph;
-        let layer_inputs = layer_inputs::hand_out(&mut graph, &options.layer_inputs)?;
+        let head_inputs = layer_inputs::hand_out(&mut graph, &options.head_inputs)?;
         let graph = Arc::new(graph);
         let caches = CacheOptions {
             keys: options.keys,
@@ -141,7 +141,7 @@ impl Model {
             output: output.0,
             pooled: output.1,
             hidden,
-            layer_inputs,
+            head_inputs,
             cell_bytes,
             texts,
             fingerprint: None,

@@ -29,8 +29,8 @@ pub struct Model {
     pub(crate) pooled: Option<PooledRows>,
     /// What a draft head hands on to its next step.
     pub(crate) hidden: Option<ValueId>,
-    /// What the layers of `ModelOptions::layer_inputs` read.
-    pub(crate) layer_inputs: Vec<ValueId>,
+    /// The states of `ModelOptions::head_inputs`.
+    pub(crate) head_inputs: Vec<ValueId>,
     /// Bytes of one saved cell of each state.
     pub(crate) cell_bytes: Vec<usize>,
     /// Which sequences hold long texts.
@@ -244,7 +244,7 @@ impl Model {
         if let Some(observer) = &mut self.observer {
             observer(&boundary.values);
         }
-        layer_inputs::append(&self.layer_inputs, &boundary, step.tokens.len(), &mut outputs.layer_inputs)?;
+        layer_inputs::append(&self.head_inputs, &boundary, step.tokens.len(), &mut outputs.states)?;
         if step.output_rows.is_empty() {
             return Ok(());
         }

@@ -35,8 +35,20 @@ pub struct ModelOptions {
     /// Whether rows see later ones of their text in the same step (false) or not (true); `None` for what the file
     /// says. Default: `None`.
     pub causal: Option<bool>,
-    /// Layers whose inputs every run hands out for all its tokens: what draft heads read. Default: none.
-    pub layer_inputs: Vec<u32>,
+    /// States that every run hands out for all its tokens: what a draft head reads. Default: none.
+    pub head_inputs: HeadInputs,
+}
+
+/// States of a model that a draft head reads.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum HeadInputs {
+    /// None.
+    #[default]
+    None,
+    /// The inputs of these layers, side by side.
+    Layers(Vec<u32>),
+    /// The state after the last layer, as layers that guess tokens further ahead read it.
+    LastState,
 }
 
 impl Default for ModelOptions {
@@ -52,7 +64,7 @@ impl Default for ModelOptions {
             only_long_texts: false,
             purpose: Purpose::Generate,
             causal: None,
-            layer_inputs: Vec::new(),
+            head_inputs: HeadInputs::None,
         }
     }
 }
@@ -98,6 +110,7 @@ impl ModelOptions {
             only_long_texts: self.only_long_texts,
             purpose: self.purpose,
             causal: self.causal,
+            last_state: self.head_inputs == HeadInputs::LastState,
         }
     }
 

@@ -11,7 +11,7 @@ use puna_conformance::pairs::pairs;
 use puna_conformance::zoo;
 use puna_gguf::File;
 use puna_quant::DType;
-use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Outputs, Placement, RuntimeError};
+use puna_runtime::{Batch, HeadInputs, Model, ModelOptions, OutputRows, Outputs, Placement, RuntimeError};
 use support::{normalised_squared_error, work};
 
 fn load(file: Arc<File>, layers: &[u32], micro_batch: u32, cpu: bool) -> Result<Model, RuntimeError> {
@@ -27,7 +27,7 @@ fn load(file: Arc<File>, layers: &[u32], micro_batch: u32, cpu: bool) -> Result<
         micro_batch,
         keys: DType::F32,
         values: DType::F32,
-        layer_inputs: layers.to_vec(),
+        head_inputs: HeadInputs::Layers(layers.to_vec()),
         ..ModelOptions::default()
     };
     Model::load(file, &[backend], &Placement::default(), &options, &mut |_| true)
@@ -44,22 +44,22 @@ fn every_token_has_its_rows_in_the_batchs_order() {
     };
     let whole = run(&[0, 2, 1], 64, false);
     let width = 32;
-    assert_eq!((whole.layer_inputs.len(), whole.rows.len()), (20 * 3 * width, 1));
+    assert_eq!((whole.states.len(), whole.rows.len()), (20 * 3 * width, 1));
     // The first layer reads the embeddings.
     let table = pair.target.tensors.get("token_embd.weight").expect("a table");
     let table: Vec<f32> =
         pair.target.bytes(table).as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-    for (token, row) in tokens.iter().zip(whole.layer_inputs.chunks(3 * width)) {
+    for (token, row) in tokens.iter().zip(whole.states.chunks(3 * width)) {
         assert_eq!(row[..width], table[*token as usize * width..][..width]);
         assert_ne!(row[width..2 * width], row[2 * width..]);
     }
     for (micro_batch, cpu) in [(7, false), (64, true), (3, true)] {
         let found = run(&[0, 2, 1], micro_batch, cpu);
-        let error = normalised_squared_error(&found.layer_inputs, &whole.layer_inputs);
+        let error = normalised_squared_error(&found.states, &whole.states);
         assert!(error < 1e-10, "{error:.1e} by {micro_batch}");
         assert!(normalised_squared_error(&found.logits, &whole.logits) < 1e-10);
     }
-    assert!(run(&[], 64, true).layer_inputs.is_empty());
+    assert!(run(&[], 64, true).states.is_empty());
     assert!(matches!(
         load(pair.target.clone(), &[3], 64, false),
         Err(RuntimeError::NoLayerInput { layer: 3 })
@@ -82,7 +82,7 @@ fn every_architecture_hands_them_out_or_refuses() {
         let batch = Batch::of(vec![work(0, &model.tokens, OutputRows::Last)]);
         let found = loaded.run(&batch).unwrap_or_else(|error| panic!("{}: {error}", model.name));
         let width = loaded.information().embedding as usize;
-        assert_eq!(found.layer_inputs.len(), model.tokens.len() * width, "{}", model.name);
+        assert_eq!(found.states.len(), model.tokens.len() * width, "{}", model.name);
         handed += 1;
     }
     refused.dedup();

@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use common::{Client, options, scripted, start};
 use puna_backend::Backend;
@@ -299,5 +300,32 @@ fn the_openai_package_reads_them() {
     let listed = client.post("/v1/embeddings", json!({"input": ["ab c", "d"]})).ok();
     for index in 0..2 {
         near(&numbers(&embeddings[index]), &numbers(&listed["data"][index]["embedding"]));
+    }
+}
+
+#[test]
+fn texts_of_clients_that_leave_are_not_embedded() {
+    for (name, pooling, path) in
+        [("bert", Pooling::Mean, "/v1/embeddings"), ("jina-bert-v2-rerank", Pooling::Rank, "/rerank")]
+    {
+        // A text a step, and more texts than anybody would wait for.
+        let (client, _) = client_with(name, pooling, |options| ModelOptions { micro_batch: 16, ..options });
+        let body = |count: usize| {
+            let texts = vec!["a b c d e f g h i"; count];
+            match path {
+                "/rerank" => json!({"query": "a", "documents": texts}),
+                _ => json!({"input": texts}),
+            }
+        };
+        let start = Instant::now();
+        client.post(path, body(40)).ok();
+        let each = start.elapsed() / 40;
+        let open = client.leave_open(path, body(1500));
+        std::thread::sleep(10 * each);
+        drop(open);
+        let start = Instant::now();
+        client.post(path, body(1)).ok();
+        let waited = start.elapsed();
+        assert!(waited < 300 * each, "{path}: {waited:?}, a text takes {each:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{interrupt, load};
+use crate::load;
 use puna_flags::{BatchedBench, Config, FLAGS, Spec, ToolSet};
 use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Work};
 use puna_sampling::Random;
@@ -73,11 +73,27 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         return Err(invocation.usage("nothing to measure: give -npp, -ntg and -npl"));
     }
     if config.context.size > 0 {
-        cases.retain(|case| case.cells() <= config.context.size);
+        let (fit, skipped): (Vec<_>, Vec<_>) =
+            cases.into_iter().partition(|case| case.cells() <= config.context.size);
+        for case in skipped {
+            console.warn(&format!(
+                "-npp {} -ntg {} -npl {} needs {} cells, more than the {} of -c: left out",
+                case.prompt,
+                case.answer,
+                case.sequences,
+                case.cells(),
+                config.context.size
+            ));
+        }
+        cases = fit;
+        if cases.is_empty() {
+            return Err(
+                invocation.usage("nothing to measure: the context (-c) has no room for any combination")
+            );
+        }
     }
     let most = |of: fn(Case) -> u32| cases.iter().map(|case| of(*case)).max().unwrap_or(1).max(1);
     let (cells, sequences) = (most(Case::cells), most(|case| case.sequences));
-    interrupt::install();
     let opened = load::open(invocation, &config, &console, true)?;
     let mut sized = config.clone();
     // One cell more for the warm-up of a case without tokens.
@@ -88,7 +104,6 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     if !bench.jsonl {
         writeln!(out, "\n{}\n\n{HEADING}", settings(&config, &options)).map_err(Failure::from)?;
     }
-    let _busy = interrupt::busy();
     let mut random = Random::new(0, 0);
     for (index, case) in cases.into_iter().enumerate() {
         let mut run = Run { model: &mut model, case, separate: bench.separate, random: &mut random };
@@ -173,9 +188,6 @@ impl Run<'_> {
     }
 
     fn step(&mut self, work: Vec<Work>) -> Result<(), Failure> {
-        if interrupt::take() {
-            return Err(Failure::Interrupted);
-        }
         self.model.run(&Batch::of(work))?;
         Ok(())
     }

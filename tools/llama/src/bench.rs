@@ -11,7 +11,7 @@ use puna_flags::bench::{Bench, OutputFormat, SPEC, Settings, Test};
 use puna_flags::{Log, Model, device_list};
 use puna_runtime::RuntimeError;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What measuring a test yields.
@@ -23,6 +23,9 @@ pub struct Samples {
     /// Nanoseconds of each repetition.
     pub nanoseconds: Vec<u64>,
 }
+
+/// Longest text that a cache is for.
+const MOST_TOKENS: u64 = 1 << 30;
 
 /// Measures one test; the second argument tells what is going on when `--progress` is given.
 type Measure<'a> = &'a mut dyn FnMut(&Test, &dyn Fn(&str)) -> Result<Samples, Failure>;
@@ -37,6 +40,19 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let n_threads = u32::try_from(puna_backends::default_threads()).unwrap_or(1);
     let defaults = Settings { n_threads, ..Settings::default() };
     let tests = bench.tests(&defaults).map_err(|error| invocation.usage(error))?;
+    if tests.is_empty() && !bench.bandwidth {
+        return Err(invocation.usage("nothing to measure: -p and -n are 0 and there is no -pg"));
+    }
+    for test in &tests {
+        let parts = [test.n_prompt, test.n_gen, test.settings.n_depth].map(u64::from);
+        if parts.iter().sum::<u64>() > MOST_TOKENS {
+            let [prompt, generated, depth] = parts;
+            return Err(invocation.usage(format!(
+                "a test of {prompt} tokens of prompt, {generated} generated ones and {depth} before them (-p, -n, -d) is too \
+                 long: together at most {MOST_TOKENS}"
+            )));
+        }
+    }
     let machine = Machine {
         cpu_info: devices::processor(),
         gpu_info: String::new(),
@@ -140,7 +156,11 @@ fn add_models(invocation: &Invocation, bench: &mut Bench, console: &Console) -> 
         let path: PathBuf = source::model(invocation, &model, console, true)?;
         bench.lists.model.push(path.to_string_lossy().into_owned());
     }
-    Ok(())
+    // Not only when its turn comes.
+    match bench.lists.model.iter().find(|path| !Path::new(path).exists()) {
+        Some(path) => Err(Failure::Failed(format!("{path}: there is no such file"))),
+        None => Ok(()),
+    }
 }
 
 /// Measures all tests and prints each as soon as it is done.

@@ -8,11 +8,14 @@ use crate::quantize::file_type::{self, Row};
 use crate::quantize::plan::Plan;
 use crate::shards::{self, Output};
 use crate::{files, interrupt, pages};
-use puna_convert::{Conversion, ConvertError, LoraConversion, Options, Recipe, architectures, stored_format};
+use puna_convert::{
+    Conversion, ConvertError, LayersAhead, LoraConversion, Options, Recipe, architectures, stored_format,
+};
 use puna_flags::{Config, FLAGS, Positional, Spec, ToolSet};
 use puna_gguf::{Metadata, TensorSpec, Tensors, Value};
 use puna_models::{BuildOptions, ModelError, Purpose};
 use puna_quant::DType;
+use puna_runtime::HeadInputs;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -73,6 +76,12 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         skip_unknown: flags.skip_unknown,
         pre_tokenizer: flags.pre_tokenizer.clone(),
         vocabulary_only: flags.vocabulary_only,
+        ahead: match (flags.not_ahead, flags.only_ahead) {
+            (false, false) => LayersAhead::Kept,
+            (true, false) => LayersAhead::LeftOut,
+            (false, true) => LayersAhead::Alone,
+            (true, true) => return Err(invocation.usage("--no-mtp and --mtp exclude each other")),
+        },
     };
     let conversion = Conversion::open(&folder, &options)?;
     conversion.warnings.iter().for_each(|warning| console.warn(warning));
@@ -81,9 +90,10 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     let row = match kind {
         OutputType::Float(row) | OutputType::Quantized(row) => row,
     };
-    let output = flags.output.clone().unwrap_or_else(|| default_output(&folder, row.names[0]));
+    let before = if flags.only_ahead { "mtp-" } else { "" };
+    let output = flags.output.clone().unwrap_or_else(|| default_output(&folder, before, row.names[0]));
     if !flags.vocabulary_only {
-        check(&conversion.metadata, &plan)?;
+        check(&conversion.metadata, &plan, options.ahead)?;
     }
     if flags.dry_run {
         return pages::print(table(&plan, &output).as_bytes());
@@ -193,9 +203,9 @@ fn formats<'c>(
 }
 
 /// Refuses to write what could not run: the graph is built from what the file would say.
-fn check(metadata: &Metadata, plan: &[(TensorSpec, &Recipe)]) -> Result<(), Failure> {
+fn check(metadata: &Metadata, plan: &[(TensorSpec, &Recipe)], ahead: LayersAhead) -> Result<(), Failure> {
     // Heads that guess for another model may use its tensors, which are not here.
-    if puna_runtime::DraftHead::layers(metadata).is_ok_and(|layers| layers.is_some()) {
+    if puna_runtime::DraftHead::inputs(metadata).is_ok_and(|inputs| matches!(inputs, HeadInputs::Layers(_))) {
         return Ok(());
     }
     let specs: Vec<TensorSpec> = plan.iter().map(|(spec, _)| spec.clone()).collect();
@@ -204,8 +214,15 @@ fn check(metadata: &Metadata, plan: &[(TensorSpec, &Recipe)]) -> Result<(), Fail
         let options = BuildOptions { context: 512, purpose, ..BuildOptions::default() };
         puna_models::build(metadata, &tensors, &options).map(|_| ())
     };
-    let built = match build(Purpose::Generate) {
+    let built = match ahead {
+        LayersAhead::Alone => build(Purpose::GuessAhead),
+        _ => build(Purpose::Generate),
+    };
+    let built = match built {
         Err(ModelError::NoLogits { .. }) => build(Purpose::Embed(None)),
+        Ok(()) if puna_runtime::DraftHead::inputs(metadata)? == HeadInputs::LastState => {
+            build(Purpose::GuessAhead)
+        }
         other => other,
     };
     built.map_err(|error| {
@@ -230,10 +247,10 @@ fn disagreement(metadata: &Metadata, specs: &[TensorSpec]) -> Option<String> {
     by_layers.or_else(|| differs("embedding_length", "hidden_size", i128::from(width)))
 }
 
-fn default_output(folder: &Path, kind: &str) -> PathBuf {
+fn default_output(folder: &Path, before: &str, kind: &str) -> PathBuf {
     let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     let name = whole.file_name().map(|name| name.to_string_lossy().into_owned());
-    folder.join(format!("{}-{kind}.gguf", name.unwrap_or_else(|| "model".into())))
+    folder.join(format!("{before}{}-{kind}.gguf", name.unwrap_or_else(|| "model".into())))
 }
 
 fn table(plan: &[(TensorSpec, &Recipe)], output: &Path) -> String {
@@ -282,7 +299,7 @@ pub fn run_lora(invocation: &Invocation) -> Result<(), Failure> {
     let specs: Vec<TensorSpec> =
         adapter.specs().into_iter().map(|spec| TensorSpec { dtype, ..spec }).collect();
     let output = config.convert.output.clone();
-    let output = output.unwrap_or_else(|| default_output(&folder, &name.to_uppercase()));
+    let output = output.unwrap_or_else(|| default_output(&folder, "", &name.to_uppercase()));
     interrupt::install();
     let inputs = [files::of_folder(&folder), files::of_folder(base)].concat();
     write_adapter(&adapter, &specs, &output, &inputs)?;

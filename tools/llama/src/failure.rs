@@ -9,6 +9,8 @@ use std::process::ExitCode;
 pub enum Failure {
     /// The command line cannot be used; exit code 2. The second text is the program to ask for help.
     Usage(String, String),
+    /// The command line names a device that there is not; exit code 2.
+    NoDevice(String),
     /// Anything else that the user should read in one line; exit code 1.
     Failed(String),
     /// The output says all there is to say; exit code 1.
@@ -23,7 +25,7 @@ impl Failure {
     /// What the user should read, if that was not said already.
     pub fn message(&self) -> String {
         match self {
-            Self::Usage(message, _) | Self::Failed(message) => message.clone(),
+            Self::Usage(message, _) | Self::NoDevice(message) | Self::Failed(message) => message.clone(),
             Self::Told | Self::BrokenPipe => "it failed".into(),
             Self::Interrupted => "it was interrupted".into(),
         }
@@ -35,6 +37,11 @@ impl Failure {
             Self::Usage(message, program) => {
                 console::error(message);
                 console::plain(&format!("try '{program} --help'"));
+                ExitCode::from(2)
+            }
+            Self::NoDevice(message) => {
+                console::error(message);
+                console::plain("try 'llama devices'");
                 ExitCode::from(2)
             }
             Self::Failed(message) => {

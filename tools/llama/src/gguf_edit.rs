@@ -1,12 +1,14 @@
 //! `llama gguf`: prints and changes the metadata of a file.
 
-use crate::console;
+use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::shards::{self, Output};
 use crate::{interrupt, pages};
 use puna_flags::{Config, Edit, FLAGS, Positional, Spec, ToolSet};
 use puna_gguf::{Array, File, Metadata, OpenOptions, TensorSpec, Value};
+use puna_models::ModelError;
+use puna_runtime::{ModelOptions, Purpose, RuntimeError};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -56,6 +58,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     for edit in &flags.edits {
         apply(&mut metadata, edit)?;
     }
+    still_loads(&file, &metadata, &flags.edits, &console)?;
     interrupt::install();
     let tensors: Vec<TensorSpec> = file.tensors.iter().map(TensorSpec::from).collect();
     // Writing over the file takes the flag that says so.
@@ -70,6 +73,33 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     written.finish()?;
     console.info(&format!("wrote {}", output.display()));
     Ok(())
+}
+
+/// Refuses values with which a model could not be loaded any more, and says so of other changes.
+fn still_loads(file: &File, metadata: &Metadata, edits: &[Edit], console: &Console) -> Result<(), Failure> {
+    let loads = |metadata: &Metadata| {
+        let built = |purpose| {
+            let options = ModelOptions { purpose, ..ModelOptions::default() };
+            puna_runtime::estimate(metadata, &file.tensors, &options).map(|_| ())
+        };
+        match built(Purpose::Generate) {
+            Err(RuntimeError::Model(ModelError::NoLogits { .. })) => built(Purpose::Embed(None)),
+            other => other,
+        }
+    };
+    let Err(error) = loads(metadata) else { return Ok(()) };
+    if loads(&file.metadata).is_err() {
+        return Ok(());
+    }
+    let reason =
+        format!("the model could not be loaded any more: {}", console::printable(&error.to_string(), 500));
+    match edits.iter().any(|edit| matches!(edit, Edit::Set(..))) {
+        true => Err(Failure::Failed(reason)),
+        false => {
+            console.warn(&reason);
+            Ok(())
+        }
+    }
 }
 
 /// Applies one change.

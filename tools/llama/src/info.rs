@@ -106,6 +106,14 @@ impl Facts<'_> {
         all.filter(|(_, (count, _))| *count > 0).map(|(name, (count, bytes))| (name, count, bytes)).collect()
     }
 
+    /// Layers that guess tokens ahead, if there are any.
+    fn layers_ahead(&self) -> Option<i128> {
+        let metadata = &self.file.metadata;
+        let architecture = metadata.get("general.architecture")?.text()?;
+        let layers = metadata.get(&format!("{architecture}.nextn_predict_layers"))?.integer();
+        layers.filter(|layers| *layers > 0)
+    }
+
     fn text(&self) -> String {
         let file = self.file;
         let named = |key| file.metadata.get(key).and_then(Value::text).unwrap_or("not named").to_owned();
@@ -119,6 +127,11 @@ impl Facts<'_> {
         fact("architecture", short(&named("general.architecture")));
         fact("name", short(&named("general.name")));
         fact("parameters", format!("{}, {:.2} bits per weight", count(self.parameters()), self.bits()));
+        if let Some(layers) = self.layers_ahead() {
+            let last =
+                if layers == 1 { "the last layer".to_owned() } else { format!("the last {layers} layers") };
+            fact("guesses ahead", format!("with {last} (--spec-type draft-mtp)"));
+        }
         lines.push(format!("\nmetadata ({} keys)", file.metadata.len()));
         lines.extend(file.metadata.iter().map(|(key, value)| format!("  {} = {}", short(key), shown(value))));
         lines.push(format!("\ntensors ({})", file.tensors.len()));
@@ -210,7 +223,7 @@ impl Facts<'_> {
         let all = json!({
             "files": self.paths, "size": self.size(), "version": file.version(),
             "alignment": file.alignment(), "parameters": self.parameters(), "bits_per_weight": self.bits(),
-            "metadata": metadata, "formats": formats, "tensors": tensors, "memory": memory,
+            "layers_ahead": self.layers_ahead().unwrap_or(0), "metadata": metadata, "formats": formats, "tensors": tensors, "memory": memory,
             "placement": placement,
         });
         format!("{all:#}\n")

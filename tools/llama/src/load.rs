@@ -11,7 +11,9 @@ use puna_flags::{Config, LoadMode};
 use puna_gguf::{File, Metadata, OpenOptions};
 use puna_graph::{Graph, ValueId};
 use puna_quant::DType;
-use puna_runtime::{Adapter, DraftHead, Extras, Model, ModelOptions, Plan, Pooling, Purpose, RuntimeError};
+use puna_runtime::{
+    Adapter, DraftHead, Extras, HeadInputs, Model, ModelOptions, Plan, Pooling, Purpose, RuntimeError,
+};
 use puna_tokenizer::Tokenizer;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -124,7 +126,7 @@ pub fn options(config: &Config, sequences: u32, outputs: u32) -> Result<ModelOpt
         only_long_texts: false,
         purpose: Purpose::Generate,
         causal: config.embedding.causal,
-        layer_inputs: Vec::new(),
+        head_inputs: HeadInputs::None,
     })
 }
 
@@ -200,6 +202,11 @@ fn build(
     extras.switchable = switch && devices.backends.len() == 1;
     let model = load_with(&opened.file, &devices, options, console, &extras, watch)?;
     let unused = puna_models::unused_tensors(model.graph(), &opened.file.tensors);
+    let ahead = |name: &&str| layer(name).is_some_and(|layer| layer >= model.information().layers);
+    let (ahead, unused): (Vec<&str>, Vec<&str>) = unused.into_iter().partition(ahead);
+    if !ahead.is_empty() && options.head_inputs != HeadInputs::LastState {
+        console.info("its layers that guess tokens ahead are not used (--spec-type draft-mtp)");
+    }
     if !unused.is_empty() {
         let more = if unused.len() > LISTED { ", ..." } else { "" };
         let names = unused.iter().take(LISTED).map(|name| console::printable(name, 100)).collect::<Vec<_>>();
@@ -232,6 +239,11 @@ fn build(
         console.info(&model.plan().to_string());
     }
     Ok(model)
+}
+
+/// The layer that a tensor's name is of.
+fn layer(name: &str) -> Option<u32> {
+    name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
 /// Names of the devices that a model is on, those with most of it first.

@@ -130,7 +130,7 @@ impl Found<'_> {
 
     /// The device of this name.
     fn place(&mut self, name: &str) -> Result<Place, Failure> {
-        let entry = puna_backends::find(Some(name)).map_err(RuntimeError::from)?;
+        let entry = puna_backends::find(Some(name)).map_err(|error| Failure::NoDevice(error.to_string()))?;
         let kind = REGISTRY.iter().position(|other| other.name == entry.name).unwrap_or(0);
         let backend = self.start(kind).map_err(|failure| {
             let reason = failure.message();
@@ -143,7 +143,7 @@ impl Found<'_> {
             Some(device) => Ok(Place { backend, device: DeviceId(device) }),
             None => {
                 let names: Vec<String> = devices.into_iter().map(|device| device.name).collect();
-                Err(Failure::Failed(format!("there is no device {name}, only {}", names.join(", "))))
+                Err(Failure::NoDevice(format!("there is no device {name}, only {}", names.join(", "))))
             }
         }
     }

@@ -99,7 +99,8 @@ fn model(
     match config.embedding.serve || config.embedding.serve_ranks {
         true => embedder(opened, config, console, parallel),
         false => {
-            let mut model = load::switchable(opened, config, console, &guessing.options(config, parallel)?)?;
+            let mut model =
+                load::switchable(opened, config, console, &guessing.options(config, opened, parallel)?)?;
             if config.server.adapters_off {
                 let off = vec![0.0; model.adapters().len()];
                 model.set_adapters(&off)?;

@@ -87,7 +87,7 @@ impl Session {
         let tokenizer = opened.tokenizer(console)?;
         let grammar = config.sampling.grammar.as_ref();
         let grammar = constraint::grammar(invocation, grammar, || grammar_tokens(&tokenizer))?;
-        let model = load::model_with(&opened, config, console, &guessing.options(config, 1)?)?;
+        let model = load::model_with(&opened, config, console, &guessing.options(config, &opened, 1)?)?;
         let proposers = guessing.proposers(config, console, &opened, &tokenizer, 1)?;
         warn_of_shift(&model, config, console);
         let information = model.information().clone();

@@ -9,7 +9,8 @@ use puna_engine::{
     SpeculationSpec,
 };
 use puna_flags::{Config, NgramSizes};
-use puna_runtime::{DraftHead, ModelOptions};
+use puna_gguf::File;
+use puna_runtime::{DraftHead, HeadInputs, ModelOptions, Purpose};
 use puna_tokenizer::{Token, Tokenizer};
 
 /// Vocabularies may differ by so many tokens at their ends, as some are padded.
@@ -21,8 +22,10 @@ pub struct Guessing {
     names: Vec<String>,
     /// The draft model or head, with the flags that are about it.
     draft: Option<(load::Opened, Config)>,
-    /// Layers of the model that the head reads.
-    layers: Vec<u32>,
+    /// The flags that are about a layer of the model's own file, where such a layer guesses.
+    own: Option<Config>,
+    /// States of the model that the head reads.
+    inputs: HeadInputs,
 }
 
 impl Guessing {
@@ -31,9 +34,12 @@ impl Guessing {
         let speculation = &config.speculation;
         let mut names: Vec<String> = speculation.types.iter().map(|name| (*name).to_owned()).collect();
         let wanted = speculation.draft_model.is_some() || speculation.draft_hf.is_some();
-        let drafts = |name: &String| kind(name).is_some_and(|spec| spec.draft != DraftFile::None);
+        let file = |name: &String| kind(name).map_or(DraftFile::None, |spec| spec.draft);
+        let drafts = |name: &String| file(name) != DraftFile::None;
         if !wanted || !(names.is_empty() || names.iter().any(drafts)) {
-            return Ok(Self { names, draft: None, layers: Vec::new() });
+            let own = names.iter().any(|name| file(name) == DraftFile::Ahead).then(|| draft_config(config));
+            let inputs = if own.is_some() { HeadInputs::LastState } else { HeadInputs::None };
+            return Ok(Self { names, draft: None, own, inputs });
         }
         if let Some(path) = speculation.draft_model.as_ref().filter(|path| !path.exists()) {
             return Err(Failure::Failed(format!(
@@ -43,34 +49,40 @@ impl Guessing {
         }
         let own = draft_config(config);
         let opened = load::open(invocation, &own, console, false)?;
-        let layers = DraftHead::layers(&opened.file.metadata)?;
-        let architecture = opened.file.metadata.str("general.architecture")?;
-        let suits = |spec: &&SpeculationSpec| match spec.draft {
-            DraftFile::None => false,
-            DraftFile::Model => layers.is_none(),
-            DraftFile::Head(head) => layers.is_some() && head == architecture,
-        };
-        let fitting = SPECULATIONS.iter().find(suits).map(|spec| spec.name);
+        let fitting = fitting(&opened.file)?;
         let path = opened.path.display();
-        let Some(fitting) = fitting else {
+        let Some(first) = fitting.first() else {
+            let architecture = opened.file.metadata.str("general.architecture")?;
             return Err(Failure::Failed(format!(
                 "{path}: heads of kind '{architecture}' cannot be used yet"
             )));
         };
-        if let Some(other) = names.iter().find(|name| drafts(name) && name.as_str() != fitting) {
-            return Err(Failure::Failed(format!("{path} is for --spec-type {fitting}, not {other}")));
+        if let Some(other) = names.iter().find(|name| drafts(name) && !fitting.contains(&name.as_str())) {
+            return Err(Failure::Failed(format!("{path} is for --spec-type {first}, not {other}")));
         }
         if names.is_empty() {
-            names.push(fitting.to_owned());
+            names.push((*first).to_owned());
         }
-        Ok(Self { names, layers: layers.unwrap_or_default(), draft: Some((opened, own)) })
+        let is_model = names.iter().any(|name| file(name) == DraftFile::Model);
+        let inputs = if is_model { HeadInputs::None } else { DraftHead::inputs(&opened.file.metadata)? };
+        Ok(Self { names, inputs, own: None, draft: Some((opened, own)) })
     }
 
-    /// What the model has to be loaded with, for so many sequences.
-    pub fn options(&self, config: &Config, sequences: u32) -> Result<ModelOptions, Failure> {
+    /// What the model has to be loaded with, for so many sequences. A file without the layer that is to guess is refused.
+    pub fn options(
+        &self,
+        config: &Config,
+        opened: &load::Opened,
+        sequences: u32,
+    ) -> Result<ModelOptions, Failure> {
         let guessed = if self.names.is_empty() { 0 } else { GUESSED_ROWS };
         let options = load::options(config, sequences, sequences.saturating_add(guessed))?;
-        Ok(ModelOptions { layer_inputs: self.layers.clone(), ..options })
+        if self.own.is_some() {
+            let options = ModelOptions { purpose: Purpose::GuessAhead, ..options.clone() };
+            puna_runtime::estimate(&opened.file.metadata, &opened.file.tensors, &options)
+                .map_err(|error| Failure::Failed(format!("--spec-type draft-mtp: {error}")))?;
+        }
+        Ok(ModelOptions { head_inputs: self.inputs.clone(), ..options })
     }
 
     /// What guesses for so many sequences of a model with this tokenizer.
@@ -82,21 +94,24 @@ impl Guessing {
         tokenizer: &Tokenizer,
         sequences: u32,
     ) -> Result<Vec<Box<dyn Proposer>>, Failure> {
+        let head = |draft: &load::Opened, own: &Config| {
+            let options = load::options(own, sequences, sequences.saturating_add(GUESSED_ROWS))?;
+            Ok::<_, Failure>(Draft::Head(Box::new(load::head(draft, opened, own, console, &options)?)))
+        };
         let draft = match &self.draft {
-            None => None,
+            None => self.own.as_ref().map(|own| head(opened, own)).transpose()?,
             Some((draft, own)) => {
                 let its = Tokenizer::from_metadata(&draft.file.metadata)?;
                 if let Some(difference) = its.and_then(|its| difference(tokenizer, &its)) {
                     let path = draft.path.display();
                     return Err(Failure::Failed(format!("{path} cannot guess for the model: {difference}")));
                 }
-                Some(if self.layers.is_empty() {
+                Some(if self.inputs == HeadInputs::None {
                     // Without a tokenizer nothing says that its tokens are the model's.
                     draft.tokenizer(console)?;
                     Draft::Model(Box::new(load::model(draft, own, console, sequences, sequences)?))
                 } else {
-                    let options = load::options(own, sequences, sequences.saturating_add(GUESSED_ROWS))?;
-                    Draft::Head(Box::new(load::head(draft, opened, own, console, &options)?))
+                    head(draft, own)?
                 })
             }
         };
@@ -108,6 +123,23 @@ impl Guessing {
 /// The kind of speculation of this name.
 fn kind(name: &str) -> Option<&'static SpeculationSpec> {
     SPECULATIONS.iter().find(|spec| spec.name == name)
+}
+
+/// Kinds of speculation that a draft file is for, the one that is meant without a name first.
+fn fitting(file: &File) -> Result<Vec<&'static str>, Failure> {
+    let inputs = DraftHead::inputs(&file.metadata)?;
+    let architecture = file.metadata.str("general.architecture")?;
+    // Of a model there may be a file of the layers that guess ahead alone.
+    let is_whole = || file.tensors.iter().any(|tensor| tensor.name.starts_with("blk.0."));
+    let suits = |spec: &&SpeculationSpec| match (spec.draft, &inputs) {
+        (DraftFile::None, _) => false,
+        (DraftFile::Model, HeadInputs::None) => true,
+        (DraftFile::Model, HeadInputs::LastState) => is_whole(),
+        (DraftFile::Ahead, HeadInputs::LastState) => true,
+        (DraftFile::Head(head), HeadInputs::Layers(_)) => head == architecture,
+        _ => false,
+    };
+    Ok(SPECULATIONS.iter().filter(suits).map(|spec| spec.name).collect())
 }
 
 /// The flags as they are for the draft: what they say about the model's own weights is not about it.

@@ -125,8 +125,12 @@ fn guesses_change_nothing_but_the_time() {
     }
     let refused = ask(&["--spec-type", "draft-simple"]).unwrap();
     assert!(refused.code == 1 && refused.err.contains("-md"), "{}", refused.err);
-    let refused = ask(&["--spec-type", "draft-mtp"]).unwrap();
-    assert!(refused.code == 2 && refused.err.contains("draft-mtp is not supported yet"), "{}", refused.err);
+    let refused = ask(&["--spec-type", "draft-dspark"]).unwrap();
+    assert!(
+        refused.code == 2 && refused.err.contains("draft-dspark is not supported yet"),
+        "{}",
+        refused.err
+    );
     let refused = ask(&["--draft-max", "5"]).unwrap();
     assert!(refused.code == 2 && refused.err.contains("--spec-draft-n-max"), "{}", refused.err);
 }

@@ -6,6 +6,7 @@ mod common;
 
 use common::{failure, llama, output, real_model, run, tiny_model};
 use std::io::Write;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,30 @@ fn devices_are_not_read_to_their_end() {
         .unwrap();
     child.stdin.take().unwrap().write_all(b"hi").unwrap();
     assert_eq!(child.wait_with_output().unwrap().stdout, b"[1, 263]\n");
+}
+
+#[test]
+fn nothing_to_measure_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = tiny_model(folder.path());
+    let model = model.to_str().unwrap();
+    let nothing = failure(2, &["bench", "-m", model, "-p", "0", "-n", "0"]);
+    assert!(nothing.contains("nothing to measure"), "{nothing}");
+    let backwards = failure(2, &["bench", "-m", model, "-p", "5-1"]);
+    assert!(backwards.contains("the range ends before it begins"), "{backwards}");
+    let split = failure(2, &["bench", "-m", model, "-sm", "row"]);
+    assert!(split.contains("none") && split.contains("layer"), "{split}");
+    // Before the first model is measured.
+    let two = format!("{model},no-such.gguf");
+    assert_eq!(failure(1, &["bench", "-m", &two]), "error: no-such.gguf: there is no such file");
+    let lengths = ["batched-bench", "-m", model, "-npp", "8", "-ntg", "2", "-npl", "1", "-c", "4"];
+    let run = run(&mut llama(&lengths));
+    assert_eq!((run.code, run.out.as_str()), (2, ""), "{}", run.err);
+    assert!(
+        run.err.contains("needs 10 cells, more than the 4 of -c") && run.err.contains("no room"),
+        "{}",
+        run.err
+    );
 }
 
 #[test]
@@ -245,4 +270,27 @@ fn ctrl_c_ends_measuring_at_once() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     // A step of this size takes longer; other tests run beside this one.
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
+#[test]
+fn values_of_keys_that_no_model_can_have_are_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = common::random_model(folder.path());
+    let out = folder.path().join("out.gguf");
+    let (model, out) = (model.to_str().unwrap(), out.to_str().unwrap());
+    let text = failure(1, &["gguf", model, "--set", "llama.rope.scaling.factor=str:hi", "-o", out]);
+    assert!(text.contains("could not be loaded") && text.contains("llama.rope.scaling.factor"), "{text}");
+    assert!(!Path::new(out).exists());
+    // What is taken away is the user's own business.
+    let found = run(&mut llama(&["gguf", model, "--delete", "llama.context_length", "-o", out]));
+    assert_eq!(found.code, 0, "{}", found.err);
+    assert!(found.err.contains("could not be loaded any more"), "{}", found.err);
+}
+
+#[test]
+fn tests_of_more_tokens_than_a_cache_may_have_are_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = tiny_model(folder.path());
+    let text = failure(2, &["bench", "-m", model.to_str().unwrap(), "-p", "2147483647", "-n", "0"]);
+    assert!(text.contains("2147483647 tokens of prompt") && text.contains("at most 1073741824"), "{text}");
 }

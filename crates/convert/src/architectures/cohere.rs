@@ -20,6 +20,7 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "cohere2moe",
         classes: &["Cohere2MoeForCausalLM"],
+        ahead: true,
         defaults: &[("rope_theta", 10_000.0)],
         keys: experts,
         ..PLAIN

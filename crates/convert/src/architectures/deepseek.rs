@@ -27,6 +27,7 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "deepseek2",
         classes: &["DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "KimiVLForConditionalGeneration"],
+        ahead: true,
         keys: latent,
         rules: &[LATENT],
         ..PLAIN
@@ -34,6 +35,7 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "deepseek32",
         classes: &["DeepseekV32ForCausalLM"],
+        ahead: true,
         keys: sparse,
         rules: &[LATENT, INDEXER],
         ..PLAIN
@@ -41,6 +43,7 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "glm-dsa",
         classes: &["GlmMoeDsaForCausalLM"],
+        ahead: true,
         keys: sparse,
         rules: &[LATENT, INDEXER],
         ..PLAIN
@@ -125,6 +128,7 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "bailingmoe2",
         classes: &["BailingMoeV2ForCausalLM"],
+        ahead: true,
         keys: |keys| {
             keys.decoder()?;
             keys.grouped_experts()?;
@@ -191,13 +195,14 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "hy_v3",
         classes: &["HYV3ForCausalLM"],
+        ahead: true,
         keys: |keys| {
             keys.decoder()?;
             keys.grouped_experts()?;
             keys.gating(2);
             Ok(())
         },
-        rules: &[POST_ATTENTION],
+        rules: &[POST_ATTENTION, &[copy("L.final_layernorm", "nextn.shared_head_norm")]],
         ..PLAIN
     },
 ];

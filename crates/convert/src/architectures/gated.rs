@@ -42,6 +42,7 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "exaone-moe",
         classes: &["ExaoneMoeForCausalLM"],
+        ahead: true,
         keys: sigmoid_experts,
         rules: &[&[copy("L.mlp.e_score_correction_bias", "exp_probs_b.bias")]],
         ..PLAIN
@@ -49,8 +50,10 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "mimo2",
         classes: &["MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM"],
+        ahead: true,
         keys: mimo,
         rules: &[&[
+            copy("L.pre_mlp_layernorm", "ffn_norm"),
             copy("L.self_attn.sinks", "attn_sinks.weight"),
             copy("L.self_attn.attention_sink_bias", "attn_sinks.weight"),
             split("L.mlp.experts.gate_up_proj", |_, recipe| split_gate_up_suffixed(recipe)),
@@ -102,6 +105,7 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "step35",
         classes: &["Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"],
+        ahead: true,
         keys: step,
         rules: &[&[
             map("norm", "output_norm", plus_one),
@@ -109,6 +113,10 @@ pub(super) const ROWS: &[Architecture] = &[
             map("L.post_attention_layernorm", "ffn_norm", plus_one),
             map("L.self_attn.q_norm", "attn_q_norm", plus_one),
             map("L.self_attn.k_norm", "attn_k_norm", plus_one),
+            map("L.enorm", "nextn.enorm", plus_one),
+            map("L.hnorm", "nextn.hnorm", plus_one),
+            map("L.transformer.shared_head.norm", "nextn.shared_head_norm", plus_one),
+            copy("L.transformer.shared_head.output", "nextn.shared_head_head"),
             copy("L.self_attn.g_proj", "attn_gate"),
             copy("L.moe.gate", "ffn_gate_inp"),
             copy("L.moe.router_bias", "exp_probs_b.bias"),
@@ -159,7 +167,7 @@ fn step(keys: &mut Keys<'_>) -> Result<()> {
     keys.set("attention.value_length", dim);
     keys.set("rope.dimension_count", dim);
     let mut kinds = config.text_list(&["layer_types"]).unwrap_or_default();
-    kinds.truncate(layers);
+    kinds.truncate(layers + model.ahead as usize);
     let of_windows =
         |names: &[&str], full: u32| Ok::<_, ConvertError>(config.optional_u32(names)?.unwrap_or(full));
     let heads = config.u32(crate::model::HEADS)?;

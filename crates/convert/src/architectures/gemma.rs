@@ -102,6 +102,7 @@ pub(super) const ROWS: &[Architecture] = &[
             SANDWICH,
             &[copy("2_Dense.linear", "dense_2"), copy("3_Dense.linear", "dense_3")],
         ],
+        ..PLAIN
     },
     Architecture {
         name: "gemma3",

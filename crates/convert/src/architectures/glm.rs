@@ -1,7 +1,7 @@
 //! GLM-4 and ChatGLM.
 
 use super::{Architecture, PLAIN};
-use crate::rules::{copy, skip};
+use crate::rules::copy;
 
 pub(super) const ROWS: &[Architecture] = &[
     Architecture { name: "chatglm", classes: &["GlmForCausalLM"], ..PLAIN },
@@ -17,13 +17,14 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "glm4moe",
         classes: &["Glm4MoeForCausalLM", "Glm4vMoeForConditionalGeneration"],
+        ahead: true,
         keys: |keys| {
             keys.decoder()?;
             keys.grouped_experts()?;
             keys.set("expert_gating_func", 2u32);
             Ok(())
         },
-        rules: &[&[copy("L.post_attention_layernorm", "post_attention_norm"), skip("L.shared_head.norm")]],
+        rules: &[&[copy("L.post_attention_layernorm", "post_attention_norm")]],
         ..PLAIN
     },
 ];

@@ -76,6 +76,7 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "bailingmoe3",
         classes: &["BailingHybridForCausalLM"],
+        ahead: true,
         keys: bailing,
         rules: &[BAILING],
         ..PLAIN

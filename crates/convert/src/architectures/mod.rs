@@ -39,6 +39,8 @@ pub struct Architecture {
     pub(crate) applies: fn(&Config) -> bool,
     /// Settings that the classes have where `config.json` says nothing.
     pub(crate) defaults: &'static [(&'static str, f64)],
+    /// Whether folders may have layers that guess tokens further ahead.
+    pub(crate) ahead: bool,
     /// Writes the keys.
     pub(crate) keys: fn(&mut Keys<'_>) -> Result<(), ConvertError>,
     /// Names that differ from the common ones, and changes of data.
@@ -51,6 +53,7 @@ const PLAIN: Architecture = Architecture {
     classes: &[],
     applies: |_| true,
     defaults: &[],
+    ahead: false,
     keys: |keys| keys.decoder(),
     rules: &[],
 };
@@ -126,6 +129,18 @@ mod tests {
         }
         for (name, reason) in WITHOUT {
             println!("{name}: {reason}");
+        }
+    }
+
+    #[test]
+    fn layers_ahead_are_kept_where_the_engine_runs_them() {
+        for (name, _) in puna_models::AHEAD {
+            // Folders have attention and network as two layers, files as one.
+            let kept = *name != "nemotron_h_moe";
+            assert!(rows().any(|row| row.name == *name && row.ahead == kept), "{name}");
+        }
+        for row in rows().filter(|row| row.ahead) {
+            assert!(puna_models::AHEAD.iter().any(|(name, _)| *name == row.name), "{}", row.name);
         }
     }
 

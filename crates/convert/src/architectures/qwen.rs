@@ -158,6 +158,7 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "qwen3next",
         classes: &["Qwen3NextForCausalLM"],
+        ahead: true,
         keys: delta_net,
         rules: &[NORMS, NEXT],
         ..PLAIN
@@ -165,6 +166,7 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "qwen35",
         classes: &["Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"],
+        ahead: true,
         keys: delta_net_and_sections,
         rules: &[NORMS, QWEN35, VISION],
         ..PLAIN
@@ -172,6 +174,7 @@ pub(super) const ROWS: &[Architecture] = &[
     Architecture {
         name: "qwen35moe",
         classes: &["Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"],
+        ahead: true,
         keys: delta_net_and_sections,
         rules: &[NORMS, QWEN35, VISION],
         ..PLAIN
@@ -278,6 +281,9 @@ const NORMS: &[Rule] = &[
     map("L.post_attention_layernorm", "post_attention_norm", plus_one),
     map("L.self_attn.q_norm", "attn_q_norm", plus_one),
     map("L.self_attn.k_norm", "attn_k_norm", plus_one),
+    map("L.enorm", "nextn.enorm", plus_one),
+    map("L.hnorm", "nextn.hnorm", plus_one),
+    map("L.shared_head.norm", "nextn.shared_head_norm", plus_one),
 ];
 
 const NEXT: &[Rule] = &[

@@ -9,8 +9,8 @@
 //! A new kind is one file and one row of [`SPECULATIONS`].
 
 mod draft_dflash;
-mod draft_eagle3;
 mod draft_simple;
+mod draft_steps;
 mod followed;
 mod learned;
 mod ngram_cache;
@@ -23,7 +23,9 @@ mod plan;
 
 pub(crate) use plan::{Speculation, Wish};
 
-use puna_runtime::DraftHead;
+use draft_steps::DraftSteps;
+
+use puna_runtime::{DraftHead, HeadKind};
 
 use crate::{EngineError, Runner};
 
@@ -143,6 +145,8 @@ pub enum DraftFile {
     Model,
     /// A head of this architecture.
     Head(&'static str),
+    /// A model with layers that guess ahead, by default the model's own file.
+    Ahead,
 }
 
 /// Makes a proposer; it takes the draft if it uses one.
@@ -206,7 +210,16 @@ pub static SPECULATIONS: &[SpeculationSpec] = &[
         about: "token by token what a head says that reads states of the model's layers (EAGLE-3, -md)",
         draft: DraftFile::Head("eagle3"),
         build: |settings, draft| match draft.take()? {
-            Draft::Head(head) => Some(Box::new(draft_eagle3::DraftEagle3::new(*head, settings)?)),
+            Draft::Head(head) => Some(Box::new(DraftSteps::new(HeadKind::Stepwise, *head, settings)?)),
+            Draft::Model(_) => None,
+        },
+    },
+    SpeculationSpec {
+        name: "draft-mtp",
+        about: "token by token what a layer of the model's own file says that guesses further ahead (MTP)",
+        draft: DraftFile::Ahead,
+        build: |settings, draft| match draft.take()? {
+            Draft::Head(head) => Some(Box::new(DraftSteps::new(HeadKind::Ahead, *head, settings)?)),
             Draft::Model(_) => None,
         },
     },

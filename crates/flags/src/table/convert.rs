@@ -59,6 +59,14 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         c.convert.skip_unknown = on
     })
     .tools(CONVERT),
+    Flag::switch("--no-mtp --no-nextn", "Leave out layers that guess tokens ahead", |c: &mut Config, on| {
+        c.convert.not_ahead = on
+    })
+    .tools(CONVERT),
+    Flag::switch("--mtp", "Write nothing but layers that guess tokens ahead, a file for -md", |c: &mut Config, on| {
+        c.convert.only_ahead = on
+    })
+    .tools(CONVERT),
     Flag::switch("--dry-run", "Print what would be written", |c: &mut Config, on| c.convert.dry_run = on)
         .tools(CONVERT),
     Flag::switch("--print-supported-models", "Print the model classes that are known", |c: &mut Config, on| {

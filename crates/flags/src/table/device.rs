@@ -5,7 +5,7 @@ use crate::flag::{Flag, ToolSet};
 use crate::values::{TOGGLE_WORDS, boolean, choice, integer, integers, number};
 
 /// Ways to split a model over devices. Tools refuse the last two where there are several devices.
-pub(crate) const SPLITS: &[&str] = &["none", "layer", "row", "tensor"];
+const SPLITS: &[&str] = &["none", "layer", "row", "tensor"];
 
 /// A number, -1 and `auto`, or `all`.
 pub(crate) fn gpu_layers(value: &str) -> Result<Layers, String> {

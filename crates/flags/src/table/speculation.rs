@@ -9,7 +9,7 @@ use crate::values::{at_least, choice, filled, integer, number_in, path};
 const GUESSING: ToolSet = ToolSet::CHAT.or(ToolSet::SERVE);
 
 /// Kinds that the peer has.
-const NOT_YET: &[&str] = &["draft-mtp", "draft-dspark"];
+const NOT_YET: &[&str] = &["draft-dspark"];
 
 /// Length of a guess: no step checks more tokens.
 fn guess(value: &str) -> Result<u32, String> {
@@ -44,7 +44,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::value(
         "-md --model-draft --spec-draft-model",
         "FILE",
-        "Draft model of speculative decoding, which needs the model's vocabulary, or a draft head (EAGLE-3, DFlash)",
+        "Draft model of speculative decoding, which needs the model's vocabulary, or a draft head (EAGLE-3, DFlash, MTP)",
         |c: &mut Config, v| {
             c.speculation.draft_model = Some(path(v)?);
             Ok(())

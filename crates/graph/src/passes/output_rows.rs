@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::ops::{GatherRows, OpDef};
-use crate::{Dim, Graph, Input, Node, Op, Operand, Symbol, ValueId};
+use crate::{Dim, Graph, Input, Node, Op, Operand, Output, Symbol, ValueId};
 
 /// Moves the selection of output rows up through operations that treat each row alone, so that what follows
-/// the last attention runs only for rows whose result is asked for. Values are unchanged.
+/// the last attention runs only for rows whose result is asked for. Values are unchanged. What [`Output::LastState`] needs
+/// of that runs for all rows beside it, so that logits are computed as they are without.
 pub fn move_output_rows_up(graph: &mut Graph) {
     let gather = graph.nodes.iter().rposition(|node| {
         node.op == Op::GatherRows(GatherRows)
@@ -25,7 +26,8 @@ pub fn move_output_rows_up(graph: &mut Graph) {
             }
         }
     }
-    let leaves: HashSet<ValueId> = graph.outputs.iter().map(|(_, value)| *value).collect();
+    let leaving = graph.outputs.iter().filter(|(output, _)| *output != Output::LastState);
+    let leaves: HashSet<ValueId> = leaving.map(|(_, value)| *value).collect();
     let mut moved: HashSet<usize> = HashSet::new();
     for index in (0..gather).rev() {
         let value = ValueId(index as u32);
@@ -40,11 +42,24 @@ pub fn move_output_rows_up(graph: &mut Graph) {
         return;
     }
 
+    let last_state = graph.output(Output::LastState);
+    let all_rows = last_state.map_or_else(HashSet::new, |value| needed(graph, value, &moved));
+    let mut all_row_ids: HashMap<ValueId, ValueId> = HashMap::new();
     let old = std::mem::take(&mut graph.nodes);
     let mut new_ids: HashMap<ValueId, ValueId> = HashMap::new();
     let mut selections: HashMap<ValueId, ValueId> = HashMap::new();
     for (index, mut node) in old.into_iter().enumerate() {
         let value = ValueId(index as u32);
+        if all_rows.contains(&index) {
+            let mut whole = node.clone();
+            for operand in &mut whole.inputs {
+                if let Operand::Value(input) = operand {
+                    *input = *all_row_ids.get(input).unwrap_or(&new_ids[input]);
+                }
+            }
+            all_row_ids.insert(value, ValueId(graph.nodes.len() as u32));
+            graph.nodes.push(whole);
+        }
         if index == gather {
             new_ids.insert(value, new_ids[&selected]);
             continue;
@@ -75,13 +90,30 @@ pub fn move_output_rows_up(graph: &mut Graph) {
         new_ids.insert(value, ValueId(graph.nodes.len() as u32));
         graph.nodes.push(node);
     }
-    for (_, value) in &mut graph.outputs {
-        *value = new_ids[value];
+    for (output, value) in &mut graph.outputs {
+        let whole = all_row_ids.get(value).filter(|_| *output == Output::LastState);
+        *value = *whole.unwrap_or(&new_ids[value]);
     }
     debug_assert!(graph.nodes.iter().all(|node| {
         let types: Vec<_> = node.inputs.iter().map(|operand| graph.operand_type(*operand)).collect();
         node.op.infer(&types).as_ref() == Ok(&node.ty)
     }));
+}
+
+/// Those of the moved nodes that a value is made of.
+fn needed(graph: &Graph, value: ValueId, moved: &HashSet<usize>) -> HashSet<usize> {
+    let mut found: HashSet<usize> = HashSet::new();
+    let mut waiting = vec![value.index()];
+    while let Some(index) = waiting.pop() {
+        if moved.contains(&index) && found.insert(index) {
+            let inputs = graph.nodes[index].inputs.iter();
+            waiting.extend(inputs.filter_map(|operand| match operand {
+                Operand::Value(input) => Some(input.index()),
+                _ => None,
+            }));
+        }
+    }
+    found
 }
 
 /// Whether each result row depends on the same row of the inputs alone, and on nothing the step brings.

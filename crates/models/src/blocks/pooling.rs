@@ -44,7 +44,9 @@ impl Builder<'_> {
     pub fn only_embeds(&self) -> Result<(), ModelError> {
         match self.purpose() {
             Purpose::Embed(_) => Ok(()),
-            Purpose::Generate => Err(ModelError::NoLogits { architecture: self.architecture().to_string() }),
+            Purpose::Generate | Purpose::GuessAhead => {
+                Err(ModelError::NoLogits { architecture: self.architecture().to_string() })
+            }
         }
     }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use axum::response::Response;
-use puna_engine::normalize;
+use puna_engine::{EmbeddingSender, EngineError, normalize};
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use crate::app::App;
 use crate::caller::Caller;
@@ -253,14 +254,29 @@ fn texts(name: &str, value: &Value, app: &App) -> ApiResult<Vec<Vec<u32>>> {
     }
 }
 
+type Found = Result<Vec<Vec<f32>>, EngineError>;
+
+/// The handler that waits; it is dropped when its client leaves.
+struct Answer(oneshot::Sender<Found>);
+
+impl EmbeddingSender for Answer {
+    fn is_awaited(&self) -> bool {
+        !self.0.is_closed()
+    }
+
+    fn send(self: Box<Self>, found: Found) {
+        // Who left in this moment has no use for it.
+        drop(self.0.send(found));
+    }
+}
+
 /// Asks the engine.
 async fn embed(app: &Arc<App>, caller: &Arc<Caller>, texts: Vec<Vec<u32>>) -> ApiResult<Vec<Vec<f32>>> {
     let _place = app.admit(1)?;
     caller.note_texts(app, &texts).await;
     let engine = app.served.engine.awake().await?;
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    // Nobody may be waiting any more.
-    engine.embed_to(texts, Box::new(move |found| drop(sender.send(found))));
+    let (sender, receiver) = oneshot::channel();
+    engine.embed_to(texts, Box::new(Answer(sender)));
     match receiver.await {
         Ok(found) => Ok(found?),
         Err(_) => Err(ApiError::new(Kind::Unavailable, "the server ends")),

@@ -219,12 +219,6 @@ impl PackedMatrix {
         self.bytes.as_pointer().wrapping_add(row / GROUP * self.geometry.group_bytes)
     }
 
-    /// Row ranges given to [`PackedMatrix::multiply`] start at multiples of this. With
-    /// [`ActivationFormat::Bf16`], multiples of twice as many rows use the matrix unit best.
-    pub fn row_granularity(&self) -> usize {
-        GROUP
-    }
-
     /// The form of activation with which `tokens` rows are multiplied fastest. The values do not depend on the rows
     /// of a step, but they do depend on this choice.
     pub fn activation(&self, features: Features, tokens: usize) -> ActivationFormat {
@@ -256,7 +250,7 @@ impl PackedMatrix {
     }
 
     /// Multiplies `rows` by all tokens of `activation`, whose format [`PackedMatrix::activation`] gave for some
-    /// number of tokens. Rows start at a multiple of [`PackedMatrix::row_granularity`] and end at one or at the last
+    /// number of tokens. Rows start at a multiple of [`Plan::ROW_GRANULARITY`] and end at one or at the last
     /// row. Threads may multiply different rows at the same time. Few tokens wait for memory, so while the last rows are
     /// multiplied the kernel asks for what the caller reads next: packed weights at `next`, which may be null.
     ///

@@ -99,8 +99,8 @@ fn multiply<const F: usize>(operands: &Operands<'_>, group: usize, token: usize,
     let per_record = const { INTEGERS[F].scales.blocks() };
     let halves = const { INTEGERS[F].scales.halves() };
     let records = &operands.group(group)[geometry.scale_offset..];
-    let x = operands.activation_row(token).as_ptr();
     let stride = operands.token_bytes;
+    let x = operands.activation[token * stride..][..TOKENS * stride].as_ptr();
     let blocks = geometry.blocks();
     let mut products = Products([[0; 2 * SUMS]; 2]);
     // Where the sums of a block are computed and found: a pair of blocks, or of half blocks, at a time.

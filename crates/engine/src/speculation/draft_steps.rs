@@ -1,4 +1,5 @@
-//! Token by token what a head says that reads the model's states (EAGLE-3, Li et al., arXiv 2503.01840).
+//! Token by token what a head says that reads the model's states: EAGLE-3 (Li et al., arXiv 2503.01840), or a layer of the
+//! model's own file that guesses further ahead (multi-token prediction, DeepSeek-AI, arXiv 2412.19437).
 //!
 //! The head's row for a place in the text reads the model's states there and the token after it, and says the token after
 //! that one. Beyond what the model has computed, the head's own state of the row before stands for the model's.
@@ -11,7 +12,7 @@ use super::{Evaluated, Proposer, SpeculationSettings, Text};
 use crate::EngineError;
 use crate::worker::guarded;
 
-pub(super) struct DraftEagle3 {
+pub(super) struct DraftSteps {
     reader: Reader,
     most: usize,
     least: usize,
@@ -27,10 +28,10 @@ struct Guess {
     tokens: Vec<u32>,
 }
 
-impl DraftEagle3 {
-    /// None for a head that guesses otherwise.
-    pub(super) fn new(head: DraftHead, settings: &SpeculationSettings) -> Option<Self> {
-        (head.kind() == HeadKind::Stepwise).then(|| Self {
+impl DraftSteps {
+    /// None for a head of another kind.
+    pub(super) fn new(kind: HeadKind, head: DraftHead, settings: &SpeculationSettings) -> Option<Self> {
+        (head.kind() == kind).then(|| Self {
             reader: Reader::new(head, 1),
             most: settings.draft_most,
             least: settings.draft_least,
@@ -101,7 +102,7 @@ impl DraftEagle3 {
     }
 }
 
-impl Proposer for DraftEagle3 {
+impl Proposer for DraftSteps {
     fn propose(&mut self, texts: &[Text<'_>]) -> Vec<Vec<u32>> {
         self.guess(texts).unwrap_or_else(|_| {
             self.reader.forget_all();
