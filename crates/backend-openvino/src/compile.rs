@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ffi::CString;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use puna_backend::{BackendError, Bounds};
 use puna_graph::ops::MaskRule;
@@ -18,16 +18,15 @@ use crate::memory::Kept;
 use crate::pages::BLOCK;
 use crate::partition::{OpenVinoPartition, Program};
 use crate::settings::Settings;
-use crate::translate::{CacheForm, Choices, Feed, Translated, translate};
+use crate::translate::{CacheForm, Choices, Feed, Interface, Translated, translate};
 use crate::weights::Kind;
 
 /// A model to be compiled.
 struct Plan {
     choices: Choices,
     is_for_prompts: bool,
-    translated: Translated,
-    /// Time that the translation took.
-    translation: Duration,
+    /// What goes in and comes out, once that is known.
+    interface: Option<Interface>,
     properties: Vec<(String, String)>,
     /// What the compiled model is made of.
     manifest: String,
@@ -108,9 +107,6 @@ impl OpenVinoPartition {
     /// What a translation of these choices is made of and compiled with.
     fn plan(&self, choices: Choices, is_for_prompts: bool) -> Result<Plan, BackendError> {
         let device = &self.device;
-        let start = Instant::now();
-        let translated = translate(&self.segment, &self.weights, &choices);
-        let translation = start.elapsed();
         let mut properties = Vec::new();
         if choices.form != CacheForm::Host {
             properties.push(("KEY_CACHE_PRECISION".to_owned(), choices.keys.name().to_owned()));
@@ -120,11 +116,11 @@ impl OpenVinoPartition {
         if is_for_prompts {
             properties = Settings::prompt_properties(&properties);
         } else {
-            self.dump(&translated, &choices)?;
+            self.dump(&choices)?;
         }
         let compiled_for = format!("{} {} {properties:?}", ffi::version(), device.plugin);
         let manifest = manifest(&self.segment, self.weights.as_ref(), &choices, &compiled_for);
-        Ok(Plan { choices, is_for_prompts, translated, translation, properties, manifest, compiled: None })
+        Ok(Plan { choices, is_for_prompts, interface: None, properties, manifest, compiled: None })
     }
 
     /// Finds or compiles the models of all plans.
@@ -132,15 +128,15 @@ impl OpenVinoPartition {
         let device = self.device.clone();
         self.find_compiled(&mut plans);
         // Of the last model that was read, its choices.
-        let mut read: Option<(Choices, Model)> = None;
+        let mut read: Option<(Choices, Interface, Model)> = None;
         for plan in plans.iter_mut().filter(|plan| plan.compiled.is_none()) {
-            let start = Instant::now();
-            let model = match read.take().filter(|(choices, _)| *choices == plan.choices) {
-                Some((_, model)) => model,
-                None => self.read(&mut plan.translated, plan.choices.form)?,
+            let (interface, model) = match read.take().filter(|(choices, ..)| *choices == plan.choices) {
+                Some((_, interface, model)) => (interface, model),
+                None => self.translate_and_read(&plan.choices)?,
             };
-            self.compile_model(plan, &model, start.elapsed())?;
-            read = Some((plan.choices.clone(), model));
+            self.compile_model(plan, &model)?;
+            plan.interface = Some(interface.clone());
+            read = Some((plan.choices.clone(), interface, model));
         }
         drop(read);
         self.share(&plans);
@@ -148,9 +144,9 @@ impl OpenVinoPartition {
             self.used_weights().into_iter().for_each(|weight| self.weights.release(weight));
         }
         let mut programs = Vec::new();
-        for Plan { choices, is_for_prompts, translated, compiled, .. } in plans {
-            let Some(compiled) = compiled else { continue };
-            if let Err(error) = self.take_block_types(&compiled, &translated.feeds, is_for_prompts) {
+        for Plan { choices, is_for_prompts, interface, compiled, .. } in plans {
+            let (Some(compiled), Some(interface)) = (compiled, interface) else { continue };
+            if let Err(error) = self.take_block_types(&compiled, &interface.feeds, is_for_prompts) {
                 if is_for_prompts {
                     device.log(&format!("prompts have no model of their own: {error}"));
                     continue;
@@ -159,17 +155,16 @@ impl OpenVinoPartition {
             }
             let request = compiled.request().map_err(|error| self.failed(format!("compiling: {error}")))?;
             let named = |name: String| CString::new(name).unwrap_or_default();
-            let feeds = translated.feeds.iter().map(|feed| (feed.clone(), named(feed.name())));
-            let products = translated.products.iter().map(|product| (*product, named(product.name())));
+            let feeds = interface.feeds.iter().map(|feed| (feed.clone(), named(feed.name())));
+            let products = interface.products.iter().map(|product| (*product, named(product.name())));
             programs.push(Program {
                 compiled,
                 request,
                 is_for_prompts,
                 choices,
-                constants: translated.blob.length(),
                 feeds: feeds.collect(),
                 products: products.collect(),
-                ropes: translated.ropes,
+                ropes: interface.ropes,
                 rows_run: HashSet::new(),
             });
         }
@@ -177,7 +172,7 @@ impl OpenVinoPartition {
     }
 
     /// Writes what the environment asks for into the current folder.
-    fn dump(&self, translated: &Translated, choices: &Choices) -> Result<(), BackendError> {
+    fn dump(&self, choices: &Choices) -> Result<(), BackendError> {
         let write = |name: &str, text: &str| {
             std::fs::write(Path::new(name), text).map_err(|error| self.failed(format!("{name}: {error}")))
         };
@@ -186,6 +181,7 @@ impl OpenVinoPartition {
         }
         if self.device.settings.dump_ir {
             let extents = choices.tokens.map_or("dynamic".to_owned(), |tokens| tokens.to_string());
+            let translated = translate(&self.segment, &self.weights, choices);
             write(&format!("model_{}_{extents}.xml", self.segment.nodes.start), &translated.model.to_xml())?;
         }
         Ok(())
@@ -228,9 +224,29 @@ impl OpenVinoPartition {
         // Importing is work for one thread, so two at once take no longer.
         std::thread::scope(|scope| {
             for plan in plans.iter_mut() {
-                scope.spawn(|| plan.compiled = find(plan));
+                scope.spawn(|| {
+                    let found = find(plan);
+                    plan.interface =
+                        found.as_ref().map(|compiled| self.interface_of(compiled, &plan.choices));
+                    plan.compiled = found;
+                });
             }
         });
+    }
+
+    /// What goes into a compiled model and comes out of it: that is in its names.
+    fn interface_of(&self, compiled: &Compiled, choices: &Choices) -> Interface {
+        let start = Instant::now();
+        let named = compiled
+            .names()
+            .ok()
+            .and_then(|(feeds, products)| Interface::named(&self.segment, &self.weights, &feeds, &products));
+        // Of a value that leaves in two ways only one name is told.
+        named.unwrap_or_else(|| {
+            let interface = translate(&self.segment, &self.weights, choices).interface;
+            self.device.profile(|| format!("translated in {:.2?} for its names", start.elapsed()));
+            interface
+        })
     }
 
     /// Lets other partitions of the process find these compiled models.
@@ -242,23 +258,15 @@ impl OpenVinoPartition {
         }
     }
 
-    /// Compiles a model that was read, which took so long, and keeps it.
-    fn compile_model(&self, plan: &mut Plan, model: &Model, read: Duration) -> Result<(), BackendError> {
+    /// Compiles a model that was read and keeps it.
+    fn compile_model(&self, plan: &mut Plan, model: &Model) -> Result<(), BackendError> {
         let device = &self.device;
         let start = Instant::now();
         let compiled = device
             .core
             .compile(model, &device.plugin, &plan.properties)
             .map_err(|error| self.failed(format!("compiling: {error}")))?;
-        device.profile(|| {
-            format!(
-                "{} layers: translated in {:.2?}, {} MB of constants and text read in {read:.2?}, compiled in {:.2?}",
-                plan.translated.model.layer_count(),
-                plan.translation,
-                plan.translated.blob.length() / 1_000_000,
-                start.elapsed(),
-            )
-        });
+        device.profile(|| format!("compiled in {:.2?}", start.elapsed()));
         if let Some(folder) = &device.settings.compiled_model_folder
             && let Err(error) = Entry::new(folder, &plan.manifest).keep(|path| compiled.export(path))
         {
@@ -268,8 +276,25 @@ impl OpenVinoPartition {
         Ok(())
     }
 
+    /// The segment in the library's form.
+    fn translate_and_read(&self, choices: &Choices) -> Result<(Interface, Model), BackendError> {
+        let start = Instant::now();
+        let translated = translate(&self.segment, &self.weights, choices);
+        let translation = start.elapsed();
+        let model = self.read(&translated, choices.form)?;
+        self.device.profile(|| {
+            format!(
+                "{} layers translated in {translation:.2?}, {} MB of constants and text read in {:.2?}",
+                translated.model.layer_count(),
+                translated.blob.length() / 1_000_000,
+                start.elapsed() - translation,
+            )
+        });
+        Ok((translated.interface, model))
+    }
+
     /// The library's form of a translation.
-    fn read(&self, translated: &mut Translated, form: CacheForm) -> Result<Model, BackendError> {
+    fn read(&self, translated: &Translated, form: CacheForm) -> Result<Model, BackendError> {
         let failed = |what: &str, reason: String| self.failed(format!("{what}: {reason}"));
         let reduces_memory = self.device.settings.reduces_memory();
         let fill = |bytes: &mut [u8]| {

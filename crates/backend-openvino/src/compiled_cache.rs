@@ -41,7 +41,7 @@ pub(crate) struct Entry {
 }
 
 /// Counts up whenever a translation of the same segment changes, so that older compiled models are not found.
-const TRANSLATION: u32 = 2;
+const TRANSLATION: u32 = 3;
 
 /// Bytes of each end of a tensor that tell it from others of its shape.
 const SAMPLE: usize = 4096;

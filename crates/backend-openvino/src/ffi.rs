@@ -244,7 +244,7 @@ impl Core {
             };
             check(status).map(|()| pointer)
         };
-        let pointer = match &model.1 {
+        let pointer = match &model.1.file {
             Some(spilled) => spilled.while_dropping(compile)?,
             None => compile()?,
         };
@@ -305,8 +305,8 @@ fn pairs(texts: &[(CString, CString)]) -> Vec<sys::ov_property_t> {
     texts.iter().map(pair).collect()
 }
 
-/// A model that was read, and memory that its constants lie in.
-pub struct Model(Owned<sys::ov_model_t>, Option<Arc<Spilled>>);
+/// A model that was read, and its constants.
+pub struct Model(Owned<sys::ov_model_t>, Constants);
 
 impl Model {
     /// Puts paged attention in the place of the layers that stand for it.
@@ -366,9 +366,8 @@ pub struct Compiled(Owned<sys::ov_compiled_model_t>, Needs);
 
 /// Memory that constants lie in; the root object that imported a model, and the file that its constants lie in.
 enum Needs {
-    Memory(Option<Arc<Spilled>>),
-    #[expect(dead_code)]
-    File(Core, MappedFile),
+    Memory(Constants),
+    File(#[expect(dead_code)] Core, MappedFile),
 }
 
 impl Compiled {
@@ -384,9 +383,56 @@ impl Compiled {
     /// file.
     pub fn while_dropping<R>(&self, work: impl FnOnce() -> R) -> R {
         match &self.1 {
-            Needs::Memory(Some(spilled)) => spilled.while_dropping(work),
-            Needs::Memory(None) | Needs::File(..) => work(),
+            Needs::Memory(Constants { file: Some(spilled), .. }) => spilled.while_dropping(work),
+            Needs::Memory(_) | Needs::File(..) => work(),
         }
+    }
+
+    /// Bytes of its constants; of an imported model, of the whole file.
+    pub fn constants(&self) -> u64 {
+        match &self.1 {
+            Needs::Memory(constants) => constants.bytes,
+            Needs::File(_, file) => file.len() as u64,
+        }
+    }
+
+    /// Names of inputs and of outputs, in order.
+    pub fn names(&self) -> Result<(Vec<String>, Vec<String>), Failure> {
+        let inputs =
+            self.names_of(sys::ov_compiled_model_inputs_size, sys::ov_compiled_model_input_by_index)?;
+        let outputs =
+            self.names_of(sys::ov_compiled_model_outputs_size, sys::ov_compiled_model_output_by_index)?;
+        Ok((inputs, outputs))
+    }
+
+    /// Names of the ports that two functions of the library count and find.
+    fn names_of(
+        &self,
+        count: unsafe fn(*const sys::ov_compiled_model_t, *mut usize) -> sys::ov_status_e,
+        find: unsafe fn(
+            *const sys::ov_compiled_model_t,
+            usize,
+            *mut *mut sys::ov_output_const_port_t,
+        ) -> sys::ov_status_e,
+    ) -> Result<Vec<String>, Failure> {
+        let mut length = 0;
+        // SAFETY: the function stores a number.
+        check(unsafe { count(self.0.pointer, &mut length) })?;
+        let name_of = |index: usize| {
+            let mut port = ptr::null_mut();
+            let mut name: *mut c_char = ptr::null_mut();
+            // SAFETY: the port is freed after its name is asked for, the name after it is copied.
+            unsafe {
+                check(find(self.0.pointer, index, &mut port))?;
+                let status = check(sys::ov_port_get_any_name(port, &mut name));
+                sys::ov_output_const_port_free(port);
+                status?;
+                let text = CStr::from_ptr(name).to_string_lossy().into_owned();
+                sys::ov_free(name);
+                Ok(text)
+            }
+        };
+        (0..length).map(name_of).collect()
     }
 
     /// Writes it to a file.
@@ -486,22 +532,22 @@ impl Request {
         let mut pointer = ptr::null_mut();
         // SAFETY: the name ends with zero; the tensor is freed by its owner.
         check(unsafe { sys::ov_infer_request_get_tensor(self.0.pointer, name.as_ptr(), &mut pointer) })?;
-        let tensor = Tensor(Owned { pointer, free: sys::ov_tensor_free }, None);
+        let tensor = Owned { pointer, free: sys::ov_tensor_free };
         let mut shape = sys::ov_shape_t { rank: 0, dims: ptr::null_mut() };
         let (mut data, mut length) = (ptr::null_mut(), 0);
         // SAFETY: the library fills shape, pointer and length of a tensor that lives until this function returns, and
         // no run happens meanwhile, since the request is borrowed.
         unsafe {
-            check(sys::ov_tensor_get_shape(tensor.0.pointer, &mut shape))?;
+            check(sys::ov_tensor_get_shape(tensor.pointer, &mut shape))?;
             let extents = (0..usize::try_from(shape.rank).unwrap_or(0))
                 .map(|axis| *shape.dims.add(axis))
                 .collect::<Vec<_>>();
             sys::ov_shape_free(&mut shape);
-            check(sys::ov_tensor_get_byte_size(tensor.0.pointer, &mut length))?;
+            check(sys::ov_tensor_get_byte_size(tensor.pointer, &mut length))?;
             if length == 0 {
                 return Ok(read(&[], &extents));
             }
-            check(sys::ov_tensor_data(tensor.0.pointer, &mut data))?;
+            check(sys::ov_tensor_data(tensor.pointer, &mut data))?;
             Ok(read(std::slice::from_raw_parts(data.cast::<u8>(), length), &extents))
         }
     }
@@ -542,11 +588,14 @@ impl Spilled {
         file.set_len(bytes.max(1)).map_err(shown)?;
         // SAFETY: the file has no name, so nobody else changes or shortens it.
         let mut map = unsafe { memmap2::MmapMut::map_mut(&file) }.map_err(shown)?;
-        fill(&mut map[..bytes as usize]);
-        Ok(Self(map))
+        // SAFETY: the map has so many bytes and outlives this function; until it ends nothing else reads or writes them.
+        let all = unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr(), bytes as usize) };
+        let spilled = Self(map);
+        spilled.while_dropping(|| fill(all));
+        Ok(spilled)
     }
 
-    /// Does work that reads the memory once, while pages are dropped again and again, so that few are resident at a time.
+    /// Does work that reads or writes the memory once, while pages are dropped again and again, so that few are resident at a time.
     /// They come back from the file when they are read again.
     fn while_dropping<R>(&self, work: impl FnOnce() -> R) -> R {
         std::thread::scope(|scope| {
@@ -596,8 +645,16 @@ impl std::ops::Deref for MappedFile {
     }
 }
 
-/// Memory with a type and extents.
-pub struct Tensor(Owned<sys::ov_tensor_t>, Option<Arc<Spilled>>);
+/// Where bytes that do not change lie.
+#[derive(Clone, Default)]
+struct Constants {
+    /// The file, if they lie in one.
+    file: Option<Arc<Spilled>>,
+    bytes: u64,
+}
+
+/// Memory with a type and extents; of what was made with its bytes, where they lie.
+pub struct Tensor(Owned<sys::ov_tensor_t>, Constants);
 
 impl Tensor {
     /// Bytes that `fill` writes, in memory that the library frees when nothing needs it any more.
@@ -608,7 +665,7 @@ impl Tensor {
         let shape = Shape::new(&[length])?;
         // SAFETY: the shape is valid; the function stores a new tensor in the pointer.
         check(unsafe { sys::ov_tensor_create(sys::ov_element_type_e::U8, shape.0, &mut pointer) })?;
-        let tensor = Self(Owned { pointer, free: sys::ov_tensor_free }, None);
+        let tensor = Self(Owned { pointer, free: sys::ov_tensor_free }, Constants { file: None, bytes });
         let mut data = ptr::null_mut();
         // SAFETY: the tensor was made with so many bytes and nobody else has it yet. Its memory is made zero before it
         // is seen as bytes.
@@ -628,7 +685,7 @@ impl Tensor {
         // SAFETY: the map has so many bytes, and whatever is made of the tensor keeps it: the tensor itself, a model that
         // is read with it, what is compiled from that. The library only reads constants.
         let mut tensor = unsafe { Self::over(Element::U8, &[length], spilled.0.as_ptr().cast_mut()) }?;
-        tensor.1 = Some(Arc::new(spilled));
+        tensor.1 = Constants { file: Some(Arc::new(spilled)), bytes };
         Ok(tensor)
     }
 
@@ -643,7 +700,7 @@ impl Tensor {
         check(unsafe {
             sys::ov_tensor_create_from_host_ptr(element(kind), shape.0, pointer.cast::<c_void>(), &mut tensor)
         })?;
-        Ok(Self(Owned { pointer: tensor, free: sys::ov_tensor_free }, None))
+        Ok(Self(Owned { pointer: tensor, free: sys::ov_tensor_free }, Constants::default()))
     }
 }
 

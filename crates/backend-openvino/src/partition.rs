@@ -33,8 +33,6 @@ pub(crate) struct Program {
     pub(crate) feeds: Vec<(Feed, CString)>,
     pub(crate) products: Vec<(Product, CString)>,
     pub(crate) ropes: Vec<RopeTable>,
-    /// Bytes of its constants.
-    pub(crate) constants: u64,
     /// Numbers of rows that it has run with.
     pub(crate) rows_run: HashSet<usize>,
 }
@@ -135,7 +133,7 @@ impl Partition for OpenVinoPartition {
             Kept::Elsewhere => 0,
         });
         MemoryUse {
-            weights: self.programs.iter().map(|program| program.constants).sum(),
+            weights: self.programs.iter().map(|program| program.compiled.constants()).sum(),
             caches: caches.sum(),
             work: 0,
         }

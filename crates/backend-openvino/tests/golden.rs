@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use puna_backend::partition::partition;
 use puna_backend::{Segment, WeightSource};
-use puna_backend_openvino::translate::{CacheForm, Choices, order, translate};
+use puna_backend_openvino::translate::{CacheForm, Choices, Interface, order, translate};
 use puna_backend_openvino::weights::Kind;
 use puna_graph::ops::*;
 use puna_graph::{CacheGroup, Graph, Input, Op, Operand, Output, StateDecl, StateId, WeightDecl, WeightId};
@@ -72,8 +72,11 @@ impl Sketch {
         let graph = Arc::new(self.graph);
         let (_, segment): (_, Segment) = partition(&graph, |_| 0).remove(0);
         let translated = translate(&segment, &weights, choices);
-        let feeds: Vec<String> = translated.feeds.iter().map(|feed| feed.name()).collect();
-        let products: Vec<String> = translated.products.iter().map(|product| product.name()).collect();
+        let feeds: Vec<String> = translated.interface.feeds.iter().map(|feed| feed.name()).collect();
+        let products: Vec<String> =
+            translated.interface.products.iter().map(|product| product.name()).collect();
+        let again = Interface::named(&segment, &weights, &feeds, &products);
+        assert_eq!(again.as_ref(), Some(&translated.interface), "names say what an input or output is");
         // The writer's tabs would make the files twice as long.
         let xml = translated.model.to_xml().replace('\t', "");
         let text = format!(
@@ -266,6 +269,19 @@ fn experts() {
     let outer = sketch.push(MatMulExperts, &[down, inner, chosen]);
     let result = sketch.push(SumExperts, &[outer, shares]);
     sketch.check("experts", result, &Choices::default());
+}
+
+#[test]
+fn hyper_connections() {
+    let mut sketch = Sketch::default();
+    let x = sketch.rows(8);
+    let streams = sketch.heads(x, 2, 4);
+    let (logits, scales, bases) =
+        (sketch.rows(8), sketch.weight(DType::F32, &[3]), sketch.weight(DType::F32, &[8]));
+    let read = sketch.push(HyperRead { epsilon: 1e-6 }, &[streams, logits, scales, bases]);
+    let write = HyperWrite { magnitude: 2.0, offset: 0.0, epsilon: 1e-6, rounds: Some(2) };
+    let result = sketch.push(write, &[streams, read, logits, scales, bases]);
+    sketch.check("hyper_connections", result, &Choices::default());
 }
 
 #[test]

@@ -48,7 +48,8 @@ fn speed() {
         sequences.push(&[(0, &tokens(8, 0))]);
         println!("first token, {run} folder of compiled models: {:.2?}", start.elapsed());
         let mut lines = lines.lock().expect("no panic");
-        let of_models = lines.drain(..).filter(|line| line.contains("compiled"));
+        let of_models =
+            lines.drain(..).filter(|line| line.contains("compiled") || line.contains("translated"));
         of_models.for_each(|line| println!("  {line}"));
     }
     let Some((backend, _)) = common::start_with_shim(&variables[..1]) else { return };

@@ -6,10 +6,13 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use puna_backend::Backend;
+use puna_backend::partition::partition;
+use puna_backend::{Backend, WeightSource};
 use puna_backend_openvino::OpenVino;
-use puna_backend_openvino::translate::{is_pageable_state, order};
-use puna_conformance::run::SingleSequence;
+use puna_backend_openvino::translate::{
+    CacheForm, Choices, Feed, Interface, is_pageable_state, order, translate, unsupported,
+};
+use puna_conformance::run::{FileWeights, SingleSequence};
 use puna_conformance::{normalised_squared_error, zoo};
 use puna_graph::ops::MaskRule;
 use puna_graph::{Graph, Op};
@@ -148,6 +151,29 @@ fn table(found: &[(String, State)]) -> String {
         let _ = writeln!(text, "| {name} | {state} |");
     }
     text
+}
+
+/// Which lets a compiled model be used without a translation. Nothing of OpenVINO is needed.
+#[test]
+fn names_of_inputs_and_outputs_say_what_they_are() {
+    for model in zoo::models() {
+        if !ARCHITECTURES.iter().any(|row| row.name == model.architecture()) {
+            continue;
+        }
+        let (file, graph) = (Arc::new(model.open()), Arc::new(graph_of(&model)));
+        let weights: Arc<dyn WeightSource> = Arc::new(FileWeights::new(file, graph.clone()));
+        let is_elsewhere = |node: usize| usize::from(unsupported(&graph, node).is_some());
+        let segments = partition(&graph, is_elsewhere).into_iter().filter(|(device, _)| *device == 0);
+        for (_, segment) in segments {
+            for form in [CacheForm::Host, CacheForm::Stateful, CacheForm::Paged] {
+                let right = translate(&segment, &weights, &Choices { form, ..Choices::default() }).interface;
+                let feeds: Vec<String> = right.feeds.iter().map(Feed::name).collect();
+                let products: Vec<String> = right.products.iter().map(|product| product.name()).collect();
+                let found = Interface::named(&segment, &weights, &feeds, &products);
+                assert_eq!(found, Some(right), "{} {form:?}", model.name);
+            }
+        }
+    }
 }
 
 #[test]

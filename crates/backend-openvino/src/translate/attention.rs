@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use puna_graph::ops::{Attention, MaskRule, alibi_slope};
 use puna_graph::{Dim, Graph, Node, Op, Operand, StateId};
 
-use super::{CacheForm, Feed, Product, Translator, trailing};
+use super::{CacheForm, Feed, Product, Translator, decode, trailing};
 use crate::ir::{Element, Port};
 
 /// Heads and widths of one attention.
@@ -62,6 +62,27 @@ impl Translator<'_> {
         }
     }
 
+    /// Attention over a variable, neither of which is used. A plugin that finds both, or paged attention, takes a model for
+    /// one of language: then it multiplies with F16 and BF16 as they are, instead of turning them into F32 for good.
+    pub(super) fn mark_as_language_model(&mut self) {
+        let zero = self.floats_constant(&[1, 1, 1, 1], &[0.0]);
+        let x = self.variable("mark", "1,1,1,1", zero);
+        let x = self.times(x, 0.5);
+        let causal = [("causal", "false".to_owned())];
+        let x = self.model.op("ScaledDotProductAttention", "opset13", &causal, &[x; 3], Element::F32);
+        self.model.assign("mark", x);
+    }
+
+    /// What a variable of floats holds; at first it is what `first` is.
+    fn variable(&mut self, name: &str, shape: &str, first: Port) -> Port {
+        let attributes = [
+            ("variable_id", name.to_owned()),
+            ("variable_type", Element::F32.name().to_owned()),
+            ("variable_shape", shape.to_owned()),
+        ];
+        self.model.op("ReadValue", "opset6", &attributes, &[first], Element::F32)
+    }
+
     /// Keys and values of all steps, `[1, kv_heads, cells, width]`, in variables that this step's are appended to.
     fn appended(&mut self, state: StateId, heads: &Heads, new: [Port; 2]) -> [Port; 2] {
         if let Some(found) = self.variables.get(&state) {
@@ -77,12 +98,7 @@ impl Translator<'_> {
             let variable = format!("{part}.{}", state.0);
             let shape = format!("1,{},?,{width}", heads.kv_heads);
             let empty = self.floats_constant(&[1, heads.kv_heads as u64, 0, width as u64], &[]);
-            let attributes = [
-                ("variable_id", variable.clone()),
-                ("variable_type", Element::F32.name().to_owned()),
-                ("variable_shape", shape),
-            ];
-            let past = self.model.op("ReadValue", "opset6", &attributes, &[empty], Element::F32);
+            let past = self.variable(&variable, &shape, empty);
             // Plugins look for this look-up, which changes nothing.
             let past = self.gather(past, same, 0, 0);
             let appended = self.concat(&[past, rows], 2);
@@ -209,7 +225,7 @@ impl Translator<'_> {
             None => Vec::new(),
         };
         let sinks = match node.inputs.get(3) {
-            Some(Operand::Weight(weight)) => self.decode(*weight),
+            Some(Operand::Weight(weight)) => decode(self.graph, *weight, self.weights.as_ref()),
             _ => Vec::new(),
         };
         let window = match op.mask {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use puna_backend::WeightSource;
-use puna_graph::{Node, Operand, WeightId};
+use puna_graph::{Graph, Node, Operand, WeightId};
 
 use super::order::HeadOrder;
 use super::{Translator, trailing};
@@ -39,6 +39,15 @@ impl Source {
     }
 }
 
+/// A tensor's numbers.
+pub(super) fn decode(graph: &Graph, weight: WeightId, weights: &dyn WeightSource) -> Vec<f32> {
+    let declared = &graph.weights[weight.index()];
+    let elements: u64 = declared.shape.iter().map(|extent| *extent as u64).product();
+    let mut floats = vec![0.0; elements as usize];
+    (declared.dtype.format().decode)(weights.bytes(weight), &mut floats);
+    floats
+}
+
 impl Translator<'_> {
     /// A tensor as floats in the shape of its declaration; for vectors and what is added or multiplied.
     pub(super) fn floats(&mut self, weight: WeightId) -> Port {
@@ -54,14 +63,6 @@ impl Translator<'_> {
         let port = self.model.constant(Element::F32, &shape, offset, 4 * elements);
         self.decoded.insert(weight, port);
         port
-    }
-
-    /// A tensor's numbers now.
-    pub(super) fn decode(&self, weight: WeightId) -> Vec<f32> {
-        let declared = &self.graph.weights[weight.index()];
-        let mut floats = vec![0.0; self.shape(weight).iter().product::<u64>() as usize];
-        (declared.dtype.format().decode)(self.weights.bytes(weight), &mut floats);
-        floats
     }
 
     fn source(&self, weight: WeightId) -> Source {
@@ -92,13 +93,13 @@ impl Translator<'_> {
                 let (grouped, one) = grouped(&shape, coding.group);
                 let codes = self.piece(weight, &coding, Part::Codes, coding.element, &grouped);
                 // Not marked as decompression: plugins would carry it out, once and for all.
-                let mut value = self.model.convert(codes, Element::F16);
+                let mut value = self.model.convert(codes, coding.scales);
                 if let Some(element) = coding.zeros {
                     let zeros = self.piece(weight, &coding, Part::Zeros, element, &one);
-                    let zeros = self.model.convert(zeros, Element::F16);
+                    let zeros = self.model.convert(zeros, coding.scales);
                     value = self.arithmetic("Subtract", value, zeros);
                 }
-                let scales = self.piece(weight, &coding, Part::Scales, Element::F16, &one);
+                let scales = self.piece(weight, &coding, Part::Scales, coding.scales, &one);
                 value = self.multiply(value, scales);
                 let shape: Vec<i64> = shape.iter().map(|extent| *extent as i64).collect();
                 value = self.reshape(value, &shape);
@@ -220,7 +221,7 @@ impl Translator<'_> {
             None => {
                 let (grouped, one) = grouped(&[shape[0], width], coding.group);
                 let codes = self.piece(weight, &coding, Part::Codes, coding.element, &grouped);
-                let scales = self.piece(weight, &coding, Part::Scales, Element::F16, &one);
+                let scales = self.piece(weight, &coding, Part::Scales, coding.scales, &one);
                 let zeros =
                     coding.zeros.map(|element| self.piece(weight, &coding, Part::Zeros, element, &one));
                 Table::Coded { codes, scales, zeros }

@@ -6,6 +6,8 @@
 mod attention;
 mod elementwise;
 mod experts;
+mod hyper;
+mod interface;
 mod matmul;
 mod norm;
 pub mod order;
@@ -26,6 +28,8 @@ use puna_graph::{
 use crate::ir::{Blob, Element, Extent, Model, Port};
 use crate::weights::{Coding, Kind, Part};
 pub use attention::is_pageable_state;
+pub use interface::Interface;
+use matmul::decode;
 use order::Orders;
 pub use rope::RopeTable;
 
@@ -205,12 +209,8 @@ pub struct Translated {
     pub model: Model,
     /// Its constants.
     pub blob: Blob,
-    /// Its parameters, in order; those that the shim adds come last.
-    pub feeds: Vec<Feed>,
-    /// Its results, in order.
-    pub products: Vec<Product>,
-    /// Rotations that feeds refer to.
-    pub ropes: Vec<RopeTable>,
+    /// Its parameters and results.
+    pub interface: Interface,
 }
 
 /// Operations that have a translation.
@@ -221,7 +221,7 @@ const TRANSLATED: &[&str] = &[
     "Interpolate", "RmsNorm", "LayerNorm", "MatchNorm", "GaussianCut", "Rope", "Attention", "Reshape",
     "Slice", "Concat", "RepeatHeads", "RouteExperts", "ExpertWeights", "MatMulExperts", "SumExperts",
     "AddExpertBias", "GroupOfExpert", "ShortConvolution", "TokenShift", "SelectiveScan", "GatedDeltaRule",
-    "GatedLinearAttention", "Rwkv7", "AddRow",
+    "GatedLinearAttention", "Rwkv7", "AddRow", "HyperRead", "HyperWrite",
 ];
 
 /// Why this node has no translation; `None` if it has.
@@ -274,7 +274,7 @@ pub fn translate(segment: &Segment, weights: &Arc<dyn WeightSource>, choices: &C
         fed: Vec::new(),
         added: Vec::new(),
         products: Vec::new(),
-        ropes: Vec::new(),
+        ropes: rope::tables(&segment.graph, segment.nodes.clone(), weights.as_ref()),
         decoded: HashMap::new(),
         matrices: HashMap::new(),
         tables: HashMap::new(),
@@ -294,9 +294,14 @@ pub fn translate(segment: &Segment, weights: &Arc<dyn WeightSource>, choices: &C
         let port = translator.values[output];
         translator.product(Product::Value(*output), port);
     }
+    // Fixed extents are those of an NPU, on whatever device.
+    let is_for_processors = choices.tokens.is_none() && !matches!(choices.kind, Kind::Gpu | Kind::Npu);
+    if is_for_processors && translator.added.is_empty() {
+        translator.mark_as_language_model();
+    }
     let Translator { model, blob, mut feeds, added, products, ropes, .. } = translator;
     feeds.extend(added);
-    Translated { model, blob, feeds, products, ropes }
+    Translated { model, blob, interface: Interface { feeds, products, ropes } }
 }
 
 /// A model in the making.
@@ -383,6 +388,8 @@ impl Translator<'_> {
             Op::GatedLinearAttention(op) => self.gated_linear_attention(node, op),
             Op::Rwkv7(op) => self.rwkv7(node, op.state),
             Op::AddRow(op) => self.add_row(node, op.row),
+            Op::HyperRead(op) => self.hyper_read(node, op),
+            Op::HyperWrite(op) => self.hyper_write(node, op),
             other => unreachable!("{} has no row in TRANSLATED", other.name()),
         }
     }

@@ -1,9 +1,12 @@
 //! Rotations by position. Cosines and sines come from the host, in double precision until they are stored.
 
-use puna_graph::ops::{Rope, RopeKind, RopePlace};
-use puna_graph::{Node, Operand};
+use std::ops::Range;
 
-use super::{Feed, Translator, trailing};
+use puna_backend::WeightSource;
+use puna_graph::ops::{Rope, RopeKind, RopePlace};
+use puna_graph::{Graph, Node, Op, Operand};
+
+use super::{Feed, Translator, decode, trailing};
 use crate::ir::Port;
 
 /// Angles per position of the pairs of one kind of rotation.
@@ -17,22 +20,33 @@ pub struct RopeTable {
     pub place: RopePlace,
 }
 
+/// The table that a node rotates by.
+fn table_of(graph: &Graph, node: &Node, op: &Rope, weights: &dyn WeightSource) -> RopeTable {
+    let factors = match node.inputs.get(2) {
+        Some(Operand::Weight(weight)) => Some(decode(graph, *weight, weights)),
+        _ => None,
+    };
+    RopeTable { frequencies: op.frequencies(factors.as_deref()), magnitude: op.magnitude, place: op.place }
+}
+
+/// The tables that some nodes rotate by, each once, in the order of the nodes.
+pub(super) fn tables(graph: &Graph, nodes: Range<usize>, weights: &dyn WeightSource) -> Vec<RopeTable> {
+    let mut tables = Vec::new();
+    for node in &graph.nodes[nodes] {
+        let Op::Rope(op) = &node.op else { continue };
+        let table = table_of(graph, node, op, weights);
+        if !tables.contains(&table) {
+            tables.push(table);
+        }
+    }
+    tables
+}
+
 impl Translator<'_> {
     pub(super) fn rope(&mut self, node: &Node, op: &Rope) -> Port {
         let x = self.operand(node, 0);
-        let factors = match node.inputs.get(2) {
-            Some(Operand::Weight(weight)) => Some(self.decode(*weight)),
-            _ => None,
-        };
-        let table = RopeTable {
-            frequencies: op.frequencies(factors.as_deref()),
-            magnitude: op.magnitude,
-            place: op.place,
-        };
-        let index = self.ropes.iter().position(|other| *other == table).unwrap_or_else(|| {
-            self.ropes.push(table);
-            self.ropes.len() - 1
-        });
+        let table = table_of(self.graph, node, op, self.weights.as_ref());
+        let index = self.ropes.iter().position(|other| *other == table).expect("all are listed");
         let (cosines, sines) = (self.feed(Feed::Cosines(index)), self.feed(Feed::Sines(index)));
         let extents = trailing(&node.ty);
         let width = extents[1];

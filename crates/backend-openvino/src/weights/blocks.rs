@@ -116,7 +116,7 @@ fn recoded(coding: &Coding, source: &[u8], mut each: impl FnMut(&Group, &[u8])) 
                 _ => (most.abs() / 127.0, -127.0, 127.0),
             };
             // The scale as it will be stored decides the codes.
-            let scale = f16::from_f32(step).to_f32();
+            let scale = if coding.scales == Element::F16 { f16::from_f32(step).to_f32() } else { step };
             let inverse = if scale != 0.0 { 1.0 / scale } else { 0.0 };
             for (code, x) in codes.iter_mut().zip(floats) {
                 *code = (x * inverse).round().clamp(low, high) as i8 as u8;

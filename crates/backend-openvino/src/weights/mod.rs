@@ -10,7 +10,6 @@ use half::{bf16, f16};
 use puna_quant::DType;
 
 use crate::ir::Element;
-use blocks::Group;
 pub use rules::{Kind, Use};
 
 /// How a tensor is written.
@@ -22,6 +21,8 @@ pub struct Coding {
     pub element: Element,
     /// Elements that share a scale.
     pub group: usize,
+    /// Type of the scales.
+    pub scales: Element,
     /// Type of the zero points, of which each group has one if it has any.
     pub zeros: Option<Element>,
     /// What becomes of the format's codes.
@@ -74,7 +75,7 @@ impl Coding {
         }
         let group_bytes = match part {
             Part::Codes => self.group * self.element.bits() / 8,
-            Part::Scales => 2,
+            Part::Scales => self.scales.bits() / 8,
             Part::Zeros => self.zeros.map_or(0, Element::bits) / 8,
         };
         let mut outs = out.chunks_exact_mut(group_bytes.max(1));
@@ -82,9 +83,9 @@ impl Coding {
             let Some(out) = outs.next() else { return };
             match (part, self.zeros) {
                 (Part::Codes, _) => self.write_codes(codes, out),
-                (Part::Scales, _) => out.copy_from_slice(&f16::from_f32(group.scale).to_le_bytes()),
+                (Part::Scales, _) => write_number(group.scale, self.scales, out),
                 (Part::Zeros, Some(Element::U8)) => out[0] = group.zero.round().clamp(0.0, 255.0) as u8,
-                (Part::Zeros, _) => out.copy_from_slice(&f16::from_f32(zero_of(group)).to_le_bytes()),
+                (Part::Zeros, zeros) => write_number(group.zero, zeros.unwrap_or(self.scales), out),
             }
         });
     }
@@ -101,9 +102,15 @@ impl Coding {
     }
 }
 
-/// The zero point within what half precision holds.
-fn zero_of(group: &Group) -> f32 {
-    group.zero.clamp(-f16::MAX.to_f32(), f16::MAX.to_f32())
+/// Writes the number, or the one next to it that single or half precision holds.
+fn write_number(number: f32, element: Element, out: &mut [u8]) {
+    match element {
+        Element::F32 => out.copy_from_slice(&number.clamp(-f32::MAX, f32::MAX).to_le_bytes()),
+        _ => {
+            let most = f16::MAX.to_f32();
+            out.copy_from_slice(&f16::from_f32(number.clamp(-most, most)).to_le_bytes());
+        }
+    }
 }
 
 /// Writes a tensor as `f32`.
@@ -155,18 +162,19 @@ mod tests {
             coding.write(which, source, &mut out);
             out
         };
-        let half = |bytes: &[u8], index: usize| {
-            f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32()
-        };
-        let scales = of_groups(Part::Scales, 2);
-        let zeros: Vec<f32> = match coding.zeros {
-            None => vec![0.0; groups],
-            Some(Element::U8) => of_groups(Part::Zeros, 1).into_iter().map(f32::from).collect(),
-            Some(_) => {
-                let zeros = of_groups(Part::Zeros, 2);
-                (0..groups).map(|group| half(&zeros, group)).collect()
+        let numbers = |part: Part, element: Element| -> Vec<f32> {
+            let bytes = of_groups(part, element.bits() / 8);
+            match element {
+                Element::U8 => bytes.into_iter().map(f32::from).collect(),
+                Element::F32 => bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect(),
+                Element::F16 => {
+                    bytes.as_chunks().0.iter().map(|two| f16::from_le_bytes(*two).to_f32()).collect()
+                }
+                other => panic!("{other:?}"),
             }
         };
+        let scales = numbers(Part::Scales, coding.scales);
+        let zeros = coding.zeros.map_or(vec![0.0; groups], |element| numbers(Part::Zeros, element));
         (0..elements)
             .map(|index| {
                 let code = match coding.element {
@@ -177,7 +185,7 @@ mod tests {
                     other => panic!("{other:?}"),
                 };
                 let group = index / coding.group;
-                (code - zeros[group]) * half(&scales, group)
+                (code - zeros[group]) * scales[group]
             })
             .collect()
     }
@@ -206,8 +214,10 @@ mod tests {
                     let error =
                         found.iter().zip(&right).map(|(a, b)| (a - b) as f64).map(|x| x * x).sum::<f64>();
                     let error = error / right.iter().map(|x| *x as f64 * *x as f64).sum::<f64>();
-                    // Zero points with 1/17 of a step, integers of eight bits for a group or a row, and of four bits.
+                    // Rounded scales or none, zero points with 1/17 of a step, integers of eight bits for a group or a
+                    // row, and of four bits.
                     let most = match (coding.recode, coding.element) {
+                        (Recode::Kept, _) if coding.scales == Element::F32 => 1e-12,
                         (Recode::Kept, _) => 1e-6,
                         (Recode::Fine, _) => 2e-5,
                         (Recode::Signed, Element::I4) => 1.5e-2,

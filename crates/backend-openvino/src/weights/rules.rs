@@ -53,18 +53,23 @@ const NPU_GROUP: usize = 128;
 impl Coding {
     /// How a tensor of this format with rows of `width` elements is written.
     pub fn of(dtype: DType, width: usize, role: Use, kind: Kind) -> Self {
+        let coding = Self::with_halves(dtype, width, role, kind);
+        match kind {
+            Kind::Gpu | Kind::Npu => coding,
+            Kind::Cpu | Kind::CpuDynamic | Kind::CpuTiles => coding.with_singles(),
+        }
+    }
+
+    fn with_halves(dtype: DType, width: usize, role: Use, kind: Kind) -> Self {
         if (kind, role) == (Kind::CpuTiles, Use::Factor) {
-            let element = Element::BF16;
-            return Self { dtype, element, group: 1, zeros: None, recode: Recode::Kept, width };
+            return Self::numbers(dtype, Element::BF16, width);
         }
         if let Some(element) = float(dtype) {
-            return Self { dtype, element, group: 1, zeros: None, recode: Recode::Kept, width };
+            return Self::numbers(dtype, element, width);
         }
         let per_row = Self::signed(dtype, Element::I8, width, width);
         match (kind, role) {
-            (Kind::Npu, Use::Table) if dtype == DType::Q6_K => {
-                Self { dtype, element: Element::F16, group: 1, zeros: None, recode: Recode::Kept, width }
-            }
+            (Kind::Npu, Use::Table) if dtype == DType::Q6_K => Self::numbers(dtype, Element::F16, width),
             (Kind::Gpu | Kind::Npu, Use::Table | Use::Output) => per_row,
             (Kind::Npu, Use::Factor) if width.is_multiple_of(NPU_GROUP) => {
                 Self::signed(dtype, Element::I4, NPU_GROUP, width)
@@ -101,11 +106,26 @@ impl Coding {
             }
             _ => return Self::signed(dtype, Element::I8, width, width),
         };
-        Self { dtype, element, group, zeros, recode: Recode::Kept, width }
+        Self { dtype, element, group, scales: Element::F16, zeros, recode: Recode::Kept, width }
     }
 
     fn signed(dtype: DType, element: Element, group: usize, width: usize) -> Self {
-        Self { dtype, element, group, zeros: None, recode: Recode::Signed, width }
+        Self { dtype, element, group, scales: Element::F16, zeros: None, recode: Recode::Signed, width }
+    }
+
+    /// Plain numbers.
+    fn numbers(dtype: DType, element: Element, width: usize) -> Self {
+        Self { dtype, element, group: 1, scales: Element::F16, zeros: None, recode: Recode::Kept, width }
+    }
+
+    /// The same with scales and zero points that processors take as they are: those in half precision they would turn
+    /// into numbers of single precision and keep both.
+    fn with_singles(mut self) -> Self {
+        self.scales = Element::F32;
+        if self.zeros == Some(Element::F16) {
+            self.zeros = Some(Element::F32);
+        }
+        self
     }
 
     /// The same with codes of whole bytes, as tables need them.
@@ -147,7 +167,7 @@ mod tests {
 
     #[test]
     fn codings_follow_format_use_and_device() {
-        use Element::{BF16, F16, I4, I8, U4, U8};
+        use Element::{BF16, F16, F32, I4, I8, U4, U8};
         use Kind::{Cpu, CpuDynamic, CpuTiles, Gpu, Npu};
         use Use::{Factor, Output, Table};
         // Rows have 512 elements. Codes, elements of a group, zero points.
@@ -155,7 +175,7 @@ mod tests {
             (DType::Q4_0, Factor, Cpu, (I4, 32, None)),
             (DType::Q4_0, Factor, CpuDynamic, (I4, 32, None)),
             (DType::Q4_0, Factor, Npu, (I4, 128, None)),
-            (DType::Q4_1, Factor, Cpu, (U4, 32, Some(F16))),
+            (DType::Q4_1, Factor, Cpu, (U4, 32, Some(F32))),
             (DType::Q4_K, Factor, CpuDynamic, (U8, 32, Some(U8))),
             (DType::Q4_K, Factor, Gpu, (U4, 32, Some(F16))),
             (DType::Q4_K, Factor, Npu, (I4, 128, None)),
@@ -168,18 +188,20 @@ mod tests {
             (DType::Q6_K, Output, Npu, (I8, 512, None)),
             (DType::Q6_K, Table, CpuDynamic, (I8, 16, None)),
             (DType::Q4_K, Table, Gpu, (I8, 512, None)),
-            (DType::Q4_1, Table, CpuDynamic, (U8, 32, Some(F16))),
+            (DType::Q4_1, Table, CpuDynamic, (U8, 32, Some(F32))),
             (DType::Q8_0, Output, Cpu, (I8, 32, None)),
             (DType::Q8_0, Output, Gpu, (I8, 512, None)),
             (DType::IQ2_XXS, Factor, Gpu, (I8, 32, None)),
             (DType::BF16, Output, Npu, (BF16, 1, None)),
             (DType::Q4_K, Factor, CpuTiles, (BF16, 1, None)),
             (DType::Q4_K, Output, CpuTiles, (U8, 32, Some(U8))),
-            (DType::Q4_K, Table, CpuTiles, (U8, 32, Some(F16))),
+            (DType::Q4_K, Table, CpuTiles, (U8, 32, Some(F32))),
             (DType::F16, Factor, CpuTiles, (BF16, 1, None)),
         ] {
             let coding = Coding::of(dtype, 512, role, kind);
             assert_eq!((coding.element, coding.group, coding.zeros), expected, "{dtype} {role:?} {kind:?}");
+            let scales = if matches!(kind, Gpu | Npu) { F16 } else { F32 };
+            assert_eq!(coding.scales, scales, "{dtype} {role:?} {kind:?}");
         }
         // An NPU's groups need a width that they divide; rows that nothing divides are one group.
         assert_eq!(Coding::of(DType::Q4_0, 96, Factor, Npu).group, 96);
