@@ -6,7 +6,6 @@
 #![allow(clippy::undocumented_unsafe_blocks)] // stated once above
 
 use std::arch::aarch64::*;
-use std::arch::asm;
 
 use super::Vector;
 

@@ -15,7 +15,6 @@ use super::{Ahead, Operands};
 use crate::kernels::prefetch;
 use products::{DOT, MATRIX, PLAIN, Token, products};
 use std::arch::aarch64::*;
-use std::arch::asm;
 use std::ops::Range;
 use unpack::{block_codes, block_scales};
 
