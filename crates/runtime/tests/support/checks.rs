@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use puna_backend::Backend;
 use puna_backend_cpu::{Cpu, CpuOptions};
-use puna_conformance::normalised_squared_error;
 use puna_conformance::zoo::ZooModel;
-use puna_gguf::{File, TensorSpec};
+use puna_conformance::{normalised_squared_error, requantised};
+use puna_gguf::File;
 use puna_graph::Op;
 use puna_graph::ops::MaskRule;
 use puna_quant::DType;
@@ -312,63 +312,9 @@ fn greedy(subject: &Subject<'_>) -> Outcome {
     }
 }
 
-/// Tensors that stay as they are: they enter elementwise, or decide about experts.
-const KEPT: &[&str] = &[
-    "norm",
-    "ffn_gate_inp",
-    "conv",
-    "time_mix",
-    "lerp",
-    "position_embd",
-    "token_types",
-    "attn_rel_b",
-    "altup",
-    "laurel",
-    "per_layer_model_proj",
-    "ssm_a",
-    "_ape",
-    "hc_",
-    "score",
-];
-
-/// What else `llama quantize` keeps, as llama.cpp does.
-const KEPT_IN_GLM5_NEXT: &[&str] =
-    &["ssm_f_a", "ssm_f_b", "ssm_g_a", "ssm_g_b", "ssm_beta", "attn_kv_a_mqa", "attn_k_b", "attn_v_b"];
-
 /// The model with its matrices in blocks of eight bits; none if it has none that fit.
 pub fn eight_bits(file: &File) -> Option<Arc<File>> {
-    let mut changed = false;
-    let architecture = file.metadata.str("general.architecture").expect("it has one");
-    let own = if architecture == "glm5-next" { KEPT_IN_GLM5_NEXT } else { &[] };
-    let tensors: Vec<(TensorSpec, Vec<u8>)> = file
-        .tensors
-        .iter()
-        .map(|tensor| {
-            let bytes = file.bytes(tensor);
-            let columns = tensor.shape.last().copied().unwrap_or(1);
-            let names = |part: &&str| tensor.name.contains(*part);
-            let kept = tensor.shape.len() < 2 || KEPT.iter().any(names) || own.iter().any(names);
-            let fits = DType::Q8_0.bytes_for(columns).is_some();
-            let dtype = if kept || !fits { DType::F32 } else { DType::Q8_0 };
-            changed |= dtype == DType::Q8_0;
-            let floats: Vec<f32> =
-                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-            let size = dtype.bytes_for(floats.len() as u64).expect("whole blocks") as usize;
-            let mut encoded = vec![0; size];
-            puna_quant::encode_row(dtype, &floats, &mut encoded).expect("the format has an encoder");
-            (TensorSpec { name: tensor.name.clone(), dtype, shape: tensor.shape.clone() }, encoded)
-        })
-        .collect();
-    if !changed {
-        return None;
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("model.gguf");
-    let parts: Vec<(TensorSpec, &[u8])> =
-        tensors.iter().map(|(spec, bytes)| (spec.clone(), bytes.as_slice())).collect();
-    puna_gguf::write(&path, &file.metadata, &parts).expect("the model is written");
-    let bytes = std::fs::read(&path).expect("the model is there");
-    Some(Arc::new(File::from_bytes(bytes).expect("the model is good")))
+    requantised(file, &[DType::Q8_0])
 }
 
 /// Why a model's error with weights of eight bits is above [`EIGHT_BITS`].

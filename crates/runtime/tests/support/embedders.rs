@@ -87,7 +87,7 @@ fn load(file: Arc<File>, cpu: &Arc<dyn Backend>, purpose: Purpose) -> Result<Mod
 }
 
 /// Embeddings of the text and of the batch in one step, or logits, as many as were recorded.
-fn values(
+pub fn values(
     model: &EmbeddingModel,
     file: Arc<File>,
     cpu: &Arc<dyn Backend>,

@@ -8,7 +8,7 @@ use crate::invocation::Invocation;
 use crate::{console, files};
 use puna_flags::Config;
 use puna_gguf::{Array, Metadata, TensorInfo, TensorSpec, Tensors, Value};
-use puna_quant::DType;
+use puna_quant::{DType, tensors};
 use regex_automata::meta::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -157,7 +157,7 @@ impl Plan {
                 number: numbers.get(&role).copied().unwrap_or(0),
             };
             let kept = role == Role::Output && flags.leave_output_tensor;
-            let quantized = choose::is_quantized(architecture, &name, axes) && !kept;
+            let quantized = tensors::is_quantized(architecture, &name, axes) && !kept;
             if quantized && wishes.of(&name, role).is_none() {
                 *numbers.entry(role).or_default() += 1;
             }
@@ -311,7 +311,7 @@ fn decide(
     let wanted = wishes
         .of(subject.name, subject.role)
         .unwrap_or_else(|| if pure { default } else { choose::mixture(file_type, default, subject, facts) });
-    let dtype = choose::fallback(wanted, subject.row).ok_or_else(|| {
+    let dtype = tensors::fallback(wanted, subject.row).ok_or_else(|| {
         Failure::Failed(format!(
             "tensor {} has rows of {} elements, no multiple of {wanted}'s blocks of {}, and {wanted} has no substitute",
             subject.name,

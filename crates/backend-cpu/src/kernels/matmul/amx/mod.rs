@@ -6,7 +6,7 @@
 
 mod integers;
 
-pub(super) use integers::{integer, integer_scratch_bytes};
+pub(super) use integers::{integer, integer_scratch_bytes, split};
 
 use super::Operands;
 use super::activation::{SPLIT_TILES, TILE_BYTES, TILE_TOKENS};
