@@ -117,7 +117,7 @@ fn prepared_values(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f
 
 /// The largest integer that stands for a number.
 fn integers(format: ActivationFormat) -> f32 {
-    if format == ActivationFormat::Q8Split { 16319.0 } else { 127.0 }
+    if format == ActivationFormat::Q8Split { 8127.0 } else { 127.0 }
 }
 
 struct Case {
@@ -197,7 +197,7 @@ impl Case {
 }
 
 /// By how much each prepared number may differ from the number given: Q8 rounds to multiples of 1/127 of the largest
-/// of 32 (split, of 1/16319), BF16 to 8 significant bits, and the sum of two BF16 to 17.
+/// of 32 (split, of 1/8127), BF16 to 8 significant bits, and the sum of two BF16 to 17.
 fn doubts(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f64> {
     match format {
         ActivationFormat::F32 => vec![0.0; x.len()],

@@ -139,8 +139,13 @@ impl Plan {
         let is_pruned =
             |info: &&TensorInfo| layer_of(&info.name).is_some_and(|layer| pruned.contains(&layer));
         let mut infos: Vec<&TensorInfo> = directory.iter().filter(|info| !is_pruned(info)).collect();
-        // Tensors without a layer come first, then layer by layer.
-        infos.sort_by(|a, b| (layer_of(&a.name), &a.name).cmp(&(layer_of(&b.name), &b.name)));
+        // Files that stay apart keep their order. In one, tensors without a layer come first, then layer by layer. Mixtures
+        // count tensors in this order.
+        if flags.keep_split {
+            infos.sort_by_key(|info| (info.shard(), info.file_offset()));
+        } else {
+            infos.sort_by(|a, b| (layer_of(&a.name), &a.name).cmp(&(layer_of(&b.name), &b.name)));
+        }
         facts.values = infos.iter().filter(|info| Role::of(&info.name) == Role::Value).count() as u32;
         let mut tensors = Vec::new();
         let mut numbers: BTreeMap<Role, u32> = BTreeMap::new();

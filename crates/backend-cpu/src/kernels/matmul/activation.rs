@@ -18,7 +18,7 @@ pub enum ActivationFormat {
     Q8,
     /// Each number as the sum of two signed bytes, the first worth 128 of the second, for weights of 8 bits, of which
     /// single bytes would lose more than the weights have lost. Per 32 columns: 32 first bytes, 32 second bytes, an f32
-    /// scale of the second (largest magnitude / 16319), and the sum of the numbers times -128 as an integer:
+    /// scale of the second (largest magnitude / 8127), and the sum of the numbers times -128 as an integer:
     /// [`SPLIT_BYTES`] bytes.
     Q8Split,
     /// BF16 in blocks of 16 tokens by 32 columns (one matrix tile, 1 KiB), blocks of a token group side by side.
@@ -34,8 +34,9 @@ pub(super) const Q8_BYTES: usize = 44;
 pub(super) const SPLIT_BYTES: usize = 72;
 /// Bits of the second byte's number in [`ActivationFormat::Q8Split`].
 pub(super) const SPLIT_BITS: u32 = 7;
-/// The largest number of [`ActivationFormat::Q8Split`]: the first byte is 127 and the second 63.
-pub(super) const SPLIT_LARGEST: f32 = 16319.0;
+/// The largest number of [`ActivationFormat::Q8Split`]: both bytes are 63, so that two products with unsigned bytes fit the
+/// 16-bit sums of AVX2.
+pub(super) const SPLIT_LARGEST: f32 = 8127.0;
 /// Tokens in one BF16 tile.
 pub(super) const TILE_TOKENS: usize = 16;
 /// Tiles of [`ActivationFormat::Bf16Split`] for each of [`ActivationFormat::Bf16`].

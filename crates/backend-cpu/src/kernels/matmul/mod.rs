@@ -43,14 +43,13 @@ const AMX_BRAIN: usize = 8;
 const AMX_HALF: usize = 24;
 
 /// Up to this number of tokens, products of split activations by weights of 8 bits take no longer than products of single
-/// bytes: reading the weights takes longer than either, or the matrix unit has time to spare.
-fn split_tokens(features: Features) -> usize {
-    std::env::var("SPLIT").ok().and_then(|t| t.parse().ok()).unwrap_or(match features {
-        Features { amx: true, avx512_vnni: true, .. } => 32,
-        Features { avx512_vnni: true, .. } => 8,
-        Features { avx2: true, .. } | Features { neon: true, .. } => 2,
+/// bytes, as reading the weights takes longer than either.
+const fn split_tokens(features: Features) -> usize {
+    match features {
+        Features { avx512_vnni: true, .. } => 4,
+        Features { avx2: true, .. } | Features { neon: true, .. } => 1,
         _ => usize::MAX,
-    })
+    }
 }
 
 /// Why a matrix cannot be packed.

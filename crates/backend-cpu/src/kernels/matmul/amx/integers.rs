@@ -1,15 +1,14 @@
-//! Integer formats by [`ActivationFormat::Q8`](super::super::ActivationFormat::Q8) activations on the matrix unit, and those
-//! of 8 bits by [`ActivationFormat::Q8Split`](super::super::ActivationFormat::Q8Split).
+//! Integer formats by [`ActivationFormat::Q8`](super::super::ActivationFormat::Q8) activations on the matrix unit.
 //!
 //! Every block of 32 columns (or half block, where halves have scales of their own) is one product of tiles, whose
 //! sums are exact; what is done with them is what the byte dot products do, in the same order. So results equal those
 //! of [`avx512::integer`](super::super::avx512::integer) to the bit, and few and many tokens may share a step.
 
 use super::super::Operands;
-use super::super::activation::{Q8_BYTES, SPLIT_BYTES};
+use super::super::activation::Q8_BYTES;
 use super::super::avx512::unpack::{block_scales, quad_codes, super_scales};
-use super::super::avx512::{combine, combine_split, scales, store};
-use super::super::integers::{EIGHT_BITS, INTEGERS, with_format};
+use super::super::avx512::{combine, store};
+use super::super::integers::{INTEGERS, with_format};
 use super::super::layout::{BLOCK, GROUP, Geometry, Layout};
 use crate::kernels::tiles::Tiles;
 use std::arch::asm;
@@ -19,7 +18,7 @@ use std::ops::Range;
 /// Tokens of one tile; a call has at least as many.
 pub(in super::super) const TOKENS: usize = 16;
 /// Bytes of a block of 16 rows by 32 columns as signed bytes.
-const BLOCK_BYTES: usize = GROUP * BLOCK;
+pub(super) const BLOCK_BYTES: usize = GROUP * BLOCK;
 /// Bytes of a panel of decoded groups, which stays in the second-level cache together with some activations.
 const PANEL_BYTES: usize = 256 << 10;
 /// Numbers of a tile of sums.
@@ -30,7 +29,7 @@ const SUMS: usize = TOKENS * GROUP;
 struct Products([[i32; 2 * SUMS]; 2]);
 
 /// Groups of rows decoded together.
-fn panel_groups(geometry: &Geometry) -> usize {
+pub(super) fn panel_groups(geometry: &Geometry) -> usize {
     (PANEL_BYTES / (geometry.blocks() * BLOCK_BYTES)).clamp(1, 32)
 }
 
@@ -48,22 +47,6 @@ pub(in super::super) fn integer(operands: &Operands<'_>, groups: Range<usize>, s
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>, scratch: &mut [u8]) {
-    panels::<F, false>(operands, groups, scratch)
-}
-
-/// Weights of 8 bits by at least [`TOKENS`] tokens of two bytes for each number.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(in super::super) fn split(operands: &Operands<'_>, groups: Range<usize>, scratch: &mut [u8]) {
-    panels::<EIGHT_BITS, true>(operands, groups, scratch)
-}
-
-/// A panel at a time; `S`: two bytes for each number of the activation.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn panels<const F: usize, const S: bool>(
-    operands: &Operands<'_>,
-    groups: Range<usize>,
-    scratch: &mut [u8],
-) {
     let geometry = &operands.geometry;
     assert!(operands.tokens >= TOKENS, "{} tokens", operands.tokens);
     // Bytes of columns in one product.
@@ -83,11 +66,7 @@ fn panels<const F: usize, const S: bool>(
             // The last tile ends with the last token; tokens it shares with the one before get the same results.
             let token = token.min(operands.tokens - TOKENS);
             for (index, codes) in panel.chunks_exact(group_bytes).take(count).enumerate() {
-                if S {
-                    multiply_split(operands, first + index, token, codes);
-                } else {
-                    multiply::<F>(operands, first + index, token, codes);
-                }
+                multiply::<F>(operands, first + index, token, codes);
             }
         }
         first += count;
@@ -96,7 +75,7 @@ fn panels<const F: usize, const S: bool>(
 
 /// Decodes one group to signed bytes: for each four columns, four bytes of each of 16 rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn decode<const F: usize>(operands: &Operands<'_>, group: usize, codes: &mut [u8]) {
+pub(super) fn decode<const F: usize>(operands: &Operands<'_>, group: usize, codes: &mut [u8]) {
     let integer = const { INTEGERS[F] };
     // Values less their offset fit signed bytes in every format.
     let offset = _mm512_set1_epi8(integer.offset as i8);
@@ -172,47 +151,6 @@ fn multiply<const F: usize>(operands: &Operands<'_>, group: usize, token: usize,
                     sums[t] =
                         combine::<F>([left, right], scales, x.add(t * stride + block * Q8_BYTES), sums[t]);
                 }
-            }
-        }
-    }
-    for t in 0..TOKENS {
-        store(operands, token + t, group, sums[t]);
-    }
-}
-
-/// One group by 16 tokens of two bytes for each number.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn multiply_split(operands: &Operands<'_>, group: usize, token: usize, codes: &[u8]) {
-    let geometry = operands.geometry;
-    let record_bytes = const { INTEGERS[EIGHT_BITS].scales.bytes() };
-    let records = &operands.group(group)[geometry.scale_offset..];
-    let x = operands.activation_row(token).as_ptr();
-    let stride = operands.token_bytes;
-    let blocks = geometry.blocks();
-    let mut products = Products([[0; 2 * SUMS]; 2]);
-    let compute = |block: usize, products: &mut Products| {
-        // SAFETY: 16 tokens have `blocks` blocks each, the group as many; the tiles are configured for them.
-        unsafe {
-            let (x, codes) = (x.add(block * SPLIT_BYTES), codes.as_ptr().add(block * BLOCK_BYTES));
-            let target = products.0[block % 2].as_mut_ptr();
-            dot_two([x, x.add(BLOCK)], stride, [codes, codes], target);
-        }
-    };
-    compute(0, &mut products);
-    let mut sums = [_mm512_setzero_ps(); TOKENS];
-    for block in 0..blocks {
-        if block + 1 < blocks {
-            compute(block + 1, &mut products);
-        }
-        // SAFETY: a group has a record for every block, whose products were computed.
-        unsafe {
-            let scale = scales(records.as_ptr().add(block * record_bytes));
-            let dots = products.0[block % 2].as_ptr();
-            for t in 0..TOKENS {
-                let first = _mm512_load_si512(dots.add(t * GROUP).cast());
-                let second = _mm512_load_si512(dots.add(SUMS + t * GROUP).cast());
-                let x = x.add(t * stride + block * SPLIT_BYTES);
-                sums[t] = combine_split(first, second, scale, x, sums[t]);
             }
         }
     }

@@ -110,9 +110,8 @@ unsafe fn block<const T: usize, const V: bool>(
 unsafe fn dots<const V: bool>(plane: *const u8, x: *const u8) -> __m256i {
     // SAFETY: offsets up to `SPLIT_BYTES` lie in the activation block.
     let word = |at: usize| unsafe { _mm256_set1_epi32(x.add(at).cast::<i32>().read_unaligned()) };
-    let mut first = _mm256_setzero_si256();
-    // Signed codes need no correction for the offset of the unsigned ones.
-    let mut second = if V { word(68) } else { first };
+    // What the offset of the codes is too much.
+    let (mut first, mut second) = (_mm256_setzero_si256(), word(68));
     for quad in 0..8 {
         // SAFETY: forwarded from the caller.
         unsafe {
@@ -122,15 +121,10 @@ unsafe fn dots<const V: bool>(plane: *const u8, x: *const u8) -> __m256i {
                 first = dot_vnni(first, codes, left);
                 second = dot_vnni(second, codes, right);
             } else {
-                // Unsigned full bytes could overflow the 16-bit sums; as signed numbers they do not.
-                let codes = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
-                let size = _mm256_abs_epi8(codes);
                 let one = _mm256_set1_epi16(1);
-                let pairs = |x: __m256i| {
-                    _mm256_madd_epi16(_mm256_maddubs_epi16(size, _mm256_sign_epi8(x, codes)), one)
-                };
-                first = _mm256_add_epi32(first, pairs(left));
-                second = _mm256_add_epi32(second, pairs(right));
+                let dot = |x: __m256i| _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), one);
+                first = _mm256_add_epi32(first, dot(left));
+                second = _mm256_add_epi32(second, dot(right));
             }
         }
     }
