@@ -6,6 +6,7 @@ pub mod block_attention;
 pub mod cache;
 pub mod matmul;
 pub mod norm;
+pub(crate) mod prefetch;
 pub mod recurrent;
 pub mod rope;
 pub mod rows;

@@ -6,7 +6,7 @@
 use puna_quant::DType;
 
 use super::TILE;
-use crate::kernels::vector::Vector;
+use crate::kernels::{prefetch, vector::Vector};
 
 /// Rows of the cache at hand: the cells of a tile.
 pub(super) type RowPointers = [*const u8; TILE];
@@ -23,11 +23,9 @@ pub(super) struct Ahead<'a> {
 
 impl Ahead<'_> {
     #[inline(always)]
-    fn ask<V: Vector>(&self, cell: usize) {
+    fn ask(&self, cell: usize) {
         let row = self.rows[cell].wrapping_add(self.offset);
-        for line in (0..self.bytes).step_by(64) {
-            V::prefetch(row.wrapping_add(line));
-        }
+        prefetch::lines(row, self.bytes);
     }
 
     /// The first block of query rows asks for all.
@@ -163,7 +161,7 @@ unsafe fn score_block<V: Vector, L: Loader, const ROWS: usize>(
         // SAFETY: promised by the caller.
         unsafe {
             for lane in 0..V::LANES {
-                ahead.ask::<V>(first + lane);
+                ahead.ask(first + lane);
                 let key = keys[first + lane];
                 let mut sum = [V::splat(0.0); ROWS];
                 for d in (0..dim).step_by(V::LANES) {
@@ -229,7 +227,7 @@ unsafe fn score_integers_block<V: Vector, const ROWS: usize>(
         // SAFETY: promised by the caller.
         unsafe {
             for lane in 0..V::LANES {
-                ahead.ask::<V>(first + lane);
+                ahead.ask(first + lane);
                 let key = keys[first + lane];
                 let mut sum = [V::splat(0.0); ROWS];
                 for block in 0..dim / Q8_BLOCK {
@@ -405,7 +403,7 @@ unsafe fn add_values_block<V: Vector, L: Loader, const ROWS: usize, const COLUMN
             }
         }
         for cell in 0..count {
-            ahead.ask::<V>(cell);
+            ahead.ask(cell);
             let mut value = [V::splat(0.0); COLUMNS];
             for column in 0..COLUMNS {
                 value[column] = L::load::<V>(*values.get_unchecked(cell), d + column * V::LANES);

@@ -24,11 +24,6 @@ impl Vector for Avx2 {
     const LANES: usize = 8;
 
     #[inline(always)]
-    fn prefetch(pointer: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.cast()) }
-    }
-
-    #[inline(always)]
     fn splat(value: f32) -> Self {
         Self(unsafe { _mm256_set1_ps(value) })
     }

@@ -16,11 +16,6 @@ impl Vector for Avx512 {
     const LANES: usize = 16;
 
     #[inline(always)]
-    fn prefetch(pointer: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.cast()) }
-    }
-
-    #[inline(always)]
     fn splat(value: f32) -> Self {
         Self(unsafe { _mm512_set1_ps(value) })
     }

@@ -22,8 +22,6 @@ pub use scalar::Scalar;
 #[allow(missing_docs)] // the names say it
 pub trait Vector: Copy {
     const LANES: usize;
-    /// Asks for the cache line of an address, which need not be valid.
-    fn prefetch(pointer: *const u8);
     fn splat(value: f32) -> Self;
     unsafe fn load(pointer: *const f32) -> Self;
     /// The first `count < LANES` lanes; the others are zero.

@@ -37,14 +37,6 @@ impl Vector for Neon {
     const LANES: usize = 8;
 
     #[inline(always)]
-    fn prefetch(pointer: *const u8) {
-        // A hint; any address will do.
-        unsafe {
-            asm!("prfm pldl1keep, [{}]", in(reg) pointer, options(readonly, nostack, preserves_flags));
-        }
-    }
-
-    #[inline(always)]
     fn splat(value: f32) -> Self {
         Self(unsafe { [vdupq_n_f32(value); 2] })
     }

@@ -10,11 +10,6 @@ impl Vector for Scalar {
     const LANES: usize = 1;
 
     #[inline(always)]
-    fn prefetch(pointer: *const u8) {
-        let _ = pointer;
-    }
-
-    #[inline(always)]
     fn splat(value: f32) -> Self {
         Self(value)
     }

@@ -2,7 +2,8 @@
 
 use super::super::layout::Layout;
 use super::super::{Ahead, Operands};
-use super::{prefetch, store};
+use super::store;
+use crate::kernels::prefetch;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -53,7 +54,7 @@ fn float_block<const R: usize, const T: usize>(
             if let Some(ahead) = ahead {
                 let (jump, target) = ahead.target(pair);
                 let place = weights[r].wrapping_offset(jump).wrapping_add(target * pair_bytes);
-                prefetch(place, pair_bytes);
+                prefetch::lines(place, pair_bytes);
             }
             for side in 0..2 {
                 // SAFETY: a group has `padded_columns` columns of 16 numbers.

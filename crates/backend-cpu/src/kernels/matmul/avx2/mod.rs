@@ -12,6 +12,7 @@ use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
 use super::layout::{GROUP, Layout};
 use super::{Ahead, Operands};
+use crate::kernels::prefetch;
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -97,10 +98,10 @@ unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
         if let Some(ahead) = ahead {
             let (jump, target) = ahead.target(block);
             let place = codes.as_ptr().wrapping_offset(jump);
-            prefetch(place.wrapping_add(target * code_bytes), code_bytes);
+            prefetch::lines(place.wrapping_add(target * code_bytes), code_bytes);
             if target.is_multiple_of(per_record) {
                 let place = records.as_ptr().wrapping_offset(jump);
-                prefetch(place.wrapping_add(target / per_record * record_bytes), record_bytes);
+                prefetch::lines(place.wrapping_add(target / per_record * record_bytes), record_bytes);
             }
         }
         for side in 0..2 {
@@ -121,15 +122,6 @@ unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
         store(operands, token + t, group, sums[t]);
     }
     T
-}
-
-/// Asks for the cache lines of `bytes` bytes.
-#[inline(always)]
-fn prefetch(place: *const u8, bytes: usize) {
-    for line in 0..bytes.div_ceil(64) {
-        // SAFETY: only a hint; any address will do.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(line * 64).cast()) }
-    }
 }
 
 /// Adds one block of 32 columns to the sums of 8 rows.

@@ -2,7 +2,8 @@
 
 use super::super::layout::Layout;
 use super::super::{Ahead, Operands};
-use super::{FEW, prefetch, store};
+use super::{FEW, store};
+use crate::kernels::prefetch;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -26,15 +27,13 @@ fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
     let steps = (operands.geometry.padded_columns() / 2, const { if L == SINGLE { 128 } else { 64 } });
     let mut group = groups.start;
     while group < groups.end {
-        let wide = if operands.tokens == 1 { 4 } else { 2 };
-        let count = if groups.end - group >= wide { wide } else { 1 };
+        let count = if groups.end - group >= 2 { 2 } else { 1 };
         let mut token = 0;
         while token < operands.tokens {
             let left = operands.tokens - token;
             let ahead =
                 if few && token == 0 { Some(operands.ahead(group, count, groups.end, steps)) } else { None };
             token += match (count, left) {
-                (4, _) => float_block::<L, 4, 1>(operands, group, token, ahead),
                 (2, 8..) => float_block::<L, 2, 8>(operands, group, token, ahead),
                 (2, 4..8) => float_block::<L, 2, 4>(operands, group, token, ahead),
                 (2, 2..4) => float_block::<L, 2, 2>(operands, group, token, ahead),
@@ -73,7 +72,7 @@ fn float_block<const L: u8, const R: usize, const T: usize>(
             if let Some(ahead) = ahead {
                 let (jump, target) = ahead.target(pair);
                 let place = weights[r].as_ptr().wrapping_offset(jump).wrapping_add(target * pair_bytes);
-                prefetch(place, pair_bytes);
+                prefetch::lines(place, pair_bytes);
             }
             for (column, weight) in columns.into_iter().enumerate() {
                 for t in 0..T {

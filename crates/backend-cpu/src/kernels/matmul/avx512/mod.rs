@@ -13,6 +13,7 @@ use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
 use super::layout::{GROUP, Layout};
 use super::{Ahead, Operands};
+use crate::kernels::prefetch;
 use std::arch::x86_64::*;
 use std::ops::Range;
 use unpack::{block_scales, quad_codes, super_scales};
@@ -37,8 +38,6 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
     };
     let few = operands.tokens <= FEW;
     let steps = (operands.geometry.blocks(), const { INTEGERS[F].code_bytes() });
-    // Two sums for each token: eight tokens would not fit the registers.
-    let halves = const { INTEGERS[F].scales.halves() };
     let mut group = groups.start;
     while group < groups.end {
         let count = match groups.end - group {
@@ -49,41 +48,48 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
         let mut token = 0;
         while token < operands.tokens {
             let left = operands.tokens - token;
-            // Once for each group.
-            let ahead =
-                if few && token == 0 { Some(operands.ahead(group, count, groups.end, steps)) } else { None };
+            // Once for each group. Several groups at once take all tokens at once.
+            let ahead = operands.ahead(group, count, groups.end, steps);
             token += match (count, left) {
-                (4, _) => integer_block::<F, 4, 1>(operands, group, token, ahead),
-                (2, 4..) => integer_block::<F, 2, 4>(operands, group, token, ahead),
-                (2, 3) => integer_block::<F, 2, 3>(operands, group, token, ahead),
-                (2, 2) => integer_block::<F, 2, 2>(operands, group, token, ahead),
-                (2, _) => integer_block::<F, 2, 1>(operands, group, token, ahead),
-                (_, 8..) if !halves => integer_block::<F, 1, 8>(operands, group, token, ahead),
-                (_, 4..) => integer_block::<F, 1, 4>(operands, group, token, ahead),
-                (_, 2..4) => integer_block::<F, 1, 2>(operands, group, token, ahead),
-                _ => integer_block::<F, 1, 1>(operands, group, token, ahead),
+                (4, _) => integer_block::<F, 4, 1, true>(operands, group, token, ahead),
+                (2, 4..) => integer_block::<F, 2, 4, true>(operands, group, token, ahead),
+                (2, 3) => integer_block::<F, 2, 3, true>(operands, group, token, ahead),
+                (2, 2) => integer_block::<F, 2, 2, true>(operands, group, token, ahead),
+                (2, _) => integer_block::<F, 2, 1, true>(operands, group, token, ahead),
+                _ if few && token == 0 => one_group::<F, true>(operands, group, token, ahead),
+                _ => one_group::<F, false>(operands, group, token, ahead),
             };
         }
         group += count;
     }
 }
 
-/// Asks for the cache lines of `bytes` bytes.
-#[inline(always)]
-fn prefetch(place: *const u8, bytes: usize) {
-    for line in 0..bytes.div_ceil(64) {
-        // SAFETY: only a hint; any address will do.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(line * 64).cast()) }
-    }
-}
-
-/// The groups `group..group + R` by the tokens `token..token + T`; asks for what is read later. Returns `T`.
+/// One group by as many tokens from `token` on as fit the registers; with `ASK`, asks for what is read later. Returns
+/// their number.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn integer_block<const F: usize, const R: usize, const T: usize>(
+fn one_group<const F: usize, const ASK: bool>(
     operands: &Operands<'_>,
     group: usize,
     token: usize,
-    ahead: Option<Ahead>,
+    ahead: Ahead,
+) -> usize {
+    // Two sums for each token: eight tokens would not fit.
+    let halves = const { INTEGERS[F].scales.halves() };
+    match operands.tokens - token {
+        8.. if !halves => integer_block::<F, 1, 8, ASK>(operands, group, token, ahead),
+        4.. => integer_block::<F, 1, 4, ASK>(operands, group, token, ahead),
+        2..4 => integer_block::<F, 1, 2, ASK>(operands, group, token, ahead),
+        _ => integer_block::<F, 1, 1, ASK>(operands, group, token, ahead),
+    }
+}
+
+/// The groups `group..group + R` by the tokens `token..token + T`; with `ASK`, asks for what is read later. Returns `T`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn integer_block<const F: usize, const R: usize, const T: usize, const ASK: bool>(
+    operands: &Operands<'_>,
+    group: usize,
+    token: usize,
+    ahead: Ahead,
 ) -> usize {
     let geometry = operands.geometry;
     let code_bytes = const { INTEGERS[F].code_bytes() };
@@ -100,31 +106,34 @@ fn integer_block<const F: usize, const R: usize, const T: usize>(
     }
     let mut sums = [[_mm512_setzero_ps(); T]; R];
     for record in 0..geometry.blocks() / per_record {
+        let mut record_places = [std::ptr::null(); R];
+        let mut firsts = [[_mm512_setzero_ps(); 2]; R];
         for r in 0..R {
             // SAFETY: a group has one record for every `per_record` blocks.
-            let record_place = unsafe { records[r].as_ptr().add(record * record_bytes) };
-            // SAFETY: as above.
-            let super_scales = unsafe { super_scales::<F>(record_place) };
-            for part in 0..per_record {
-                let block = record * per_record + part;
+            unsafe {
+                record_places[r] = records[r].as_ptr().add(record * record_bytes);
+                firsts[r] = super_scales::<F>(record_places[r]);
+            }
+        }
+        for part in 0..per_record {
+            let block = record * per_record + part;
+            let (jump, target) = ahead.target(block);
+            for r in 0..R {
+                if ASK && target.is_multiple_of(per_record) {
+                    let place = records[r].as_ptr().wrapping_offset(jump);
+                    prefetch::lines(place.wrapping_add(target / per_record * record_bytes), record_bytes);
+                }
+                let later = codes[r].as_ptr().wrapping_offset(jump).wrapping_add(target * code_bytes);
                 // SAFETY: a group has `blocks()` blocks, an activation row as many of `Q8_BYTES`.
                 unsafe {
-                    let scales = block_scales::<F>(record_place, super_scales, part);
+                    let scales = block_scales::<F>(record_places[r], firsts[r], part);
                     let plane = codes[r].as_ptr().add(block * code_bytes);
-                    if let Some(ahead) = ahead {
-                        let (jump, target) = ahead.target(block);
-                        let place = codes[r].as_ptr().wrapping_offset(jump);
-                        prefetch(place.wrapping_add(target * code_bytes), code_bytes);
-                        if target.is_multiple_of(per_record) {
-                            let place = records[r].as_ptr().wrapping_offset(jump);
-                            prefetch(place.wrapping_add(target / per_record * record_bytes), record_bytes);
-                        }
-                    }
                     let mut places = [std::ptr::null(); T];
                     for t in 0..T {
                         places[t] = x[t].as_ptr().add(block * Q8_BYTES);
                     }
-                    add_block::<F, T>(plane, scales, places, &mut sums[r]);
+                    let later = if ASK { Some(later) } else { None };
+                    add_block::<F, T>(plane, later, scales, places, &mut sums[r]);
                 }
             }
         }
@@ -137,7 +146,8 @@ fn integer_block<const F: usize, const R: usize, const T: usize>(
     T
 }
 
-/// Adds one block of 32 columns to the sums of 16 rows by `T` tokens.
+/// Adds one block of 32 columns to the sums of 16 rows by `T` tokens; asks for the block at `later`, which need not be
+/// valid, line by line between its own reads.
 ///
 /// # Safety
 /// `plane` points to a block of codes of format `F`, each `x` to a block of a Q8 activation.
@@ -145,6 +155,7 @@ fn integer_block<const F: usize, const R: usize, const T: usize>(
 #[inline]
 unsafe fn add_block<const F: usize, const T: usize>(
     plane: *const u8,
+    later: Option<*const u8>,
     scales: [__m512; 3],
     x: [*const u8; T],
     sums: &mut [__m512; T],
@@ -169,6 +180,11 @@ unsafe fn add_block<const F: usize, const T: usize>(
         }
     }
     for quad in 0..8 {
+        if let Some(later) = later
+            && quad * 64 < integer.code_bytes()
+        {
+            prefetch::line(later.wrapping_add(quad * 64));
+        }
         // SAFETY: forwarded from the caller.
         let codes = unsafe { quad_codes::<F>(plane, quad) };
         // One token alone would wait for its own sum at every step; two sums halve the wait.

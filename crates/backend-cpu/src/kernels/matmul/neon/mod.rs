@@ -14,6 +14,7 @@ use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
 use super::layout::{GROUP, Layout};
 use super::{Ahead, Operands};
+use crate::kernels::prefetch;
 use products::{DOT, MATRIX, PLAIN, Token, products};
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -115,10 +116,10 @@ unsafe fn integer_block<const F: usize, const T: usize, const L: u8>(
             if let Some(ahead) = ahead {
                 let (jump, target) = ahead.target(block);
                 let place = codes.as_ptr().wrapping_offset(jump);
-                prefetch(place.wrapping_add(target * code_bytes), code_bytes);
+                prefetch::lines(place.wrapping_add(target * code_bytes), code_bytes);
                 if target.is_multiple_of(per_record) {
                     let place = records.as_ptr().wrapping_offset(jump);
-                    prefetch(place.wrapping_add(target / per_record * record_bytes), record_bytes);
+                    prefetch::lines(place.wrapping_add(target / per_record * record_bytes), record_bytes);
                 }
             }
             let record = records.as_ptr().add(record * record_bytes);
@@ -186,16 +187,6 @@ unsafe fn combine<const F: usize>(
         } else {
             sum
         }
-    }
-}
-
-/// Asks for the cache lines of `bytes` bytes.
-#[inline(always)]
-fn prefetch(place: *const u8, bytes: usize) {
-    for line in 0..bytes.div_ceil(64) {
-        let place = place.wrapping_add(line * 64);
-        // SAFETY: only a hint; any address will do.
-        unsafe { asm!("prfm pldl1keep, [{}]", in(reg) place, options(readonly, nostack, preserves_flags)) }
     }
 }
 
