@@ -99,7 +99,9 @@ mod tests {
         assert!(quantized("cls.output.weight", 2) && quantized("token_embd.weight", 2));
         assert!(!quantized("blk.3.attn_q.weight", 1) && !quantized("blk.3.attn_q.bias", 2));
         assert!(!quantized("blk.3.ffn_gate_inp.weight", 2) && !quantized("position_embd.weight", 2));
-        assert!(quantized("blk.3.ssm_beta.weight", 2) && !is_quantized("glm5-next", "blk.3.ssm_beta.weight", 2));
+        assert!(
+            quantized("blk.3.ssm_beta.weight", 2) && !is_quantized("glm5-next", "blk.3.ssm_beta.weight", 2)
+        );
     }
 
     #[test]

@@ -42,14 +42,10 @@ const AMX_BRAIN: usize = 8;
 /// The same for F16 weights, which take three products each.
 const AMX_HALF: usize = 24;
 
-/// Up to this number of tokens, products of split activations by weights of 8 bits take no longer than products of single
-/// bytes, as reading the weights takes longer than either.
-const fn split_tokens(features: Features) -> usize {
-    match features {
-        Features { avx512_vnni: true, .. } => 4,
-        Features { avx2: true, .. } | Features { neon: true, .. } => 1,
-        _ => usize::MAX,
-    }
+/// Whether weights of 8 bits are multiplied by split activations. Of one token, reading the weights takes longer than either
+/// product; of more, single bytes are faster. Without vector instructions nothing is fast.
+fn splits(features: Features, tokens: usize) -> bool {
+    tokens <= 1 || !features.vectors()
 }
 
 /// Why a matrix cannot be packed.
@@ -242,7 +238,7 @@ impl PackedMatrix {
         match self.geometry.layout {
             // True f32 multiplication.
             Layout::Single => ActivationFormat::F32,
-            Layout::Integer(EIGHT_BITS) if tokens <= split_tokens(features) => ActivationFormat::Q8Split,
+            Layout::Integer(EIGHT_BITS) if splits(features, tokens) => ActivationFormat::Q8Split,
             Layout::Integer(_) if features.amx && tokens >= AMX_INTEGER => ActivationFormat::Bf16,
             Layout::Integer(_) => ActivationFormat::Q8,
             Layout::Half if features.amx && tokens >= AMX_HALF => ActivationFormat::Bf16Split,
@@ -255,7 +251,7 @@ impl PackedMatrix {
     /// whose kernels need no decoding first.
     pub fn activation_of_experts(&self, features: Features, tokens: usize) -> ActivationFormat {
         match self.activation(features, 1) {
-            ActivationFormat::Q8Split if tokens > split_tokens(features) => ActivationFormat::Q8,
+            ActivationFormat::Q8Split if !splits(features, tokens) => ActivationFormat::Q8,
             format => format,
         }
     }

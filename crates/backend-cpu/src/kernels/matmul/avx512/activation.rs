@@ -45,10 +45,8 @@ pub(in super::super) fn split(values: &[f32; BLOCK]) -> [u8; SPLIT_BYTES] {
     let (codes, scale) = integers(values, SPLIT_LARGEST);
     let mut block = [0; SPLIT_BYTES];
     for (half, code) in codes.into_iter().enumerate() {
-        let first = _mm512_srai_epi32::<SPLIT_BITS>(_mm512_add_epi32(
-            code,
-            _mm512_set1_epi32(1 << (SPLIT_BITS - 1)),
-        ));
+        let first =
+            _mm512_srai_epi32::<SPLIT_BITS>(_mm512_add_epi32(code, _mm512_set1_epi32(1 << (SPLIT_BITS - 1))));
         let second = _mm512_sub_epi32(code, _mm512_slli_epi32::<SPLIT_BITS>(first));
         // SAFETY: the first 64 bytes of the block are written.
         unsafe {

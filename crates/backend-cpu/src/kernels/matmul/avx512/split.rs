@@ -4,7 +4,8 @@ use super::super::activation::{SPLIT_BITS, SPLIT_BYTES};
 use super::super::integers::{EIGHT_BITS, INTEGERS};
 use super::super::layout::BLOCK;
 use super::super::{Ahead, Operands};
-use super::{FEW, prefetch, store};
+use super::store;
+use crate::kernels::prefetch;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -21,7 +22,6 @@ pub(in super::super) fn split(operands: &Operands<'_>, groups: Range<usize>) {
         2..=4 => 2,
         _ => 1,
     };
-    let few = operands.tokens <= FEW;
     let steps = (operands.geometry.blocks(), CODE_BYTES);
     let mut group = groups.start;
     while group < groups.end {
@@ -32,31 +32,41 @@ pub(in super::super) fn split(operands: &Operands<'_>, groups: Range<usize>) {
         };
         let mut token = 0;
         while token < operands.tokens {
-            let ahead =
-                if few && token == 0 { Some(operands.ahead(group, count, groups.end, steps)) } else { None };
+            // Once for each group. Several groups at once take all tokens at once.
+            let ahead = operands.ahead(group, count, groups.end, steps);
             token += match (count, operands.tokens - token) {
-                (4, _) => block::<4, 1>(operands, group, token, ahead),
-                (2, 4..) => block::<2, 4>(operands, group, token, ahead),
-                (2, 3) => block::<2, 3>(operands, group, token, ahead),
-                (2, 2) => block::<2, 2>(operands, group, token, ahead),
-                (2, _) => block::<2, 1>(operands, group, token, ahead),
-                (_, 8..) => block::<1, 8>(operands, group, token, ahead),
-                (_, 4..) => block::<1, 4>(operands, group, token, ahead),
-                (_, 2..4) => block::<1, 2>(operands, group, token, ahead),
-                _ => block::<1, 1>(operands, group, token, ahead),
+                (4, _) => blocks::<4, 1, true>(operands, group, token, ahead),
+                (2, 4..) => blocks::<2, 4, true>(operands, group, token, ahead),
+                (2, 3) => blocks::<2, 3, true>(operands, group, token, ahead),
+                (2, 2) => blocks::<2, 2, true>(operands, group, token, ahead),
+                (2, _) => blocks::<2, 1, true>(operands, group, token, ahead),
+                _ if token == 0 => one_group::<true>(operands, group, token, ahead),
+                _ => one_group::<false>(operands, group, token, ahead),
             };
         }
         group += count;
     }
 }
 
-/// The groups `group..group + R` by the tokens `token..token + T`; asks for what is read later. Returns `T`.
+/// One group by as many tokens from `token` on as fit the registers; with `ASK`, asks for what is read later. Returns
+/// their number.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn block<const R: usize, const T: usize>(
+fn one_group<const ASK: bool>(operands: &Operands<'_>, group: usize, token: usize, ahead: Ahead) -> usize {
+    match operands.tokens - token {
+        8.. => blocks::<1, 8, ASK>(operands, group, token, ahead),
+        4.. => blocks::<1, 4, ASK>(operands, group, token, ahead),
+        2..4 => blocks::<1, 2, ASK>(operands, group, token, ahead),
+        _ => blocks::<1, 1, ASK>(operands, group, token, ahead),
+    }
+}
+
+/// The groups `group..group + R` by the tokens `token..token + T`; with `ASK`, asks for what is read later. Returns `T`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn blocks<const R: usize, const T: usize, const ASK: bool>(
     operands: &Operands<'_>,
     group: usize,
     token: usize,
-    ahead: Option<Ahead>,
+    ahead: Ahead,
 ) -> usize {
     let geometry = operands.geometry;
     let mut codes: [&[u8]; R] = [&[]; R];
@@ -70,14 +80,13 @@ fn block<const R: usize, const T: usize>(
     }
     let mut sums = [[_mm512_setzero_ps(); T]; R];
     for block in 0..geometry.blocks() {
+        let (jump, target) = ahead.target(block);
         for r in 0..R {
-            if let Some(ahead) = ahead {
-                let (jump, target) = ahead.target(block);
-                let place = codes[r].as_ptr().wrapping_offset(jump);
-                prefetch(place.wrapping_add(target * CODE_BYTES), CODE_BYTES);
+            if ASK {
                 let place = records[r].as_ptr().wrapping_offset(jump);
-                prefetch(place.wrapping_add(target * RECORD_BYTES), RECORD_BYTES);
+                prefetch::lines(place.wrapping_add(target * RECORD_BYTES), RECORD_BYTES);
             }
+            let later = codes[r].as_ptr().wrapping_offset(jump).wrapping_add(target * CODE_BYTES);
             // SAFETY: a group has `blocks()` blocks with a record each, an activation row as many of `SPLIT_BYTES`.
             unsafe {
                 let scale = scales(records[r].as_ptr().add(block * RECORD_BYTES));
@@ -86,7 +95,8 @@ fn block<const R: usize, const T: usize>(
                 for t in 0..T {
                     places[t] = x[t].as_ptr().add(block * SPLIT_BYTES);
                 }
-                add_block(plane, scale, places, &mut sums[r]);
+                let later = if ASK { Some(later) } else { None };
+                add_block(plane, later, scale, places, &mut sums[r]);
             }
         }
     }
@@ -98,7 +108,8 @@ fn block<const R: usize, const T: usize>(
     T
 }
 
-/// Adds one block of 32 columns to the sums of 16 rows by `T` tokens.
+/// Adds one block of 32 columns to the sums of 16 rows by `T` tokens; asks for the block at `later`, which need not be
+/// valid, line by line between its own reads.
 ///
 /// # Safety
 /// `plane` points to a block of codes, each `x` to a block of the activation.
@@ -106,6 +117,7 @@ fn block<const R: usize, const T: usize>(
 #[inline]
 unsafe fn add_block<const T: usize>(
     plane: *const u8,
+    later: Option<*const u8>,
     scale: __m512,
     x: [*const u8; T],
     sums: &mut [__m512; T],
@@ -121,6 +133,9 @@ unsafe fn add_block<const T: usize>(
         second[0][t] = word(t, 68);
     }
     for quad in 0..8 {
+        if let Some(later) = later {
+            prefetch::line(later.wrapping_add(quad * 64));
+        }
         // SAFETY: forwarded from the caller.
         let codes = unsafe { _mm512_loadu_si512(plane.add(quad * 64).cast()) };
         let side = if T == 1 { quad / 4 } else { 0 };
