@@ -9,7 +9,7 @@ use puna_graph::{Array, Element, Graph, Operand, StateId, Symbol, WeightId};
 use crate::apart::Piece;
 use crate::frame::Frame;
 use crate::kernels::attention::{Attention, Heads, Inputs, Partials, Plan};
-use crate::kernels::matmul::{Activation, OutputView, Plan as MatrixPlan};
+use crate::kernels::matmul::{Activation, ActivationFormat, OutputView, Plan as MatrixPlan};
 use crate::pool::{Scratch, Stage};
 use crate::product::Product;
 use crate::recurrent_tasks::{BlockAttentionTask, RecurrentTask};
@@ -359,9 +359,17 @@ impl ExpertsTask {
     /// Rows of the activation and of the result at most multiplied at once.
     const BATCH: usize = 64;
 
+    /// Form of the activations, by the rows that an expert gets on average.
+    fn format(&self, frame: &Frame<'_>) -> ActivationFormat {
+        let matrices = frame.weights.matrices(self.weight);
+        let rows = frame.extent(frame.arena.slot(self.out).symbol) * self.used;
+        let rows = frame.precision().rows(rows.div_ceil(matrices.len()));
+        matrices[0].activation_of_experts(frame.features, rows)
+    }
+
     fn format_bytes(&self, frame: &Frame<'_>) -> (usize, usize, usize) {
         let matrix = &frame.weights.matrices(self.weight)[0];
-        let format = matrix.activation(frame.features, 1);
+        let format = self.format(frame);
         let prepared = format.bytes(Self::BATCH, matrix.columns()).next_multiple_of(64);
         let results = (Self::BATCH * matrix.rows() * 4).next_multiple_of(64);
         (prepared, results, matrix.scratch_bytes(format))
@@ -398,7 +406,7 @@ impl ExpertsTask {
             None => (true, (expert..x.len() / columns).step_by(self.used).collect()),
         };
         let (prepared_bytes, result_bytes, _) = self.format_bytes(frame);
-        let format = matrix.activation(frame.features, 1);
+        let format = self.format(frame);
         let (prepared, rest) = scratch.bytes.split_at_mut(prepared_bytes);
         let (results, kernel) = rest.split_at_mut(result_bytes);
         for slots in slots.chunks(Self::BATCH) {

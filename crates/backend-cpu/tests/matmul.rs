@@ -101,17 +101,23 @@ fn prepared_values(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f
                 f64::from(high) + f64::from(half::bf16::from_f32(*x - high).to_f32())
             })
             .collect(),
-        ActivationFormat::Q8 => x
+        ActivationFormat::Q8 | ActivationFormat::Q8Split => x
             .chunks(columns)
             .flat_map(|row| row.chunks(32))
             .flat_map(|block| {
+                let most = integers(format);
                 let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-                let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-                let scale = f64::from(largest / 127.0);
+                let inverse = if largest > 0.0 { most / largest } else { 0.0 };
+                let scale = f64::from(largest / most);
                 block.iter().map(move |x| f64::from((x * inverse).round_ties_even()) * scale)
             })
             .collect(),
     }
+}
+
+/// The largest integer that stands for a number.
+fn integers(format: ActivationFormat) -> f32 {
+    if format == ActivationFormat::Q8Split { 8127.0 } else { 127.0 }
 }
 
 struct Case {
@@ -191,18 +197,20 @@ impl Case {
 }
 
 /// By how much each prepared number may differ from the number given: Q8 rounds to multiples of 1/127 of the largest
-/// of 32, BF16 to 8 significant bits, and the sum of two BF16 to 17.
+/// of 32 (split, of 1/8127), BF16 to 8 significant bits, and the sum of two BF16 to 17.
 fn doubts(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f64> {
     match format {
         ActivationFormat::F32 => vec![0.0; x.len()],
         ActivationFormat::Bf16 => x.iter().map(|x| f64::from(x.abs()) / 512.0).collect(),
         ActivationFormat::Bf16Split => x.iter().map(|x| f64::from(x.abs()) / 512.0 / 512.0).collect(),
-        ActivationFormat::Q8 => x
+        ActivationFormat::Q8 | ActivationFormat::Q8Split => x
             .chunks(columns)
             .flat_map(|row| row.chunks(32))
             .flat_map(|block| {
                 let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-                vec![f64::from(largest) / 253.9; block.len()]
+                let most = f64::from(integers(format));
+                // Half of 1, and what the factor's rounding makes of the largest.
+                vec![f64::from(largest) / most * (0.5 + 2e-7 * most); block.len()]
             })
             .collect(),
     }
@@ -214,7 +222,7 @@ fn doubts(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f64> {
 fn tolerance(format: ActivationFormat) -> f64 {
     match format {
         ActivationFormat::F32 => 1e-6,
-        ActivationFormat::Q8 => 1e-5,
+        ActivationFormat::Q8 | ActivationFormat::Q8Split => 1e-5,
         ActivationFormat::Bf16 => 1.0 / 511.0,
         ActivationFormat::Bf16Split => 1.0 / 512.0 / 512.0 + 1e-6,
     }
@@ -387,7 +395,7 @@ fn prepared_activations_are_the_same_at_every_level() {
     x[32..64].fill(0.0);
     x[70] = 1e30;
     use ActivationFormat::*;
-    for format in [F32, Q8, Bf16, Bf16Split] {
+    for format in [F32, Q8, Q8Split, Bf16, Bf16Split] {
         let prepared = |features| {
             let mut bytes = AlignedBuffer::new(format.bytes(tokens, columns)).expect("memory");
             // SAFETY: the buffer has the activation's size and nobody else uses it.

@@ -9,7 +9,7 @@ pub mod steps;
 pub mod zoo;
 
 pub use adapter::write_adapter;
-pub use quantised::quantised;
+pub use quantised::{quantised, requantised};
 
 /// Normalised squared error: the sum of squared differences over the sum of squared right values.
 pub fn normalised_squared_error(found: &[f32], right: &[f32]) -> f64 {

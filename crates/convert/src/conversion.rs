@@ -385,8 +385,8 @@ pub(crate) fn tensors(
 
 /// What a rule makes of a tensor of the folder: names without layer and ending, with recipes.
 fn made(model: &Model<'_>, source_name: &str, rule: &Rule) -> Result<Named> {
-    let recipe = match source_name.strip_suffix("_blocks") {
-        Some(stem) => Recipe::mxfp4(model.source, source_name, &format!("{stem}_scales"))?,
+    let recipe = match scales_of_blocks(source_name) {
+        Some(scales) => Recipe::mxfp4(model.source, source_name, &scales)?,
         None => Recipe::source(model.source, source_name)?,
     };
     Ok(match rule.how {
@@ -398,8 +398,19 @@ fn made(model: &Model<'_>, source_name: &str, rule: &Rule) -> Result<Named> {
     })
 }
 
+/// Endings of the names of blocks of MXFP4, and of their scales: those of gpt-oss, and of the compressed-tensors library.
+const BLOCKS_AND_SCALES: &[(&str, &str)] = &[("_blocks", "_scales"), (".weight_packed", ".weight_scale")];
+
+fn scales_of_blocks(name: &str) -> Option<String> {
+    BLOCKS_AND_SCALES
+        .iter()
+        .find_map(|(blocks, scales)| name.strip_suffix(blocks).map(|stem| format!("{stem}{scales}")))
+}
+
 fn is_scale_of_blocks(source: &Source, name: &str) -> bool {
-    name.strip_suffix("_scales").is_some_and(|stem| source.has(&format!("{stem}_blocks")))
+    BLOCKS_AND_SCALES.iter().any(|(blocks, scales)| {
+        name.strip_suffix(scales).is_some_and(|stem| source.has(&format!("{stem}{blocks}")))
+    })
 }
 
 /// The format in which a tensor goes into a file whose matrices have `wanted`: vectors, norms and small tables that

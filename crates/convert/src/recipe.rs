@@ -106,7 +106,8 @@ impl Recipe {
         }
     }
 
-    /// Blocks of MXFP4 `[.., blocks, 16]` with scales `[.., blocks]`, as a matrix `[.., blocks · 32]`.
+    /// Blocks of MXFP4 `[.., blocks, 16]`, or with the blocks of a row side by side `[.., blocks · 16]`, with scales
+    /// `[.., blocks]`, as a matrix `[.., blocks · 32]`.
     pub fn mxfp4(source: &Source, blocks: &str, scales: &str) -> Result<Self, ConvertError> {
         let found = |name: &str| {
             source.entry(name).ok_or_else(|| ConvertError::MissingScale {
@@ -116,15 +117,17 @@ impl Recipe {
         };
         let (first, second) = (found(blocks)?, found(scales)?);
         has_elements(first)?;
-        let mut shape = first.shape.clone();
-        let last = shape.pop();
+        let mut shape = second.shape.clone();
+        let apart: Vec<u64> = shape.iter().copied().chain([16]).collect();
+        let mut joined = shape.clone();
+        for (joined, shape) in joined.last_mut().into_iter().zip(shape.last_mut()) {
+            *joined = joined.saturating_mul(16);
+            *shape = shape.saturating_mul(32);
+        }
         let byte = |format| matches!(format, Format::U8 | Format::F8E8m0);
-        if last != Some(16) || shape != second.shape || !byte(first.format) || !byte(second.format) {
+        if (first.shape != apart && first.shape != joined) || !byte(first.format) || !byte(second.format) {
             let what = "blocks of 16 bytes with a scale each".to_owned();
             return Err(ConvertError::Shape { name: blocks.to_owned(), shape: first.shape.clone(), what });
-        }
-        if let Some(extent) = shape.last_mut() {
-            *extent *= 32;
         }
         let step = Step::Mxfp4 { scales: scales.to_owned() };
         Ok(Self { dtype: DType::MXFP4, shape, name: blocks.to_owned(), step })

@@ -161,7 +161,8 @@ impl Name {
     pub(crate) fn rule(&self, lists: &[&'static [Rule]]) -> Option<(&'static Rule, &'static str)> {
         let find =
             |pattern: &str| lists.iter().copied().chain([COMMON]).flatten().find(|rule| rule.from == pattern);
-        let endings: [(&str, &str); 3] = [("", ""), (".weight", ".weight"), (".bias", ".bias")];
+        let endings: [(&str, &str); 4] =
+            [("", ""), (".weight", ".weight"), (".weight_packed", ".weight"), (".bias", ".bias")];
         endings.iter().find_map(|(ending, kept)| Some((find(self.pattern.strip_suffix(ending)?)?, *kept)))
     }
 

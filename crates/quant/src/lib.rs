@@ -11,6 +11,7 @@ mod formats;
 pub mod grids;
 pub mod integers;
 mod rows;
+pub mod tensors;
 mod validate;
 
 pub use dtype::{DType, Encode, FORMATS, FloatField, Format, Quantize};

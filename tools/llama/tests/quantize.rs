@@ -327,3 +327,34 @@ fn files_are_split_and_merged_without_a_change() {
     let missing = failure(1, &["gguf-split", "--merge", text(&first), text(&folder.path().join("x.gguf"))]);
     assert!(missing.contains("00002-of-00002"), "{missing}");
 }
+
+#[test]
+fn parts_that_stay_apart_are_counted_in_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", "llama");
+    metadata.set("llama.block_count", Value::U32(8));
+    let bytes: Vec<u8> = (0..512).flat_map(|index| element(0, index).to_le_bytes()).collect();
+    let tensor = |layer: u32| TensorSpec {
+        name: format!("blk.{layer}.ffn_down.weight"),
+        dtype: DType::F32,
+        shape: vec![2, 256],
+    };
+    let tensors: Vec<(TensorSpec, &[u8])> = (0..8).rev().map(|layer| (tensor(layer), &bytes[..])).collect();
+    let input = folder.path().join("model.gguf");
+    puna_gguf::write(&input, &metadata, &tensors).unwrap();
+    let parts = folder.path().join("parts");
+    done(&["gguf-split", "--split-max-tensors", "4", text(&input), text(&parts)]);
+    let first = folder.path().join("parts-00001-of-00002.gguf");
+    // The first and last eighth and every third between have more bits: of the layers, or of the tensors as they come.
+    let larger = |path: &Path| -> Vec<u32> {
+        let file = open(path);
+        let dtype = |layer: &u32| file.tensors.get(&tensor(*layer).name).unwrap().dtype;
+        (0..8).filter(|layer| dtype(layer) == DType::Q6_K).collect()
+    };
+    let output = folder.path().join("q.gguf");
+    done(&["quantize", text(&first), text(&output), "Q4_K_M"]);
+    assert_eq!(larger(&output), [0, 3, 6, 7]);
+    done(&["quantize", "--keep-split", text(&first), text(&output), "Q4_K_M"]);
+    assert_eq!(larger(&folder.path().join("q-00001-of-00002.gguf")), [0, 1, 4, 7]);
+}

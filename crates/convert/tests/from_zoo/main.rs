@@ -20,7 +20,7 @@ pub struct Case {
     pub model: &'static str,
     /// `config.json`.
     pub config: &'static str,
-    /// Its tensors, the more special names first.
+    /// Its tensors, the more special names first, but for those of [`cases::COMMON`].
     pub tensors: &'static [Entry],
     /// Tensors that the zoo has and no folder: parts of names.
     pub made_up: &'static [&'static str],
@@ -211,7 +211,7 @@ fn folder_tensors(case: &Case, file: &File) -> BTreeMap<String, Tensor> {
     let mut found = BTreeMap::new();
     let mut taken: Vec<String> = Vec::new();
     let per_layer = |entry: &Entry| entry.file[0].contains(".N.");
-    for entry in case.tensors {
+    for entry in case.tensors.iter().chain(cases::COMMON) {
         let count = if per_layer(entry) { layers(file) } else { 1 };
         for layer in 0..count {
             for ending in ["", ".weight", ".bias"] {
@@ -267,16 +267,23 @@ fn put(found: &mut BTreeMap<String, Tensor>, name: &str, whole: Tensor, ways: &[
     }
 }
 
-fn write_folder(folder: &Path, config: &str, tensors: &BTreeMap<String, Tensor>) {
+/// A tensor as a file of the folder has it: format, extents, bytes.
+type Stored = (&'static str, Vec<usize>, Vec<u8>);
+
+fn stored(tensors: BTreeMap<String, Tensor>) -> BTreeMap<String, Stored> {
+    let bytes = |tensor: &Tensor| tensor.data.iter().flat_map(|x| x.to_le_bytes()).collect();
+    tensors.into_iter().map(|(name, tensor)| (name, ("F32", tensor.shape.clone(), bytes(&tensor)))).collect()
+}
+
+fn write_folder(folder: &Path, config: &str, tensors: &BTreeMap<String, Stored>) {
     let config: serde_json::Value = serde_json::from_str(config).expect("the settings are JSON");
     std::fs::write(folder.join("config.json"), config.to_string()).expect("it is written");
     let mut header = serde_json::Map::new();
     let mut data: Vec<u8> = Vec::new();
-    for (name, tensor) in tensors {
-        let begin = data.len();
-        data.extend(tensor.data.iter().flat_map(|x| x.to_le_bytes()));
-        let offsets = [begin, data.len()];
-        let entry = serde_json::json!({"dtype": "F32", "shape": tensor.shape, "data_offsets": offsets});
+    for (name, (format, shape, bytes)) in tensors {
+        let offsets = [data.len(), data.len() + bytes.len()];
+        data.extend(bytes);
+        let entry = serde_json::json!({"dtype": format, "shape": shape, "data_offsets": offsets});
         header.insert(name.clone(), entry);
     }
     let header = serde_json::Value::Object(header).to_string();
@@ -290,7 +297,7 @@ fn write_folder(folder: &Path, config: &str, tensors: &BTreeMap<String, Tensor>)
 fn differences(case: &Case) -> Result<(), String> {
     let expected = zoo_model(case);
     let folder = tempfile::tempdir().expect("a folder");
-    write_folder(folder.path(), case.config, &folder_tensors(case, &expected));
+    write_folder(folder.path(), case.config, &stored(folder_tensors(case, &expected)));
     let conversion =
         Conversion::open(folder.path(), &Options::default()).map_err(|error| error.to_string())?;
     let found = conversion.into_file().map_err(|error| error.to_string())?;
@@ -299,7 +306,7 @@ fn differences(case: &Case) -> Result<(), String> {
         return Err(format!("it became {}", architecture(&found)));
     }
     let only_embeds = zoo::embedding_models().iter().any(|model| model.name == case.model)
-        && !case.tensors.iter().any(|entry| entry.file[0] == "output");
+        && expected.tensors.get("output.weight").is_none();
     let purpose = if only_embeds { Purpose::Embed(Some(Pooling::Mean)) } else { Purpose::Generate };
     let options = BuildOptions { context: 64, purpose, ..BuildOptions::default() };
     let build = |file: &File| {
@@ -339,4 +346,54 @@ fn models_of_the_zoo_come_back() {
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     assert!(cases.len() >= 25, "{}", cases.len());
+}
+
+/// Blocks of MXFP4 as the compressed-tensors library has them, neighbours in a byte, and as a model file has them.
+fn blocks(data: &[f32]) -> ([Vec<u8>; 2], Vec<u8>) {
+    let mut file = vec![0; data.len() / 32 * 17];
+    puna_quant::quantize_rows(DType::MXFP4, data, None, &mut file).expect("whole blocks");
+    let (mut packed, mut scales) = (Vec::new(), Vec::new());
+    for block in file.chunks_exact(17) {
+        let code = |index: usize| block[1 + index % 16] >> (index / 16 * 4) & 15;
+        scales.push(block[0]);
+        packed.extend((0..16).map(|pair| code(2 * pair) | code(2 * pair + 1) << 4));
+    }
+    ([packed, scales], file)
+}
+
+/// Kimi K3 is published with experts in blocks of MXFP4, which are the same numbers in the file.
+#[test]
+fn experts_in_blocks_come_back() {
+    let case = recurrent::RECURRENT.iter().find(|case| case.model == "kimi-k3-moe").expect("a case");
+    let mut tensors = stored(folder_tensors(case, &zoo_model(case)));
+    let experts: Vec<String> = tensors.keys().filter(|name| name.contains(".experts.")).cloned().collect();
+    assert_eq!(experts.len(), 6);
+    let mut right: BTreeMap<&str, Vec<u8>> = BTreeMap::new();
+    for name in &experts {
+        let (_, shape, bytes) = tensors.remove(name).expect("it is there");
+        let data: Vec<f32> = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let ([packed, scales], file) = blocks(&data);
+        tensors.insert(format!("{name}_packed"), ("U8", vec![shape[0], shape[1] / 2], packed));
+        tensors.insert(format!("{name}_scale"), ("U8", vec![shape[0], shape[1] / 32], scales));
+        let parts = [("w1", "gate"), ("w2", "down"), ("w3", "up")];
+        let (_, part) = parts.iter().find(|(letter, _)| name.contains(letter)).expect("one of three");
+        right.entry(part).or_default().extend(file);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let method = r#"{"quantization_config": {"quant_method": "compressed-tensors",
+        "format": "mxfp4-pack-quantized"}, "#;
+    let config = case.config.replacen('{', method, 1);
+    write_folder(folder.path(), &config, &tensors);
+    let conversion = Conversion::open(folder.path(), &Options::default()).expect("it converts");
+    let found = conversion.into_file().expect("it is a model");
+    for (part, right) in right {
+        let tensor = found.tensors.get(&format!("blk.1.ffn_{part}_exps.weight")).expect("experts");
+        assert_eq!((tensor.dtype, &tensor.shape[..]), (DType::MXFP4, &[2, 192, 192][..]));
+        assert!(found.bytes(tensor) == right, "{part}");
+    }
+    // Without its scales a tensor is refused by name.
+    tensors.remove(&format!("{}_scale", experts[0]));
+    write_folder(folder.path(), &config, &tensors);
+    let error = Conversion::open(folder.path(), &Options::default()).expect_err("no scales").to_string();
+    assert!(error.contains("experts.0.w1.weight_packed") && error.contains("weight_scale"), "{error}");
 }

@@ -54,8 +54,6 @@ pub const RECURRENT: &[Case] = &[
         tensors: &[
             same(&["token_embd"], "model.embeddings"),
             same(&["token_embd_norm"], "model.layers.0.pre_norm"),
-            same(&["output_norm"], "model.norm"),
-            same(&["output"], "lm_head"),
             same(&["blk.N.attn_norm"], "model.layers.N.attn_norm"),
             same(&["blk.N.attn_norm_2"], "model.layers.N.ffn_norm"),
             way(&["blk.N.time_mix_lerp_fused.weight"], "model.layers.N.attn.x_#", &[Way::Letters(&["r", "w", "k", "v", "a", "g"])]),
@@ -94,11 +92,6 @@ pub const RECURRENT: &[Case] = &[
             "num_hidden_layers": 2, "head_size": 64, "rms_norm_eps": 1e-6, "intermediate_size": 192,
             "wkv_version": 7, "wkv_has_gate": true}"#,
         tensors: &[
-            same(&["token_embd"], "model.embed_tokens"),
-            same(&["output_norm"], "model.norm"),
-            same(&["output"], "lm_head"),
-            same(&["blk.N.attn_norm"], "model.layers.N.input_layernorm"),
-            same(&["blk.N.ffn_norm"], "model.layers.N.post_attention_layernorm"),
             way(&["blk.N.time_mix_lerp_fused.weight"], "model.layers.N.self_attn.time_mixer.x_#", &[Way::Letters(&["r", "w", "k", "v", "a", "g"])]),
             way(&["blk.N.time_mix_w0.weight"], "model.layers.N.self_attn.time_mixer.w0", &[Way::Shape(&[1, 1, 128])]),
             way(&["blk.N.time_mix_a0.weight"], "model.layers.N.self_attn.time_mixer.a0", &[Way::Shape(&[1, 1, 128])]),
@@ -118,9 +111,6 @@ pub const RECURRENT: &[Case] = &[
             same(&["blk.N.time_mix_key"], "model.layers.N.self_attn.time_mixer.key"),
             same(&["blk.N.time_mix_value"], "model.layers.N.self_attn.time_mixer.value"),
             same(&["blk.N.time_mix_output"], "model.layers.N.self_attn.time_mixer.output"),
-            same(&["blk.N.ffn_gate"], "model.layers.N.mlp.gate_proj"),
-            same(&["blk.N.ffn_up"], "model.layers.N.mlp.up_proj"),
-            same(&["blk.N.ffn_down"], "model.layers.N.mlp.down_proj"),
         ],
         change: |metadata| {
             metadata.set("arwkv7.context_length", 1u32 << 20);
@@ -133,11 +123,6 @@ pub const RECURRENT: &[Case] = &[
             "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "rms_norm_eps": 1e-6,
             "intermediate_size": 192}"#,
         tensors: &[
-            same(&["token_embd"], "model.embed_tokens"),
-            same(&["output_norm"], "model.norm"),
-            same(&["output"], "lm_head"),
-            same(&["blk.N.attn_norm"], "model.layers.N.input_layernorm"),
-            same(&["blk.N.ffn_norm"], "model.layers.N.post_attention_layernorm"),
             same(&["blk.N.time_mix_lerp_x.weight"], "model.layers.N.self_attn.time_maa_x"),
             way(&["blk.N.time_mix_lerp_fused.weight"], "model.layers.N.self_attn.time_maa_#", &[Way::Letters(&["w", "k", "v", "r", "g"])]),
             way(&["blk.N.time_mix_w1.weight"], "model.layers.N.self_attn.time_maa_w1", &[Way::Parts(&[3, 1, 2, 0, 4]), Way::Transposed]),
@@ -150,9 +135,6 @@ pub const RECURRENT: &[Case] = &[
             same(&["blk.N.time_mix_value"], "model.layers.N.self_attn.v_proj"),
             same(&["blk.N.time_mix_gate"], "model.layers.N.self_attn.gate"),
             same(&["blk.N.time_mix_output"], "model.layers.N.self_attn.o_proj"),
-            same(&["blk.N.ffn_gate"], "model.layers.N.mlp.gate_proj"),
-            same(&["blk.N.ffn_up"], "model.layers.N.mlp.up_proj"),
-            same(&["blk.N.ffn_down"], "model.layers.N.mlp.down_proj"),
         ],
         change: |metadata| {
             metadata.set("rwkv6qwen2.context_length", 1u32 << 20);

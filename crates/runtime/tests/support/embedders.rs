@@ -10,30 +10,9 @@ use puna_gguf::File;
 use puna_quant::DType;
 use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Placement, Pooling, Purpose, Work};
 
-use crate::checks::{Outcome, SAME, as_recorded, eight_bits, outcome, with_eight_bits};
-
-/// Models whose largest error with weights of eight bits was this, above the limit; it fails only above twice this. How much of
-/// it is the weights' own is the next figure of the report; that of the rerankers is of a few scores.
-const SENSITIVE: &[(&str, f64)] = &[
-    ("jina-bert-v2-rerank", 2.7e-3),
-    ("nomic-bert-moe", 3.1e-3),
-    ("t5-gated", 2.1e-3),
-    ("t5encoder", 2.4e-3),
-    ("xlm-roberta-rerank", 1.3e-3),
-];
-
-impl Outcome {
-    /// A failure of a model that is known for it counts as such.
-    fn or_known(self, name: &str, found: Result<f64, String>) -> Self {
-        let row = SENSITIVE.iter().find(|(model, _)| *model == name);
-        match (self, row, found) {
-            (Outcome::Fail(figure), Some((_, measured)), Ok(error)) if error <= 2.0 * measured => {
-                Outcome::Known(figure)
-            }
-            (outcome, _, _) => outcome,
-        }
-    }
-}
+use crate::checks::{
+    NOTHING, Outcome, SAME, alone, as_recorded, beside_share, eight_bits, outcome, without_limit,
+};
 
 /// Every check of a model with what it found: each recorded kind of pooling (or logits), texts together against alone, the
 /// greedy continuation if one is recorded, and weights of eight bits.
@@ -59,15 +38,12 @@ pub fn check(model: &EmbeddingModel, cpu: &Arc<dyn Backend>) -> Vec<(String, Out
         let errors = errors.collect::<Result<Vec<f64>, String>>();
         Some(errors.map(|errors| errors.into_iter().fold(0.0, f64::max)))
     };
-    const NOTHING: Outcome = Outcome::None("no matrix has whole blocks");
-    let quantised = match largest(cpu) {
-        Some(error) => with_eight_bits(&model.name, error.clone()).or_known(&model.name, error),
-        None => NOTHING,
-    };
+    let quantised = largest(&alone()).map_or(NOTHING, |error| beside_share(&model.name, error));
     found.push(("Q8_0".into(), quantised));
     let evaluator: Arc<dyn Backend> = Arc::new(puna_backend::reference::Reference);
     let share = largest(&evaluator).map_or(NOTHING, |error| as_recorded(&model.name, error));
     found.push(("its weights".into(), share));
+    found.push(("Q8_0 fast".into(), largest(cpu).map_or(NOTHING, without_limit)));
     found
 }
 

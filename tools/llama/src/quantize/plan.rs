@@ -8,7 +8,7 @@ use crate::invocation::Invocation;
 use crate::{console, files};
 use puna_flags::Config;
 use puna_gguf::{Array, Metadata, TensorInfo, TensorSpec, Tensors, Value};
-use puna_quant::DType;
+use puna_quant::{DType, tensors};
 use regex_automata::meta::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -139,8 +139,13 @@ impl Plan {
         let is_pruned =
             |info: &&TensorInfo| layer_of(&info.name).is_some_and(|layer| pruned.contains(&layer));
         let mut infos: Vec<&TensorInfo> = directory.iter().filter(|info| !is_pruned(info)).collect();
-        // Tensors without a layer come first, then layer by layer.
-        infos.sort_by(|a, b| (layer_of(&a.name), &a.name).cmp(&(layer_of(&b.name), &b.name)));
+        // Files that stay apart keep their order. In one, tensors without a layer come first, then layer by layer. Mixtures
+        // count tensors in this order.
+        if flags.keep_split {
+            infos.sort_by_key(|info| (info.shard(), info.file_offset()));
+        } else {
+            infos.sort_by(|a, b| (layer_of(&a.name), &a.name).cmp(&(layer_of(&b.name), &b.name)));
+        }
         facts.values = infos.iter().filter(|info| Role::of(&info.name) == Role::Value).count() as u32;
         let mut tensors = Vec::new();
         let mut numbers: BTreeMap<Role, u32> = BTreeMap::new();
@@ -157,7 +162,7 @@ impl Plan {
                 number: numbers.get(&role).copied().unwrap_or(0),
             };
             let kept = role == Role::Output && flags.leave_output_tensor;
-            let quantized = choose::is_quantized(architecture, &name, axes) && !kept;
+            let quantized = tensors::is_quantized(architecture, &name, axes) && !kept;
             if quantized && wishes.of(&name, role).is_none() {
                 *numbers.entry(role).or_default() += 1;
             }
@@ -311,7 +316,7 @@ fn decide(
     let wanted = wishes
         .of(subject.name, subject.role)
         .unwrap_or_else(|| if pure { default } else { choose::mixture(file_type, default, subject, facts) });
-    let dtype = choose::fallback(wanted, subject.row).ok_or_else(|| {
+    let dtype = tensors::fallback(wanted, subject.row).ok_or_else(|| {
         Failure::Failed(format!(
             "tensor {} has rows of {} elements, no multiple of {wanted}'s blocks of {}, and {wanted} has no substitute",
             subject.name,

@@ -16,6 +16,11 @@ pub enum ActivationFormat {
     /// Per 32 columns: 32 signed bytes, an f32 scale (largest magnitude / 127), scale times sum, and the integer
     /// sums of both halves: [`Q8_BYTES`] bytes.
     Q8,
+    /// Each number as the sum of two signed bytes, the first worth 128 of the second, for weights of 8 bits, of which
+    /// single bytes would lose more than the weights have lost. Per 32 columns: 32 first bytes, 32 second bytes, an f32
+    /// scale of the second (largest magnitude / 8127), and the sum of the numbers times -128 as an integer:
+    /// [`SPLIT_BYTES`] bytes.
+    Q8Split,
     /// BF16 in blocks of 16 tokens by 32 columns (one matrix tile, 1 KiB), blocks of a token group side by side.
     Bf16,
     /// Each number as the sum of two BF16, for weights of more than 8 significant bits: per 16 tokens by 32 columns
@@ -25,6 +30,13 @@ pub enum ActivationFormat {
 
 /// Bytes of 32 columns in [`ActivationFormat::Q8`].
 pub(super) const Q8_BYTES: usize = 44;
+/// Bytes of 32 columns in [`ActivationFormat::Q8Split`].
+pub(super) const SPLIT_BYTES: usize = 72;
+/// Bits of the second byte's number in [`ActivationFormat::Q8Split`].
+pub(super) const SPLIT_BITS: u32 = 7;
+/// The largest number of [`ActivationFormat::Q8Split`]: both bytes are 63, so that two products with unsigned bytes fit the
+/// 16-bit sums of AVX2.
+pub(super) const SPLIT_LARGEST: f32 = 8127.0;
 /// Tokens in one BF16 tile.
 pub(super) const TILE_TOKENS: usize = 16;
 /// Tiles of [`ActivationFormat::Bf16Split`] for each of [`ActivationFormat::Bf16`].
@@ -36,7 +48,7 @@ impl ActivationFormat {
     /// Bytes that `tokens` rows of `columns` numbers occupy.
     pub fn bytes(self, tokens: usize, columns: usize) -> usize {
         match self {
-            Self::F32 | Self::Q8 => tokens * self.token_bytes(columns),
+            Self::F32 | Self::Q8 | Self::Q8Split => tokens * self.token_bytes(columns),
             Self::Bf16 | Self::Bf16Split => {
                 tokens.next_multiple_of(2 * TILE_TOKENS) * self.token_bytes(columns)
             }
@@ -49,6 +61,7 @@ impl ActivationFormat {
         match self {
             Self::F32 => blocks * BLOCK * 4,
             Self::Q8 => blocks * Q8_BYTES,
+            Self::Q8Split => blocks * SPLIT_BYTES,
             Self::Bf16 => blocks * BLOCK * 2,
             Self::Bf16Split => blocks * BLOCK * 2 * SPLIT_TILES,
         }
@@ -81,7 +94,7 @@ impl ActivationFormat {
                 return prepare_avx2(self, x, columns, tokens, destination);
             }
             let _ = features;
-            prepare_rows(self, x, columns, tokens, destination, quantize, round);
+            prepare_rows(self, x, columns, tokens, destination, (quantize, split, round));
         }
     }
 }
@@ -100,8 +113,9 @@ unsafe fn prepare_avx512(
     // SAFETY: forwarded from the caller.
     unsafe {
         let quantize = |values: &_| avx512::quantize(values);
+        let split = |values: &_| avx512::split_bytes(values);
         let round = |values: &_| avx512::round_to_bf16(values);
-        prepare_rows(format, x, columns, tokens, destination, quantize, round)
+        prepare_rows(format, x, columns, tokens, destination, (quantize, split, round))
     }
 }
 
@@ -119,7 +133,7 @@ unsafe fn prepare_avx2(
     destination: *mut u8,
 ) {
     // SAFETY: forwarded from the caller.
-    unsafe { prepare_rows(format, x, columns, tokens, destination, quantize, round) }
+    unsafe { prepare_rows(format, x, columns, tokens, destination, (quantize, split, round)) }
 }
 
 /// # Safety
@@ -131,8 +145,11 @@ unsafe fn prepare_rows(
     columns: usize,
     tokens: Range<usize>,
     destination: *mut u8,
-    quantize: impl Fn(&[f32; BLOCK]) -> [u8; Q8_BYTES],
-    round: impl Fn(&[f32; BLOCK]) -> [u16; BLOCK],
+    (quantize, split, round): (
+        impl Fn(&[f32; BLOCK]) -> [u8; Q8_BYTES],
+        impl Fn(&[f32; BLOCK]) -> [u8; SPLIT_BYTES],
+        impl Fn(&[f32; BLOCK]) -> [u16; BLOCK],
+    ),
 ) {
     let token_bytes = format.token_bytes(columns);
     for (token, row) in tokens.zip(x.chunks_exact(columns.max(1))) {
@@ -140,6 +157,7 @@ unsafe fn prepare_rows(
         let (start, step) = match format {
             ActivationFormat::F32 => (token * token_bytes, BLOCK * 4),
             ActivationFormat::Q8 => (token * token_bytes, Q8_BYTES),
+            ActivationFormat::Q8Split => (token * token_bytes, SPLIT_BYTES),
             ActivationFormat::Bf16 | ActivationFormat::Bf16Split => {
                 let tile_row = token / TILE_TOKENS * TILE_TOKENS * token_bytes;
                 let tiles = token_bytes / (row.len().div_ceil(BLOCK) * BLOCK * 2);
@@ -162,6 +180,7 @@ unsafe fn prepare_rows(
                 match format {
                     ActivationFormat::F32 => place.cast::<[f32; BLOCK]>().write(*values),
                     ActivationFormat::Q8 => place.cast::<[u8; Q8_BYTES]>().write(quantize(values)),
+                    ActivationFormat::Q8Split => place.cast::<[u8; SPLIT_BYTES]>().write(split(values)),
                     ActivationFormat::Bf16 => place.cast::<[u16; BLOCK]>().write(round(values)),
                     ActivationFormat::Bf16Split => {
                         let high = round(values);
@@ -178,9 +197,9 @@ unsafe fn prepare_rows(
     }
 }
 
-/// One block of [`ActivationFormat::Q8`]. What becomes of not-a-number and infinities is unspecified.
+/// The largest magnitude of a block.
 #[inline(always)]
-fn quantize(values: &[f32; BLOCK]) -> [u8; Q8_BYTES] {
+fn largest(values: &[f32; BLOCK]) -> f32 {
     let mut largest = [0.0f32; 16];
     for half in 0..2 {
         for lane in 0..16 {
@@ -194,16 +213,29 @@ fn quantize(values: &[f32; BLOCK]) -> [u8; Q8_BYTES] {
             largest[lane] = if other > largest[lane] { other } else { largest[lane] };
         }
     }
-    let scale = largest[0] / 127.0;
+    largest[0]
+}
+
+/// The numbers as integers of which `most` stands for the largest magnitude, and what 1 stands for.
+#[inline(always)]
+fn integers(values: &[f32; BLOCK], most: f32) -> ([i32; BLOCK], f32) {
+    let largest = largest(values);
     // The reciprocal of a subnormal number could overflow; such blocks become zeros.
-    let inverse = if largest[0] >= f32::MIN_POSITIVE { 127.0 / largest[0] } else { 0.0 };
+    let inverse = if largest >= f32::MIN_POSITIVE { most / largest } else { 0.0 };
     let mut codes = [0i32; BLOCK];
     for (code, value) in codes.iter_mut().zip(values) {
         // Adding 1.5 * 2^23 rounds to the nearest integer, half to even; the low bits of the sum are the integer.
         const ROUND: f32 = 12_582_912.0;
         let bits = (value * inverse + ROUND).to_bits() as i32;
-        *code = bits.wrapping_sub(ROUND.to_bits() as i32).clamp(-127, 127);
+        *code = bits.wrapping_sub(ROUND.to_bits() as i32).clamp(-(most as i32), most as i32);
     }
+    (codes, largest / most)
+}
+
+/// One block of [`ActivationFormat::Q8`]. What becomes of not-a-number and infinities is unspecified.
+#[inline(always)]
+fn quantize(values: &[f32; BLOCK]) -> [u8; Q8_BYTES] {
+    let (codes, scale) = integers(values, 127.0);
     let sums: [i32; 2] = [codes[..16].iter().sum(), codes[16..].iter().sum()];
     let mut block = [0; Q8_BYTES];
     for (byte, code) in block.iter_mut().zip(codes) {
@@ -213,6 +245,21 @@ fn quantize(values: &[f32; BLOCK]) -> [u8; Q8_BYTES] {
     block[36..40].copy_from_slice(&(scale * (sums[0] + sums[1]) as f32).to_le_bytes());
     block[40..42].copy_from_slice(&(sums[0] as i16).to_le_bytes());
     block[42..44].copy_from_slice(&(sums[1] as i16).to_le_bytes());
+    block
+}
+
+/// One block of [`ActivationFormat::Q8Split`]. What becomes of not-a-number and infinities is unspecified.
+#[inline(always)]
+fn split(values: &[f32; BLOCK]) -> [u8; SPLIT_BYTES] {
+    let (codes, scale) = integers(values, SPLIT_LARGEST);
+    let mut block = [0; SPLIT_BYTES];
+    for (column, code) in codes.iter().enumerate() {
+        let first = (code + (1 << (SPLIT_BITS - 1))) >> SPLIT_BITS;
+        block[column] = first as i8 as u8;
+        block[BLOCK + column] = (code - (first << SPLIT_BITS)) as i8 as u8;
+    }
+    block[64..68].copy_from_slice(&scale.to_le_bytes());
+    block[68..72].copy_from_slice(&(-128 * codes.iter().sum::<i32>()).to_le_bytes());
     block
 }
 

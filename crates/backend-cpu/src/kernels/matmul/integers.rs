@@ -2,6 +2,15 @@
 
 pub(super) use puna_quant::integers::{INTEGERS, Integer, Scales};
 
+/// The position of the format whose codes are whole bytes.
+pub(super) const EIGHT_BITS: usize = {
+    let mut position = 0;
+    while INTEGERS[position].bits != 8 {
+        position += 1;
+    }
+    position
+};
+
 /// Calls `$function::<F>($arguments)` for the constant `F` equal to the position `$format` in [`INTEGERS`].
 macro_rules! with_format {
     ($format:expr, $function:ident $arguments:tt) => {

@@ -26,6 +26,7 @@ pub use activation::ActivationFormat;
 
 use crate::isa::Features;
 use crate::memory::{AlignedBuffer, Share};
+use integers::EIGHT_BITS;
 use layout::{GROUP, Geometry, Layout};
 use puna_quant::DType;
 use std::ops::Range;
@@ -40,6 +41,12 @@ const AMX_INTEGER: usize = 24;
 const AMX_BRAIN: usize = 8;
 /// The same for F16 weights, which take three products each.
 const AMX_HALF: usize = 24;
+
+/// Whether weights of 8 bits are multiplied by split activations. Of one token, reading the weights takes longer than either
+/// product; of more, single bytes are faster. Without vector instructions nothing is fast.
+fn splits(features: Features, tokens: usize) -> bool {
+    tokens <= 1 || !features.vectors()
+}
 
 /// Why a matrix cannot be packed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -225,11 +232,21 @@ impl PackedMatrix {
         match self.geometry.layout {
             // True f32 multiplication.
             Layout::Single => ActivationFormat::F32,
+            Layout::Integer(EIGHT_BITS) if splits(features, tokens) => ActivationFormat::Q8Split,
             Layout::Integer(_) if features.amx && tokens >= AMX_INTEGER => ActivationFormat::Bf16,
             Layout::Integer(_) => ActivationFormat::Q8,
             Layout::Half if features.amx && tokens >= AMX_HALF => ActivationFormat::Bf16Split,
             Layout::Brain | Layout::Rows if features.amx && tokens >= AMX_BRAIN => ActivationFormat::Bf16,
             Layout::Half | Layout::Brain | Layout::Rows => ActivationFormat::F32,
+        }
+    }
+
+    /// The same for the matrix of an expert that gets `tokens` rows on average. How many it gets in fact varies, so this is a form
+    /// whose kernels need no decoding first.
+    pub fn activation_of_experts(&self, features: Features, tokens: usize) -> ActivationFormat {
+        match self.activation(features, 1) {
+            ActivationFormat::Q8Split if !splits(features, tokens) => ActivationFormat::Q8,
+            format => format,
         }
     }
 
@@ -243,9 +260,9 @@ impl PackedMatrix {
             // One decoded group, and one decoded row.
             ActivationFormat::F32 => (self.geometry.padded_columns() * (GROUP + 1)) * 4 + 64,
             #[cfg(target_arch = "x86_64")]
-            ActivationFormat::Q8 => amx::integer_scratch_bytes(&self.geometry),
+            ActivationFormat::Q8 | ActivationFormat::Q8Split => amx::integer_scratch_bytes(&self.geometry),
             #[cfg(not(target_arch = "x86_64"))]
-            ActivationFormat::Q8 => 0,
+            ActivationFormat::Q8 | ActivationFormat::Q8Split => 0,
         }
     }
 
@@ -290,6 +307,9 @@ impl PackedMatrix {
         let groups = rows.start / GROUP..rows.end.div_ceil(GROUP);
         match (geometry.layout, format) {
             (Layout::Integer(_), ActivationFormat::Q8) => integer(features, &operands, groups, scratch),
+            (Layout::Integer(EIGHT_BITS), ActivationFormat::Q8Split) => {
+                split(features, &operands, groups, scratch)
+            }
             (_, ActivationFormat::F32) => float(features, &operands, groups, scratch),
             #[cfg(target_arch = "x86_64")]
             (Layout::Half, ActivationFormat::Bf16Split)
@@ -422,6 +442,36 @@ fn integer(features: Features, operands: &Operands<'_>, groups: Range<usize>, sc
     }
     let _ = (features, scratch);
     reference::integer(operands, groups);
+}
+
+/// Weights of 8 bits by split activations with the best kernel.
+fn split(features: Features, operands: &Operands<'_>, groups: Range<usize>, scratch: &mut [u8]) {
+    // SAFETY: `features` proves that the processor has the instructions.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        if features.avx512_vnni && features.amx && operands.tokens >= AMX_TILE {
+            return amx::split(operands, groups, scratch);
+        } else if features.avx512_vnni {
+            return avx512::split(operands, groups);
+        } else if features.avx_vnni {
+            return avx2::split_vnni(operands, groups);
+        } else if features.avx2 {
+            return avx2::split(operands, groups);
+        }
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        if features.neon_i8mm {
+            return neon::split_matrix(operands, groups);
+        } else if features.neon_dot {
+            return neon::split_dot(operands, groups);
+        } else if features.neon {
+            return neon::split(operands, groups);
+        }
+    }
+    let _ = (features, scratch);
+    reference::split(operands, groups);
 }
 
 /// The other layouts by F32 activations with the best kernel.

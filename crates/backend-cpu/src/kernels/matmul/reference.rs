@@ -1,8 +1,8 @@
 //! Scalar kernels: the specification of the others, and the path of processors without vector kernels.
 
 use super::Operands;
-use super::activation::Q8_BYTES;
-use super::integers::INTEGERS;
+use super::activation::{Q8_BYTES, SPLIT_BITS, SPLIT_BYTES};
+use super::integers::{EIGHT_BITS, INTEGERS};
 use super::layout::{BLOCK, GROUP, Layout};
 use super::pack::{decode_row, row_values};
 use super::scales::row_scales;
@@ -37,6 +37,33 @@ pub(super) fn integer(operands: &Operands<'_>, groups: Range<usize>) {
                     let product = scales[0].0 * dots[0] as f32 + scales[1].0 * dots[1] as f32;
                     let minimum = scales[0].1 * sums[0] as f32 + scales[1].1 * sums[1] as f32;
                     sum += (product + minimum) * float(32);
+                }
+                operands.store(token, group * GROUP + row, sum);
+            }
+        }
+    }
+}
+
+/// Weights of 8 bits by [`super::ActivationFormat::Q8Split`] activations, for the groups `groups`.
+pub(super) fn split(operands: &Operands<'_>, groups: Range<usize>) {
+    let geometry = &operands.geometry;
+    let integer = &INTEGERS[EIGHT_BITS];
+    for group in groups {
+        let (codes, records) = operands.group(group).split_at(geometry.scale_offset);
+        for row in 0..GROUP.min(geometry.rows - group * GROUP) {
+            for token in 0..operands.tokens {
+                let mut sum = 0.0f32;
+                let blocks = operands.activation_row(token).chunks_exact(SPLIT_BYTES);
+                for ((block, x), record) in
+                    blocks.enumerate().zip(records.chunks_exact(integer.scales.bytes()))
+                {
+                    let plane = &codes[block * integer.code_bytes()..][..integer.code_bytes()];
+                    let values = row_values(integer, plane, row);
+                    let byte = |at: usize| i32::from(x[at] as i8);
+                    let number = |column: usize| (byte(column) << SPLIT_BITS) + byte(BLOCK + column);
+                    let dot: i32 = (0..BLOCK).map(|column| values[column] * number(column)).sum();
+                    let factor = f32::from_le_bytes([x[64], x[65], x[66], x[67]]);
+                    sum += dot as f32 * factor * row_scales(integer, record, 0, row)[0].0;
                 }
                 operands.store(token, group * GROUP + row, sum);
             }

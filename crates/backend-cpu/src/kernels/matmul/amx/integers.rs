@@ -18,7 +18,7 @@ use std::ops::Range;
 /// Tokens of one tile; a call has at least as many.
 pub(in super::super) const TOKENS: usize = 16;
 /// Bytes of a block of 16 rows by 32 columns as signed bytes.
-const BLOCK_BYTES: usize = GROUP * BLOCK;
+pub(super) const BLOCK_BYTES: usize = GROUP * BLOCK;
 /// Bytes of a panel of decoded groups, which stays in the second-level cache together with some activations.
 const PANEL_BYTES: usize = 256 << 10;
 /// Numbers of a tile of sums.
@@ -29,7 +29,7 @@ const SUMS: usize = TOKENS * GROUP;
 struct Products([[i32; 2 * SUMS]; 2]);
 
 /// Groups of rows decoded together.
-fn panel_groups(geometry: &Geometry) -> usize {
+pub(super) fn panel_groups(geometry: &Geometry) -> usize {
     (PANEL_BYTES / (geometry.blocks() * BLOCK_BYTES)).clamp(1, 32)
 }
 
@@ -75,7 +75,7 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>,
 
 /// Decodes one group to signed bytes: for each four columns, four bytes of each of 16 rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn decode<const F: usize>(operands: &Operands<'_>, group: usize, codes: &mut [u8]) {
+pub(super) fn decode<const F: usize>(operands: &Operands<'_>, group: usize, codes: &mut [u8]) {
     let integer = const { INTEGERS[F] };
     // Values less their offset fit signed bytes in every format.
     let offset = _mm512_set1_epi8(integer.offset as i8);

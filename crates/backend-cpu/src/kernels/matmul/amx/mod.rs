@@ -1,12 +1,14 @@
 //! AMX kernels. With BF16: rows are decoded to BF16 tiles, a panel at a time, and every token is multiplied by the panel.
-//! With integers ([`integers`]): the arithmetic of the byte dot products, only faster.
+//! With integers ([`integers`], [`split`]): the arithmetic of the byte dot products, only faster.
 //!
 //! One tile of weights is 32 columns (as 16 pairs) of one group of rows, one tile of activations 16 tokens by 32
 //! columns. Four tiles of sums (32 tokens by 32 rows) are in flight, so each tile loaded is used twice.
 
 mod integers;
+mod split;
 
 pub(super) use integers::{integer, integer_scratch_bytes};
+pub(super) use split::split;
 
 use super::Operands;
 use super::activation::{SPLIT_TILES, TILE_BYTES, TILE_TOKENS};

@@ -2,9 +2,11 @@
 //! dot-product steps.
 
 mod float;
+mod split;
 mod unpack;
 
 pub(super) use float::float;
+pub(super) use split::{split, split_vnni};
 
 use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};

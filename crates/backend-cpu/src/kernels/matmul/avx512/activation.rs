@@ -1,33 +1,63 @@
 //! Preparation of activations.
 
-use super::super::activation::Q8_BYTES;
+use super::super::activation::{Q8_BYTES, SPLIT_BITS, SPLIT_BYTES, SPLIT_LARGEST};
 use super::super::layout::BLOCK;
 use std::arch::x86_64::*;
+
+/// The numbers of both halves as integers of which `most` stands for the largest magnitude, and what 1 stands for; the same
+/// as in the scalar form.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+#[inline]
+fn integers(values: &[f32; BLOCK], most: f32) -> ([__m512i; 2], f32) {
+    // SAFETY: both halves of the numbers are read.
+    let halves = unsafe { [_mm512_loadu_ps(values.as_ptr()), _mm512_loadu_ps(values.as_ptr().add(16))] };
+    let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(halves[0]), _mm512_abs_ps(halves[1])));
+    let inverse = if largest >= f32::MIN_POSITIVE { most / largest } else { 0.0 };
+    let (inverse, least) = (_mm512_set1_ps(inverse), _mm512_set1_epi32(-(most as i32)));
+    let integer = |half: __m512| _mm512_max_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(half, inverse)), least);
+    ([integer(halves[0]), integer(halves[1])], largest / most)
+}
 
 /// One block of [`ActivationFormat::Q8`](super::super::ActivationFormat::Q8), with the same result as the scalar form.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 #[inline]
 pub(in super::super) fn quantize(values: &[f32; BLOCK]) -> [u8; Q8_BYTES] {
+    let ([first, second], scale) = integers(values, 127.0);
     let mut block = [0; Q8_BYTES];
-    // SAFETY: both halves of the numbers are read, and the first 32 bytes of the block written.
+    // SAFETY: the first 32 bytes of the block are written.
     unsafe {
-        let first = _mm512_loadu_ps(values.as_ptr());
-        let second = _mm512_loadu_ps(values.as_ptr().add(16));
-        let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second)));
-        let scale = largest / 127.0;
-        let inverse = if largest >= f32::MIN_POSITIVE { 127.0 / largest } else { 0.0 };
-        let inverse = _mm512_set1_ps(inverse);
-        let least = _mm512_set1_epi32(-127);
-        let first = _mm512_max_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(first, inverse)), least);
-        let second = _mm512_max_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(second, inverse)), least);
         _mm_storeu_si128(block.as_mut_ptr().cast(), _mm512_cvtsepi32_epi8(first));
         _mm_storeu_si128(block.as_mut_ptr().add(16).cast(), _mm512_cvtsepi32_epi8(second));
-        let sums = [_mm512_reduce_add_epi32(first), _mm512_reduce_add_epi32(second)];
-        block[32..36].copy_from_slice(&scale.to_le_bytes());
-        block[36..40].copy_from_slice(&(scale * (sums[0] + sums[1]) as f32).to_le_bytes());
-        block[40..42].copy_from_slice(&(sums[0] as i16).to_le_bytes());
-        block[42..44].copy_from_slice(&(sums[1] as i16).to_le_bytes());
     }
+    let sums = [_mm512_reduce_add_epi32(first), _mm512_reduce_add_epi32(second)];
+    block[32..36].copy_from_slice(&scale.to_le_bytes());
+    block[36..40].copy_from_slice(&(scale * (sums[0] + sums[1]) as f32).to_le_bytes());
+    block[40..42].copy_from_slice(&(sums[0] as i16).to_le_bytes());
+    block[42..44].copy_from_slice(&(sums[1] as i16).to_le_bytes());
+    block
+}
+
+/// One block of [`ActivationFormat::Q8Split`](super::super::ActivationFormat::Q8Split), with the same result as the scalar
+/// form.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+#[inline]
+pub(in super::super) fn split(values: &[f32; BLOCK]) -> [u8; SPLIT_BYTES] {
+    let (codes, scale) = integers(values, SPLIT_LARGEST);
+    let mut block = [0; SPLIT_BYTES];
+    for (half, code) in codes.into_iter().enumerate() {
+        let first =
+            _mm512_srai_epi32::<SPLIT_BITS>(_mm512_add_epi32(code, _mm512_set1_epi32(1 << (SPLIT_BITS - 1))));
+        let second = _mm512_sub_epi32(code, _mm512_slli_epi32::<SPLIT_BITS>(first));
+        // SAFETY: the first 64 bytes of the block are written.
+        unsafe {
+            let place = block.as_mut_ptr().add(half * 16);
+            _mm_storeu_si128(place.cast(), _mm512_cvtepi32_epi8(first));
+            _mm_storeu_si128(place.add(BLOCK).cast(), _mm512_cvtepi32_epi8(second));
+        }
+    }
+    let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(codes[0], codes[1]));
+    block[64..68].copy_from_slice(&scale.to_le_bytes());
+    block[68..72].copy_from_slice(&(-128 * sum).to_le_bytes());
     block
 }
 

@@ -2,10 +2,12 @@
 
 mod activation;
 mod float;
+mod split;
 pub(super) mod unpack;
 
-pub(super) use activation::{quantize, round_to_bf16};
+pub(super) use activation::{quantize, round_to_bf16, split as split_bytes};
 pub(super) use float::float;
+pub(super) use split::{combine_split, scales, split};
 
 use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};

@@ -4,9 +4,11 @@
 
 mod float;
 mod products;
+mod split;
 mod unpack;
 
 pub(super) use float::float;
+pub(super) use split::{split, split_dot, split_matrix};
 
 use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
