@@ -96,7 +96,30 @@ impl DraftHead {
         {
             return Err(wrong(format!("its mask is token {mask}, it knows {vocabulary}")));
         }
-        Ok(Self { model, fuse, tokens, kind })
+        let head = Self { model, fuse, tokens, kind };
+        head.check_states(file, target, &inputs)?;
+        Ok(head)
+    }
+
+    /// Whether the states that it reads are those of the model that it guesses for.
+    fn check_states(&self, file: &File, target: &File, inputs: &HeadInputs) -> Result<(), RuntimeError> {
+        let (own, other) = (&file.metadata, &target.metadata);
+        let architectures = (own.str("general.architecture")?, other.str("general.architecture")?);
+        if self.kind == HeadKind::Ahead && architectures.0 != architectures.1 {
+            let (own, other) = architectures;
+            return Err(wrong(format!("its layer is of architecture '{own}', the model of '{other}'")));
+        }
+        let width = other.u32_or(&format!("{}.embedding_length", architectures.1), 0)? as usize;
+        let found = match inputs {
+            HeadInputs::Layers(layers) => layers.len().saturating_mul(width),
+            HeadInputs::None | HeadInputs::LastState => width,
+        };
+        match self.state_width() {
+            expected if expected == found => Ok(()),
+            expected => Err(wrong(format!(
+                "it reads states of {expected} numbers, those of the model have {found} (embedding_length)"
+            ))),
+        }
     }
 
     /// How it guesses.

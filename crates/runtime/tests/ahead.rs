@@ -129,9 +129,14 @@ fn the_layer_guesses_from_states_and_then_from_its_own() {
 
 /// The file with another number of layers that guess ahead, or without some tensors.
 fn changed(file: &File, ahead: u32, without: &str) -> Arc<File> {
+    with_key(file, "nextn_predict_layers", ahead, without)
+}
+
+/// The file with a key of the architecture set, without some tensors.
+fn with_key(file: &File, key: &str, value: u32, without: &str) -> Arc<File> {
     let mut metadata = file.metadata.clone();
     let architecture = metadata.str("general.architecture").expect("it has one").to_owned();
-    metadata.set(format!("{architecture}.nextn_predict_layers"), Value::U32(ahead));
+    metadata.set(format!("{architecture}.{key}"), Value::U32(value));
     let kept = file.tensors.iter().filter(|tensor| !tensor.name.contains(without));
     let parts = kept.map(|tensor| (tensor.into(), Bytes::Owned(file.bytes(tensor).to_vec()))).collect();
     Arc::new(File::from_parts(metadata, parts).expect("the tensors are good"))
@@ -158,4 +163,23 @@ fn files_without_such_layers_are_refused_by_name() {
         let text = load(llama, backend, &options).err().expect("is refused").to_string();
         assert!(text.contains("'llama' cannot have layers that guess tokens ahead"), "{text}");
     }
+}
+
+#[test]
+fn a_layer_of_another_model_is_refused() {
+    let models = ahead_models();
+    let file = |name: &str| Arc::new(models.iter().find(|model| model.name == name).expect(name).open());
+    let (own, other) = (file("qwen35-dense"), file("hy_v3-moe"));
+    let backend: Arc<dyn Backend> = Arc::new(Reference);
+    let load = |own: &Arc<File>, target: &Arc<File>| {
+        let (backends, placement) = (std::slice::from_ref(&backend), Placement::default());
+        let loaded =
+            DraftHead::load(own, target, backends, &placement, &options(HeadInputs::None), &mut |_| true);
+        loaded.err().map(|error| error.to_string())
+    };
+    let error = load(&own, &other).expect("another architecture is an error");
+    assert!(error.contains("of architecture 'qwen35', the model of 'hy_v3'"), "{error}");
+    let wide = with_key(&own, "embedding_length", 96, "nothing");
+    let error = load(&own, &wide).expect("another width is an error");
+    assert!(error.contains("numbers, those of the model have 96"), "{error}");
 }

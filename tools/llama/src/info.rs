@@ -107,11 +107,13 @@ impl Facts<'_> {
     }
 
     /// Layers that guess tokens ahead, if there are any.
-    fn layers_ahead(&self) -> Option<i128> {
+    fn layers_ahead(&self) -> Option<u32> {
         let metadata = &self.file.metadata;
         let architecture = metadata.get("general.architecture")?.text()?;
-        let layers = metadata.get(&format!("{architecture}.nextn_predict_layers"))?.integer();
-        layers.filter(|layers| *layers > 0)
+        let count =
+            |key: &str| u32::try_from(metadata.get(&format!("{architecture}.{key}"))?.integer()?).ok();
+        let all = count("block_count")?;
+        count("nextn_predict_layers").filter(|layers| (1..all).contains(layers))
     }
 
     fn text(&self) -> String {
@@ -130,7 +132,10 @@ impl Facts<'_> {
         if let Some(layers) = self.layers_ahead() {
             let last =
                 if layers == 1 { "the last layer".to_owned() } else { format!("the last {layers} layers") };
-            fact("guesses ahead", format!("with {last} (--spec-type draft-mtp)"));
+            let architecture = named("general.architecture");
+            let known = puna_models::AHEAD.iter().any(|(name, _)| *name == architecture);
+            let use_of_it = if known { "--spec-type draft-mtp" } else { "not used with this architecture" };
+            fact("guesses ahead", format!("with {last} ({use_of_it})"));
         }
         lines.push(format!("\nmetadata ({} keys)", file.metadata.len()));
         lines.extend(file.metadata.iter().map(|(key, value)| format!("  {} = {}", short(key), shown(value))));

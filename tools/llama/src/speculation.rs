@@ -36,9 +36,16 @@ impl Guessing {
         let wanted = speculation.draft_model.is_some() || speculation.draft_hf.is_some();
         let file = |name: &String| kind(name).map_or(DraftFile::None, |spec| spec.draft);
         let drafts = |name: &String| file(name) != DraftFile::None;
+        if let [first, second, ..] = names.iter().filter(|name| drafts(name)).collect::<Vec<_>>()[..] {
+            let what = format!("--spec-type names {first} and {second}: only one kind can have a draft");
+            return Err(invocation.usage(what));
+        }
         if !wanted || !(names.is_empty() || names.iter().any(drafts)) {
             let own = names.iter().any(|name| file(name) == DraftFile::Ahead).then(|| draft_config(config));
             let inputs = if own.is_some() { HeadInputs::LastState } else { HeadInputs::None };
+            if wanted {
+                console.warn("the draft model (-md) is not used: --spec-type names no kind that has one");
+            }
             return Ok(Self { names, draft: None, own, inputs });
         }
         if let Some(path) = speculation.draft_model.as_ref().filter(|path| !path.exists()) {

@@ -120,6 +120,9 @@ fn files_without_such_a_layer_are_refused_in_one_line() {
     assert!(text.contains("is for --spec-type draft-simple, not draft-mtp"), "{text}");
     let text = ask(model, &["draft-simple", "-md", alone]);
     assert!(text.contains("is for --spec-type draft-mtp, not draft-simple"), "{text}");
+    let two = ["completion", "-m", model, "-p", "hi", "--spec-type", "draft-mtp,draft-simple", "-md", alone];
+    let text = failure(2, &two);
+    assert!(text.contains("draft-mtp and draft-simple: only one kind can have a draft"), "{text}");
 }
 
 #[test]
