@@ -10,9 +10,7 @@ use puna_gguf::File;
 use puna_quant::DType;
 use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Placement, Pooling, Purpose, Work};
 
-use crate::checks::{
-    NOTHING, Outcome, SAME, alone, as_recorded, beside_share, eight_bits, outcome, without_limit,
-};
+use crate::checks::{NOTHING, Outcome, SAME, alone, as_recorded, beside_share, eight_bits, outcome, rounded};
 
 /// Every check of a model with what it found: each recorded kind of pooling (or logits), texts together against alone, the
 /// greedy continuation if one is recorded, and weights of eight bits.
@@ -43,7 +41,7 @@ pub fn check(model: &EmbeddingModel, cpu: &Arc<dyn Backend>) -> Vec<(String, Out
     let evaluator: Arc<dyn Backend> = Arc::new(puna_backend::reference::Reference);
     let share = largest(&evaluator).map_or(NOTHING, |error| as_recorded(&model.name, error));
     found.push(("its weights".into(), share));
-    found.push(("Q8_0 fast".into(), largest(cpu).map_or(NOTHING, without_limit)));
+    found.push(("Q8_0 fast".into(), largest(cpu).map_or(NOTHING, rounded)));
     found
 }
 

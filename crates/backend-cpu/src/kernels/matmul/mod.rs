@@ -43,7 +43,7 @@ const AMX_BRAIN: usize = 8;
 const AMX_HALF: usize = 24;
 
 /// Whether weights of 8 bits are multiplied by split activations. Of one token, reading the weights takes longer than either
-/// product; of more, single bytes are faster. Without vector instructions nothing is fast.
+/// product with AVX-512 (with AVX2 it costs a tenth); of more, single bytes are faster. Without vector instructions nothing is fast.
 fn splits(features: Features, tokens: usize) -> bool {
     tokens <= 1 || !features.vectors()
 }

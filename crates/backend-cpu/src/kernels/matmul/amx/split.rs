@@ -53,8 +53,8 @@ fn multiply(operands: &Operands<'_>, group: usize, token: usize, codes: &[u8]) {
     let geometry = operands.geometry;
     let record_bytes = const { INTEGERS[EIGHT_BITS].scales.bytes() };
     let records = &operands.group(group)[geometry.scale_offset..];
-    let x = operands.activation_row(token).as_ptr();
     let stride = operands.token_bytes;
+    let x = operands.activation[token * stride..][..TOKENS * stride].as_ptr();
     let blocks = geometry.blocks();
     let mut products = Products([[0; 2 * SUMS]; 2]);
     let compute = |block: usize, products: &mut Products| {
