@@ -11,7 +11,8 @@ use puna_models::{ARCHITECTURES, BuildOptions, build};
 use puna_quant::DType;
 
 /// From 16 rows on attention may use the matrix unit; from 24 on products would round, too. In between, only attention
-/// differs from `deterministic`. Weights of 8 bits have activations of more, beside which attention does not round.
+/// differs from `deterministic`. Not with weights of 8 bits, whose activations have
+/// two bytes then, so that the products differ, too.
 const ROWS: usize = 20;
 /// How much larger the error against exact arithmetic may be on average than with attention in f32, where it is that of
 /// the products. Each product with a quantised matrix takes its activations in steps of a 127th of the largest of 32

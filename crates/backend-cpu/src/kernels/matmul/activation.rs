@@ -34,7 +34,7 @@ pub(super) const Q8_BYTES: usize = 44;
 pub(super) const SPLIT_BYTES: usize = 72;
 /// Bits of the second byte's number in [`ActivationFormat::Q8Split`].
 pub(super) const SPLIT_BITS: u32 = 7;
-/// The largest number of [`ActivationFormat::Q8Split`]: both bytes are 63, so that two products with unsigned bytes fit the
+/// The largest number of [`ActivationFormat::Q8Split`]: both bytes are at most 64 in size, so that two products with unsigned bytes fit the
 /// 16-bit sums of AVX2.
 pub(super) const SPLIT_LARGEST: f32 = 8127.0;
 /// Tokens in one BF16 tile.
