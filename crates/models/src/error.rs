@@ -50,6 +50,20 @@ pub enum ModelError {
         /// Row-major shape that the keys ask for.
         expected: Vec<u32>,
     },
+    /// Two tensors contradict each other about an extent that they share.
+    #[error(
+        "tensor {first} of shape {first_shape:?} and tensor {second} of shape {second_shape:?} do not fit together"
+    )]
+    TensorsDisagree {
+        /// Full name of one.
+        first: String,
+        /// Its row-major shape.
+        first_shape: Vec<u64>,
+        /// Full name of the other.
+        second: String,
+        /// Its row-major shape.
+        second_shape: Vec<u64>,
+    },
     /// A tensor has no elements.
     #[error("tensor {name} has no elements")]
     EmptyTensor {
