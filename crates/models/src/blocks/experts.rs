@@ -277,8 +277,13 @@ impl Builder<'_> {
         rows: u32,
         routing: Routing,
     ) -> Result<ValueId, ModelError> {
-        let count = self.expert_count()?.div_ceil(routing.groups.max(1));
-        let weight = self.weight(&format!("{name}.weight"), &[count, rows, self.width(x)])?;
+        let file_name = format!("{name}.weight");
+        let mut count = self.expert_count()?.div_ceil(routing.groups.max(1));
+        if routing.groups > 1 {
+            // There may be more than groups; they are never chosen.
+            count = count.max(self.said_by(&file_name, 2).map_or(0, Claim::extent));
+        }
+        let weight = self.weight(&file_name, &[count, rows, self.width(x)])?;
         let h = self.push(MatMulExperts, vec![weight, x.into(), routing.chosen.into()], name)?;
         match self.optional_weight(&format!("{name}.bias"), &[count, rows])? {
             Some(bias) => self.push(AddExpertBias, vec![h.into(), bias, routing.chosen.into()], name),

@@ -55,6 +55,11 @@ impl Builder<'_> {
 }
 
 impl Claim {
+    /// The extent itself.
+    pub fn extent(self) -> u32 {
+        self.extent
+    }
+
     /// The same less so many elements that belong to something else; none if there are no more.
     pub fn beyond(self, elements: u32) -> Option<Self> {
         let extent = self.extent.checked_sub(elements).filter(|extent| *extent > 0)?;
