@@ -69,7 +69,8 @@ fn every_architecture_with_such_layers_is_tried() {
     let mut tried: Vec<String> = ahead_models().iter().map(DraftModel::architecture).collect();
     let with_layers = puna_models::ARCHITECTURES.iter().filter(|row| row.guesses_ahead.is_some());
     let mut known: Vec<&str> = with_layers.map(|row| row.name).collect();
-    (tried.sort_unstable(), known.sort_unstable());
+    tried.sort_unstable();
+    known.sort_unstable();
     assert_eq!(tried, known);
 }
 
