@@ -74,18 +74,10 @@ fn errors_of(format: DType) -> (Vec<Errors>, usize) {
     (errors, same)
 }
 
-fn has_matrix_unit() -> bool {
-    let found = Features::detect().names().contains(&"AMX");
-    if !found {
-        println!("skipped: this processor has no matrix unit");
-    }
-    found
-}
-
 #[test]
 fn attention_on_the_matrix_unit_loses_little_beside_products() {
-    if !has_matrix_unit() {
-        return;
+    if !Features::detect().names().contains(&"AMX") {
+        return println!("skipped: this processor has no matrix unit");
     }
     let (errors, same) = errors_of(DType::Q4_0);
     let mut ratios: Vec<(f64, String)> =
