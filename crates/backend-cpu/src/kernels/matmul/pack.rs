@@ -30,7 +30,9 @@ pub(super) fn pack_group(geometry: &Geometry, source: &[u8], destination: &mut [
             interleave::<4>(source, row_bytes, destination);
             // The last of an odd number of columns.
             let pairs = row_bytes / 4;
-            for (row, bytes) in source.chunks_exact(row_bytes).enumerate().filter(|_| row_bytes % 4 != 0) {
+            for (row, bytes) in
+                source.chunks_exact(row_bytes).enumerate().filter(|_| !row_bytes.is_multiple_of(4))
+            {
                 destination[(pairs * GROUP + row) * 4..][..2].copy_from_slice(&bytes[pairs * 4..]);
             }
         }
