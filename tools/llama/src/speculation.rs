@@ -102,7 +102,8 @@ impl Guessing {
         }
         if let (HeadInputs::Layers(layers), Some((draft, _))) = (&self.inputs, &self.draft) {
             let metadata = &opened.file.metadata;
-            let count = metadata.u32_or(&format!("{}.block_count", metadata.str("general.architecture")?), 0)?;
+            let count =
+                metadata.u32_or(&format!("{}.block_count", metadata.str("general.architecture")?), 0)?;
             if let Some(layer) = layers.iter().find(|layer| **layer >= count) {
                 let path = draft.path.display();
                 return Err(Failure::Failed(format!(
