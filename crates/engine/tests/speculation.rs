@@ -220,7 +220,8 @@ fn a_bad_draft_is_asked_less_and_less() {
 #[test]
 fn only_steps_with_guesses_are_computed_row_by_row() {
     for checkpoints in [1, 6] {
-        let model = Arithmetic { checkpoints, ..repeated(2000, 2) };
+        let delay = Duration::from_millis(2);
+        let model = Arithmetic { checkpoints, delay, ..repeated(2000, 2) };
         let (log, deterministic) = (model.log.clone(), model.deterministic.clone());
         let engine = speculating("ngram-simple", model);
         let receivers = [engine.submit(greedy(&PROMPT, 150)).1, engine.submit(greedy(&[9, 8, 7, 6], 150)).1];
@@ -232,7 +233,7 @@ fn only_steps_with_guesses_are_computed_row_by_row() {
             assert_eq!(*deterministic, works.iter().any(|(_, rows)| *rows > 1), "{works:?}");
             counts[usize::from(*deterministic)] += 1;
         }
-        assert!(counts[0] > 5 && counts[1] > 5, "{counts:?}");
+        assert!(counts[0] > 0 && counts[1] > 0, "{counts:?}");
     }
 }
 

@@ -146,7 +146,7 @@ impl<'m> Builder<'m> {
             Some([rows, _]) if (1..=1 << 31).contains(rows) => Ok(*rows as u32),
             Some(found) => {
                 let (name, found) = (name.to_string(), found.to_vec());
-                Err(ModelError::TensorShape { name, found, expected: vec![] })
+                Err(ModelError::TensorExtents { name, found, rule: "a matrix of 1 to 2^31 rows" })
             }
             None => Err(ModelError::MissingTensor {
                 name: name.to_string(),
@@ -274,7 +274,7 @@ impl<'m> Builder<'m> {
         let extents = found.iter().skip_while(|extent| **extent == 1);
         if found.iter().any(|extent| !(1..=u64::from(MOST_WIDTH)).contains(extent)) {
             let found = found.to_vec();
-            return Err(ModelError::TensorShape { name, found, expected: vec![] });
+            return Err(ModelError::TensorExtents { name, found, rule: "of extents from 1 to 2^24" });
         }
         Ok(extents.map(|extent| *extent as u32).collect())
     }
@@ -392,10 +392,10 @@ impl<'m> Builder<'m> {
         })?;
         match shape {
             [rows, _] if (1..=u64::from(MOST_WIDTH)).contains(rows) => Ok(*rows as u32),
-            found => Err(ModelError::TensorShape {
+            found => Err(ModelError::TensorExtents {
                 name: "token_embd.weight".into(),
                 found: found.to_vec(),
-                expected: vec![0, self.width_or("embedding_length", 0)?],
+                rule: "a matrix of a row for each of 1 to 2^24 tokens",
             }),
         }
     }

@@ -50,6 +50,16 @@ pub enum ModelError {
         /// Row-major shape that the keys ask for.
         expected: Vec<u32>,
     },
+    /// A tensor has a shape that no model of its architecture has, whatever the keys say.
+    #[error("tensor {name} has shape {found:?}, it must be {rule}")]
+    TensorExtents {
+        /// Full tensor name.
+        name: String,
+        /// Row-major shape in the file.
+        found: Vec<u64>,
+        /// What it must be.
+        rule: &'static str,
+    },
     /// A tensor has no elements.
     #[error("tensor {name} has no elements")]
     EmptyTensor {

@@ -210,7 +210,7 @@ fn who_makes_embeddings_is_told_that_nothing_is_guessed() {
     let told = folder.path().join("told");
     let arguments = ["-m", model.to_str().unwrap(), "--embeddings", "--spec-type", "draft-mtp"];
     let (mut child, address) = serve(&arguments, &told);
-    let answer = post(&address, "/v1/embeddings", "{\"input\":\"hi\"}");
+    let answer = post(&address, "/embedding", "{\"content\":\"hi\"}");
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
     child.kill().unwrap();
     child.wait().unwrap();

@@ -250,8 +250,11 @@ impl Builder<'_> {
             [rows, _] => (1, rows),
             ref found => {
                 let (name, found) = (self.full_name(&file_name), found.iter().map(|n| *n as u64).collect());
-                let expected = vec![self.expert_count()?, 0, width];
-                return Err(ModelError::TensorShape { name, found, expected });
+                return Err(ModelError::TensorExtents {
+                    name,
+                    found,
+                    rule: "a matrix, or one for each expert",
+                });
             }
         };
         let count = match routing.groups {
