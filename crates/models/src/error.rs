@@ -50,15 +50,19 @@ pub enum ModelError {
         /// Row-major shape that the keys ask for.
         expected: Vec<u32>,
     },
-    /// A tensor has a shape that no model of its architecture has, whatever the keys say.
-    #[error("tensor {name} has shape {found:?}, it must be {rule}")]
-    TensorExtents {
-        /// Full tensor name.
-        name: String,
-        /// Row-major shape in the file.
-        found: Vec<u64>,
-        /// What it must be.
-        rule: &'static str,
+    /// Two tensors contradict each other about an extent that they share.
+    #[error(
+        "tensor {first} of shape {first_shape:?} and tensor {second} of shape {second_shape:?} do not fit together"
+    )]
+    TensorsDisagree {
+        /// Full name of one.
+        first: String,
+        /// Its row-major shape.
+        first_shape: Vec<u64>,
+        /// Full name of the other.
+        second: String,
+        /// Its row-major shape.
+        second_shape: Vec<u64>,
     },
     /// A tensor has no elements.
     #[error("tensor {name} has no elements")]

@@ -178,7 +178,7 @@ impl Model {
     /// Refuses a batch that cannot be run as a whole, before anything is changed.
     fn check(&self, batch: &Batch) -> Result<(), RuntimeError> {
         let vocabulary = self.information.vocabulary;
-        let context = self.options.context;
+        let context = self.information.context;
         let mut added: BTreeMap<u32, u64> = BTreeMap::new();
         for work in &batch.work {
             self.check_sequence(work.sequence)?;
@@ -189,6 +189,9 @@ impl Model {
             let read = self.encoder().is_none_or(|encoder| encoder.next(work.sequence) > 0);
             if !read && !work.tokens.is_empty() {
                 return Err(RuntimeError::NotEncoded { sequence: work.sequence });
+            }
+            if let Some(positions) = self.graph.positions.filter(|most| work.tokens.len() > *most as usize) {
+                return Err(RuntimeError::BeyondPositions { tokens: work.tokens.len(), positions });
             }
             if self.needs_whole_texts() {
                 let most = match work.outputs {

@@ -311,7 +311,7 @@ impl Model {
         if let Some(token) = head.tokens.iter().find(|token| **token >= vocabulary) {
             return Err(RuntimeError::TokenOutOfRange { token: *token, vocabulary });
         }
-        let context = self.options.context;
+        let context = self.information.context;
         if head.next > context {
             return Err(RuntimeError::ContextFull { needed: head.next, free: context, context });
         }

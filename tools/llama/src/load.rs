@@ -205,7 +205,7 @@ fn build(
     let ahead = |name: &&str| layer(name).is_some_and(|layer| layer >= model.information().layers);
     let (ahead, unused): (Vec<&str>, Vec<&str>) = unused.into_iter().partition(ahead);
     if !ahead.is_empty() && options.head_inputs != HeadInputs::LastState {
-        let known = puna_models::AHEAD.iter().any(|(name, _)| *name == model.information().architecture);
+        let known = puna_models::guesses_ahead(&model.information().architecture);
         let how = if known { " (--spec-type draft-mtp)" } else { "" };
         console.info(&format!("its layers that guess tokens ahead are not used{how}"));
     }
