@@ -161,13 +161,13 @@ impl DiskCache {
         }
         self.entries.retain(|entry| entry.path != path);
         let model = self.model;
-        let begun = self.entries.iter_mut().filter(|entry| entry.model == model);
-        let begun = begun.filter(|entry| tokens.starts_with(&entry.tokens)).map(|entry| {
-            entry.used = 0;
-            entry
-        });
-        let covered = begun.filter(|entry| reach.covers(&entry.reach));
-        let covered: Vec<PathBuf> = covered.map(|entry| entry.path.clone()).collect();
+        let mut covered: Vec<PathBuf> = Vec::new();
+        for entry in self.entries.iter_mut().filter(|entry| entry.model == model) {
+            if tokens.starts_with(&entry.tokens) {
+                entry.used = 0;
+                covered.extend(reach.covers(&entry.reach).then(|| entry.path.clone()));
+            }
+        }
         covered.iter().for_each(|path| self.forget(path));
         self.shrink(room);
         self.clock += 1;
