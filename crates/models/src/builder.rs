@@ -277,7 +277,7 @@ impl<'m> Builder<'m> {
         let extents = found.iter().skip_while(|extent| **extent == 1);
         if found.iter().any(|extent| !(1..=u64::from(MOST_WIDTH)).contains(extent)) {
             let found = found.to_vec();
-            return Err(ModelError::TensorShape { name, found, expected: vec![] });
+            return Err(ModelError::TensorExtents { name, found, most: MOST_WIDTH });
         }
         Ok(extents.map(|extent| *extent as u32).collect())
     }

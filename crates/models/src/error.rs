@@ -64,6 +64,16 @@ pub enum ModelError {
         /// Its row-major shape.
         second_shape: Vec<u64>,
     },
+    /// A tensor has a shape that no model has, whatever its keys say.
+    #[error("tensor {name} has shape {found:?}, extents are from 1 to {most}")]
+    TensorExtents {
+        /// Full tensor name.
+        name: String,
+        /// Row-major shape in the file.
+        found: Vec<u64>,
+        /// The largest extent there is.
+        most: u32,
+    },
     /// A tensor has no elements.
     #[error("tensor {name} has no elements")]
     EmptyTensor {

@@ -311,12 +311,10 @@ pub enum SavedError {
     #[error("its checksum is wrong, the data is damaged")]
     Checksum,
     /// It belongs to another model.
-    #[error("it was saved from another model (of architecture '{found}'), this one is of '{expected}'")]
+    #[error("it was saved from another model: {difference}")]
     OtherModel {
-        /// Architecture in the data.
-        found: String,
-        /// Architecture of the model.
-        expected: String,
+        /// What the data has instead of what the model has.
+        difference: String,
     },
     /// The caches have other number formats.
     #[error("its caches are stored as {found}, the model was loaded with {expected}")]

@@ -147,7 +147,7 @@ impl Model {
             head_inputs,
             cell_bytes,
             texts,
-            fingerprint: None,
+            identity: None,
             adapters: Vec::new(),
             observer: None,
         })

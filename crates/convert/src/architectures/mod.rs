@@ -41,6 +41,8 @@ pub struct Architecture {
     pub(crate) defaults: &'static [(&'static str, f64)],
     /// Whether folders may have layers that guess tokens further ahead.
     pub(crate) ahead: bool,
+    /// Whether these layers see a window only where the model's own are of both kinds.
+    pub(crate) windows_ahead: bool,
     /// Writes the keys.
     pub(crate) keys: fn(&mut Keys<'_>) -> Result<(), ConvertError>,
     /// Names that differ from the common ones, and changes of data.
@@ -54,6 +56,7 @@ const PLAIN: Architecture = Architecture {
     applies: |_| true,
     defaults: &[],
     ahead: false,
+    windows_ahead: false,
     keys: |keys| keys.decoder(),
     rules: &[],
 };
