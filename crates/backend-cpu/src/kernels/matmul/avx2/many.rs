@@ -20,8 +20,8 @@ const TILE: usize = 128;
 /// Bytes of a vector.
 const BYTES: usize = 32;
 
-/// Unpacked codes, in the order in which they are read: for each block and each of its eight quads one or two digits of the
-/// first and of the second half of the rows.
+/// Unpacked codes, in the order in which they are read: for each block and each of its eight quads the first and
+/// the second half of the rows.
 #[repr(C, align(64))]
 struct Codes([[u8; BYTES]; VECTORS]);
 
@@ -33,15 +33,14 @@ struct BlockScales([[[[f32; LANES]; 3]; 2]; VECTORS / 16]);
 #[repr(C, align(64))]
 struct Sums([[[f32; LANES]; 2]; TILE]);
 
-/// Digits of the values of a format. Values of eight bits times bytes overflow the 16-bit sums of AVX2, so these are taken
-/// apart: two digits of four bits.
-const fn digits<const F: usize, const V: bool>() -> usize {
-    if !V && INTEGERS[F].largest() > 127 { 2 } else { 1 }
+/// Whether codes are unpacked to signed numbers: those of eight bits times bytes overflow the 16-bit sums of AVX2 otherwise.
+const fn signed<const F: usize, const V: bool>() -> bool {
+    !V && INTEGERS[F].offset == 128
 }
 
 /// Quads whose 16-bit sums of two products cannot overflow together: 2 * 127 * largest * quads < 2^15.
 const fn together<const F: usize, const V: bool>() -> usize {
-    let largest = if digits::<F, V>() == 2 { 15 } else { INTEGERS[F].largest() };
+    let largest = if signed::<F, V>() { 128 } else { INTEGERS[F].largest() };
     let half = if INTEGERS[F].scales.halves() { 4 } else { 8 };
     let quads = ((1 << 15) - 1) / (2 * 127 * largest);
     match quads {
@@ -59,13 +58,12 @@ const fn together<const F: usize, const V: bool>() -> usize {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn multiply<const F: usize, const V: bool>(operands: &Operands<'_>, groups: Range<usize>) {
     let blocks = operands.geometry.blocks();
-    let piece = VECTORS / (2 * 8 * digits::<F, V>());
+    let piece = VECTORS / 16;
     let mut codes = Codes([[0; BYTES]; VECTORS]);
     let mut scales = BlockScales([[[[0.0; LANES]; 3]; 2]; VECTORS / 16]);
     let mut sums = Sums([[[0.0; LANES]; 2]; TILE]);
     // One sum for each token and half of the rows at a time, or two: as many as fit the registers.
-    let wide =
-        const { digits::<F, V>() == 1 && !INTEGERS[F].scales.halves() && (V || together::<F, V>() == 8) };
+    let wide = const { !INTEGERS[F].scales.halves() && (V || matches!(together::<F, V>(), 1 | 8)) };
     for tile in (0..operands.tokens).step_by(TILE) {
         let tokens = TILE.min(operands.tokens - tile);
         for group in groups.clone() {
@@ -110,7 +108,7 @@ fn unpack<const F: usize, const V: bool>(
     let record_bytes = const { INTEGERS[F].scales.bytes() };
     let per_record = const { INTEGERS[F].scales.blocks() };
     let (planes, records) = operands.group(group).split_at(operands.geometry.scale_offset);
-    let low = _mm256_set1_epi8(15);
+    let top = _mm256_set1_epi8(-128);
     let mut vectors = codes.0.iter_mut();
     let mut put = |vector: __m256i| {
         if let Some(place) = vectors.next() {
@@ -135,12 +133,8 @@ fn unpack<const F: usize, const V: bool>(
         for quad in 0..8 {
             // SAFETY: as above.
             let sides = unsafe { [quad_codes::<F>(plane, quad), quad_codes::<F>(plane.add(BYTES), quad)] };
-            if const { digits::<F, V>() == 2 } {
-                for digit in [sides, sides.map(|values| _mm256_srli_epi16::<4>(values))].as_flattened() {
-                    put(_mm256_and_si256(*digit, low));
-                }
-            } else {
-                sides.into_iter().for_each(&mut put);
+            for values in sides {
+                put(if const { signed::<F, V>() } { _mm256_xor_si256(values, top) } else { values });
             }
         }
     }
@@ -164,7 +158,6 @@ unsafe fn add_blocks<const F: usize, const T: usize, const V: bool>(
         // Hidden from the compiler, which would compute each from the one before at every read.
         x[t] = black_box(operands.activation_row(token + t)[first * Q8_BYTES..].as_ptr());
     }
-    let vectors = const { 16 * digits::<F, V>() };
     let mut total = [[_mm256_setzero_ps(); T]; 2];
     for t in 0..T {
         for side in 0..2 {
@@ -179,12 +172,15 @@ unsafe fn add_blocks<const F: usize, const T: usize, const V: bool>(
             for t in 0..T {
                 blocks[t] = x[t].add(block * Q8_BYTES);
             }
-            let dots = dots::<F, T, V>(codes.0.as_ptr().add(block * vectors).cast(), blocks);
+            let dots = dots::<F, T, V>(codes.0.as_ptr().add(block * 16).cast(), blocks);
             for side in 0..2 {
                 let scales = scales.0.get_unchecked(block)[side];
                 let scales = [0, 1, 2].map(|index: usize| _mm256_loadu_ps(scales[index].as_ptr()));
                 for t in 0..T {
-                    let dots = less_offset::<F>([dots[side][0][t], dots[side][1][t]], blocks[t]);
+                    let mut dots = [dots[side][0][t], dots[side][1][t]];
+                    if const { !signed::<F, V>() } {
+                        dots = less_offset::<F>(dots, blocks[t]);
+                    }
                     total[side][t] = combine::<F>(dots, scales, blocks[t], total[side][t]);
                 }
             }
@@ -200,7 +196,7 @@ unsafe fn add_blocks<const F: usize, const T: usize, const V: bool>(
 }
 
 /// The integer sums of both halves of the rows of a block by `T` tokens: of the halves of the block apart or all in the
-/// first, without the offset.
+/// first, of the codes as they are unpacked.
 ///
 /// # Safety
 /// `codes` points to the unpacked codes of the block, each `x` to a block of a Q8 activation; with `V`, the processor has
@@ -212,39 +208,33 @@ unsafe fn dots<const F: usize, const T: usize, const V: bool>(
     x: [*const u8; T],
 ) -> [[[__m256i; T]; 2]; 2] {
     let zero = _mm256_setzero_si256();
-    let (digits, together) = const { (digits::<F, V>(), together::<F, V>()) };
+    let (signed, together) = const { (signed::<F, V>(), together::<F, V>()) };
     let halves = const { INTEGERS[F].scales.halves() };
     let mut dots = [[[zero; T]; 2]; 2];
-    let mut narrow = [[[zero; T]; 2]; 2];
+    let mut narrow = [[zero; T]; 2];
     for quad in 0..8 {
         let half = if halves { quad / 4 } else { 0 };
+        // SAFETY: the codes have eight quads.
+        let codes =
+            unsafe { [_mm256_load_si256(codes.add(quad * 2)), _mm256_load_si256(codes.add(quad * 2 + 1))] };
         for t in 0..T {
             // SAFETY: the block of the activation starts with 32 bytes.
             let word = unsafe { _mm256_set1_epi32(x[t].add(quad * 4).cast::<i32>().read_unaligned()) };
             for side in 0..2 {
-                for digit in 0..digits {
-                    // SAFETY: the codes have eight quads.
-                    let codes = unsafe { _mm256_load_si256(codes.add((quad * digits + digit) * 2 + side)) };
-                    if V {
-                        // SAFETY: forwarded from the caller.
-                        dots[side][half][t] = unsafe { dot_vnni(dots[side][half][t], codes, word) };
-                        continue;
-                    }
-                    let pairs = _mm256_maddubs_epi16(codes, word);
-                    let narrow = &mut narrow[side][digit][t];
-                    *narrow = if quad % together == 0 { pairs } else { _mm256_add_epi16(*narrow, pairs) };
+                let (codes, narrow, dots) = (codes[side], &mut narrow[side][t], &mut dots[side][half][t]);
+                if V {
+                    // SAFETY: forwarded from the caller.
+                    *dots = unsafe { dot_vnni(*dots, codes, word) };
+                    continue;
                 }
-            }
-        }
-        if !V && quad % together == together - 1 {
-            for (side, narrow) in narrow.iter().enumerate() {
-                for t in 0..T {
-                    for digit in 0..digits {
-                        let worth = _mm256_set1_epi16(if digit == 0 { 1 } else { 16 });
-                        let wide = _mm256_madd_epi16(narrow[digit][t], worth);
-                        let dots = &mut dots[side][half][t];
-                        *dots = _mm256_add_epi32(*dots, wide);
-                    }
+                let pairs = if signed {
+                    _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(word, codes))
+                } else {
+                    _mm256_maddubs_epi16(codes, word)
+                };
+                *narrow = if quad % together == 0 { pairs } else { _mm256_add_epi16(*narrow, pairs) };
+                if quad % together == together - 1 {
+                    *dots = _mm256_add_epi32(*dots, _mm256_madd_epi16(*narrow, _mm256_set1_epi16(1)));
                 }
             }
         }
