@@ -55,8 +55,12 @@ impl Random {
 
 /// Blocks of random bytes with scales of ordinary size.
 fn random_rows(format: &Format, rows: usize, columns: usize, random: &mut Random) -> Vec<u8> {
-    let blocks = rows * columns / format.block;
-    let mut bytes: Vec<u8> = (0..blocks * format.bytes).map(|_| random.next() as u8).collect();
+    let bytes = (0..rows * columns / format.block * format.bytes).map(|_| random.next() as u8).collect();
+    with_scales(format, bytes, random)
+}
+
+/// The blocks with scales of ordinary size.
+fn with_scales(format: &Format, mut bytes: Vec<u8>, random: &mut Random) -> Vec<u8> {
     for block in bytes.chunks_exact_mut(format.bytes) {
         for field in format.floats {
             let value = random.normal() * 0.02;
@@ -131,8 +135,12 @@ impl Case {
     fn new(dtype: DType, rows: usize, columns: usize, seed: u64) -> Self {
         let mut random = Random(seed);
         let source = random_rows(dtype.format(), rows, columns, &mut random);
-        let matrix = PackedMatrix::pack(dtype, rows, columns, &source).expect("a valid shape");
-        Self { matrix, weights: decoded(dtype, rows, columns, &source), rows, columns }
+        Self::of(dtype, rows, columns, &source)
+    }
+
+    fn of(dtype: DType, rows: usize, columns: usize, source: &[u8]) -> Self {
+        let matrix = PackedMatrix::pack(dtype, rows, columns, source).expect("a valid shape");
+        Self { matrix, weights: decoded(dtype, rows, columns, source), rows, columns }
     }
 
     /// Multiplies with `threads` callers, each with its own range of rows, and checks that nothing else is written.
@@ -359,6 +367,56 @@ fn results_do_not_depend_on_other_tokens() {
                 for token in [0, 7, 33, 34] {
                     let alone = case.multiply(features, format, &x[token * 512..][..512], 1, 1);
                     assert_eq!(alone, all[token * 72..][..72], "{dtype} {level} {format:?} token {token}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn more_tokens_and_columns_than_are_kept_at_once() {
+    let (tokens, columns) = (133, 1280);
+    let mut random = Random(31);
+    let x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
+    for dtype in FORMATS.iter().map(|format| format.dtype) {
+        let case = Case::new(dtype, 20, columns, 32);
+        for (level, features) in
+            Features::detect().levels().into_iter().filter(|(level, _)| *level != "scalar")
+        {
+            let format = case.matrix.activation(features, 8);
+            let all = case.multiply(features, format, &x, tokens, 1);
+            for token in [0, 6, 127, 128, 132] {
+                let alone = case.multiply(features, format, &x[token * columns..][..columns], 1, 1);
+                assert_eq!(alone, all[token * 20..][..20], "{dtype} {level} {format:?} token {token}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_largest_sums_do_not_overflow() {
+    for format in FORMATS.iter().filter(|format| format.block > 1) {
+        for byte in [0x00, 0x0f, 0x7f, 0x80, 0xf0, 0xff] {
+            let bytes = vec![byte; 16 * 256 / format.block * format.bytes];
+            let source = with_scales(format, bytes, &mut Random(41));
+            let case = Case::of(format.dtype, 16, 256, &source);
+            for (x, (level, features)) in [1.0, -1.0]
+                .into_iter()
+                .flat_map(|x| Features::detect().levels().into_iter().map(move |l| (x, l)))
+            {
+                let (x, none) = (vec![x; 9 * 256], vec![0.0; 9 * 256]);
+                for ask in [1, 9] {
+                    let activation = case.matrix.activation(features, ask);
+                    if matches!(activation, ActivationFormat::Q8 | ActivationFormat::Q8Split) {
+                        let values = prepared_values(activation, &x, 256);
+                        for tokens in [1, 9] {
+                            let all = case.multiply(features, activation, &x[..tokens * 256], tokens, 1);
+                            let error = case.error(&all, &values[..tokens * 256], &none[..tokens * 256]);
+                            let name =
+                                format!("{} {level} {activation:?} of {byte:#x} by {tokens}", format.name);
+                            assert!(error <= tolerance(activation), "{name}: error {error:.2e}");
+                        }
+                    }
                 }
             }
         }

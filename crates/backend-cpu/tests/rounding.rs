@@ -1,4 +1,5 @@
-//! Attention on the matrix unit rounds to BF16. How much that changes the logits of whole models.
+//! What the processor rounds for speed (attention on the matrix unit to BF16, activations to one byte): how much that changes the
+//! logits of whole models.
 
 use puna_backend::Backend;
 use puna_backend::reference::Reference;
@@ -10,9 +11,8 @@ use puna_graph::Op;
 use puna_models::{ARCHITECTURES, BuildOptions, build};
 use puna_quant::DType;
 
-/// From 16 rows on attention may use the matrix unit; from 24 on products would round, too. In between, only attention
-/// differs from `deterministic`. Not with weights of 8 bits, whose activations have
-/// two bytes then, so that the products differ, too.
+/// From 16 rows on attention may use the matrix unit; from 24 on products would round to BF16, too. In between, only attention
+/// differs from `deterministic`, and with weights of 8 bits the products, whose activations have two bytes then.
 const ROWS: usize = 20;
 /// How much larger the error against exact arithmetic may be on average than with attention in f32, where it is that of
 /// the products. Each product with a quantised matrix takes its activations in steps of a 127th of the largest of 32
@@ -25,26 +25,36 @@ const MEAN: f64 = 1.2;
 /// Such a sample may be twice the other; a fault in what only one model uses is far more.
 const SINGLE: f64 = 2.0;
 
-#[test]
-fn attention_on_the_matrix_unit_loses_little_beside_products() {
-    let features = Features::detect();
-    if !features.names().contains(&"AMX") {
-        return println!("skipped: this processor has no matrix unit");
-    }
+/// The error of weights of 8 bits with activations of two bytes: the mean of all models, and the most of one. A step of these is a
+/// 8192th of the largest of 32 numbers, so each product loses 6e-9 of the power; what is left is F16 in the cache.
+const EIGHT_BITS_ALONE: (f64, f64) = (1e-6, 1e-4);
+/// The same with one byte, as with `Q4_0`: 2.5e-5 for each product, which random layers amplify.
+const EIGHT_BITS: (f64, f64) = (1e-3, 1e-1);
+
+/// A model's errors against exact arithmetic on the same weights.
+struct Errors {
+    model: String,
+    /// With all that is done for speed.
+    rounded: f64,
+    /// With each row as it would be alone.
+    alone: f64,
+}
+
+/// The errors of every model without a router, with matrices in this format and [`ROWS`] rows in a step; and how many models give
+/// the same either way. A near tie of a router turns any rounding into another expert.
+fn errors_of(format: DType) -> (Vec<Errors>, usize) {
     let cpu = |deterministic| {
-        Cpu::new(CpuOptions { threads: 2, features, deterministic, ..CpuOptions::default() })
-            .expect("threads start")
+        Cpu::new(CpuOptions { threads: 2, deterministic, ..CpuOptions::default() }).expect("threads start")
     };
-    let (rounding, exact) = (cpu(false), cpu(true));
-    let (mut ratios, mut same) = (Vec::new(), 0);
+    let (rounding, alone) = (cpu(false), cpu(true));
+    let (mut errors, mut same) = (Vec::new(), 0);
     for model in zoo::models() {
         if !ARCHITECTURES.iter().any(|row| row.name == model.architecture()) {
             continue;
         }
-        let file = quantised(&model, &[DType::Q4_0]);
+        let file = quantised(&model, &[format]);
         let options = BuildOptions { context: 256, only_long_texts: true, ..BuildOptions::default() };
         let graph = build(&file.metadata, &file.tensors, &options).expect("the model builds");
-        // A near tie of a router turns any rounding into another expert.
         if graph.nodes.iter().any(|node| matches!(node.op, Op::RouteExperts(_) | Op::MatMulExperts(_))) {
             continue;
         }
@@ -52,21 +62,32 @@ fn attention_on_the_matrix_unit_loses_little_beside_products() {
         let run = |backend: &dyn Backend| {
             SingleSequence::load(backend, file.clone(), graph.clone(), DType::F16, 256).push(&tokens)
         };
-        let (rounded, exact) = (run(&rounding), run(&exact));
-        if rounded == exact {
+        let (rounded, alone) = (run(&rounding), run(&alone));
+        if rounded == alone {
             same += 1;
             continue;
         }
         let right = run(&Reference);
         let error = |found: &[f32]| normalised_squared_error(found, &right);
-        ratios.push((error(&rounded) / error(&exact), error(&exact), model.name.clone()));
+        errors.push(Errors { model: model.name.clone(), rounded: error(&rounded), alone: error(&alone) });
     }
+    (errors, same)
+}
+
+#[test]
+fn attention_on_the_matrix_unit_loses_little_beside_products() {
+    if !Features::detect().names().contains(&"AMX") {
+        return println!("skipped: this processor has no matrix unit");
+    }
+    let (errors, same) = errors_of(DType::Q4_0);
+    let mut ratios: Vec<(f64, String)> =
+        errors.into_iter().map(|errors| (errors.rounded / errors.alone, errors.model)).collect();
     assert!(
         ratios.len() > 50,
         "attention of few models used the matrix unit: {ratios:?}, {same} are the same"
     );
     ratios.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let mean = ratios.iter().map(|(ratio, ..)| ratio.ln()).sum::<f64>() / ratios.len() as f64;
+    let mean = ratios.iter().map(|(ratio, _)| ratio.ln()).sum::<f64>() / ratios.len() as f64;
     println!(
         "{} models differ, {same} do not; mean ratio {:.3}, largest {:?}",
         ratios.len(),
@@ -74,6 +95,28 @@ fn attention_on_the_matrix_unit_loses_little_beside_products() {
         &ratios[..12]
     );
     assert!(mean.exp() < MEAN, "attention adds more than its arithmetic says: {}", mean.exp());
-    let off: Vec<_> = ratios.iter().filter(|(ratio, ..)| ratio.is_nan() || *ratio > SINGLE).collect();
+    let off: Vec<_> = ratios.iter().filter(|(ratio, _)| ratio.is_nan() || *ratio > SINGLE).collect();
     assert!(off.is_empty(), "{off:?}");
+}
+
+/// Weights of 8 bits are multiplied by activations of two bytes where a row is alone, and of one byte among [`ROWS`] of them.
+#[test]
+fn weights_of_eight_bits_lose_next_to_nothing_a_row_at_a_time_and_one_byte_in_larger_steps() {
+    let (errors, same) = errors_of(DType::Q8_0);
+    let largest = |error: fn(&Errors) -> f64| {
+        let all = errors.iter().map(|errors| (error(errors), errors.model.as_str()));
+        all.fold((0.0, ""), |most, next| if next.0 > most.0 || next.0.is_nan() { next } else { most })
+    };
+    let mean = |error: fn(&Errors) -> f64| {
+        (errors.iter().map(|errors| error(errors).ln()).sum::<f64>() / errors.len() as f64).exp()
+    };
+    let (alone, rounded) = (largest(|errors| errors.alone), largest(|errors| errors.rounded));
+    let (mean_alone, mean_rounded) = (mean(|errors| errors.alone), mean(|errors| errors.rounded));
+    println!(
+        "{} models differ, {same} do not; alone {mean_alone:.1e}, most {alone:?}; together {mean_rounded:.1e}, most {rounded:?}",
+        errors.len()
+    );
+    assert!(errors.len() > 100, "{} models, {same} are the same", errors.len());
+    assert!(mean_alone < EIGHT_BITS_ALONE.0 && alone.0 < EIGHT_BITS_ALONE.1, "{mean_alone:.1e}, {alone:?}");
+    assert!(mean_rounded < EIGHT_BITS.0 && rounded.0 < EIGHT_BITS.1, "{mean_rounded:.1e}, {rounded:?}");
 }

@@ -4,6 +4,7 @@
 use puna_gguf::{Array, Metadata, Value};
 
 use crate::ConvertError;
+use crate::architectures::Architecture;
 use crate::model::Model;
 use crate::rules::{BLOCKS, Name};
 
@@ -53,7 +54,7 @@ pub(crate) fn write_keys(model: &Model<'_>, metadata: &mut Metadata) -> Result<(
     }
     let (layers, architecture) = (model.layers()?, model.architecture.name);
     let key = |name: &str| format!("{architecture}.{name}");
-    let like = layer_alike(metadata, architecture, layers as usize);
+    let like = layer_alike(metadata, model.architecture, layers as usize);
     let arrays: Vec<(String, Array)> = metadata
         .iter()
         .filter(|(name, _)| name.starts_with(&key("")) && !name.ends_with("rope.dimension_sections"))
@@ -75,9 +76,10 @@ pub(crate) fn write_keys(model: &Model<'_>, metadata: &mut Metadata) -> Result<(
     Ok(())
 }
 
-/// A layer of the model that these layers are like where layers differ: the last one that attends, in MiMo with a window.
-fn layer_alike(metadata: &Metadata, architecture: &str, layers: usize) -> usize {
-    let array = |name: &str| match metadata.get(&format!("{architecture}.{name}")) {
+/// A layer of the model that these layers are like where layers differ: the last one that attends, with a window or without
+/// as the architecture's row says.
+fn layer_alike(metadata: &Metadata, architecture: &Architecture, layers: usize) -> usize {
+    let array = |name: &str| match metadata.get(&format!("{}.{name}", architecture.name)) {
         Some(Value::Array(array)) => Some(array),
         _ => None,
     };
@@ -89,7 +91,7 @@ fn layer_alike(metadata: &Metadata, architecture: &str, layers: usize) -> usize 
         let attends = number("attention.head_count_kv", *layer) != Some(0);
         let recurs = number("attention.recurrent_layers", *layer) == Some(1);
         let windowed = number("attention.sliding_window_pattern", *layer);
-        attends && !recurs && windowed.is_none_or(|windowed| (windowed == 1) == (architecture == "mimo2"))
+        attends && !recurs && windowed.is_none_or(|windowed| (windowed == 1) == architecture.windows_ahead)
     };
     (0..layers).rev().find(fits).unwrap_or(layers.saturating_sub(1))
 }

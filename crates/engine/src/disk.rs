@@ -14,12 +14,11 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use puna_runtime::Checksum;
+use puna_runtime::{Checksum, Reach};
 
 use crate::EngineError;
 use crate::saved::{Head, Saved, damaged};
-use crate::store::SHORTEST;
-use crate::worker::common_prefix;
+use crate::store::{SHORTEST, spared};
 
 /// End of the names of files, and of those that are being written.
 const SUFFIX: &str = ".sequence";
@@ -35,6 +34,8 @@ struct Entry {
     /// Identity of its model.
     model: u64,
     tokens: Vec<u32>,
+    /// How far back it can go when it is restored.
+    reach: Reach,
     /// Bytes of the whole file.
     size: u64,
     /// Counts uses, to find the one not used for longest.
@@ -127,19 +128,22 @@ impl DiskCache {
         self.model = identity;
     }
 
-    /// Whether a sequence with these tokens is worth a file: it is long enough, and no file begins with it.
-    pub(crate) fn wants(&self, tokens: &[u32]) -> bool {
-        tokens.len() >= SHORTEST && !self.own().any(|entry| entry.tokens.starts_with(tokens))
+    /// Whether a sequence with these tokens is worth a file: it is long enough, and no file begins with it and goes back as
+    /// far.
+    pub(crate) fn wants(&self, tokens: &[u32], reach: &Reach) -> bool {
+        let covers = |entry: &Entry| entry.tokens.starts_with(tokens) && entry.reach.covers(reach);
+        tokens.len() >= SHORTEST && !self.own().any(covers)
     }
 
     fn own(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|entry| entry.model == self.model)
     }
 
-    /// Writes a sequence, in place of those that it begins with. If the disk is too slow it is not kept, or, if
-    /// `patient`, this waits for the disk, so that few copies are in memory at once.
+    /// Writes a sequence, in place of those that it begins with; of these one that goes back to where this does not stays, but
+    /// is the first to go. If the disk is too slow it is not kept, or, if `patient`, this waits for the disk, so that few
+    /// copies are in memory at once.
     pub(crate) fn put(&mut self, saved: Arc<Saved>, patient: bool) {
-        let (tokens, size) = (saved.tokens.clone(), saved.file_bytes());
+        let (tokens, reach, size) = (saved.tokens.clone(), saved.reach.clone(), saved.file_bytes());
         let Some(room) = self.limit.checked_sub(size) else { return };
         let mut name = Checksum::default();
         tokens.iter().for_each(|token| name.add(&token.to_le_bytes()));
@@ -156,16 +160,19 @@ impl DiskCache {
             return;
         }
         self.entries.retain(|entry| entry.path != path);
-        let covered: Vec<PathBuf> = self
-            .own()
-            .filter(|entry| tokens.starts_with(&entry.tokens))
-            .map(|entry| entry.path.clone())
-            .collect();
+        let model = self.model;
+        let mut covered: Vec<PathBuf> = Vec::new();
+        for entry in self.entries.iter_mut().filter(|entry| entry.model == model) {
+            if tokens.starts_with(&entry.tokens) {
+                entry.used = 0;
+                covered.extend(reach.covers(&entry.reach).then(|| entry.path.clone()));
+            }
+        }
         covered.iter().for_each(|path| self.forget(path));
         self.shrink(room);
         self.clock += 1;
-        let (model, used) = (self.model, self.clock);
-        self.entries.push(Entry { path, model, tokens, size, used, waiting });
+        let used = self.clock;
+        self.entries.push(Entry { path, model, tokens, reach, size, used, waiting });
     }
 
     fn send(&self, task: Task) -> bool {
@@ -188,10 +195,11 @@ impl DiskCache {
         self.send(Task::Remove(path.to_owned()));
     }
 
-    /// The sequence that shares the longest beginning with the prompt, if that is longer than `least`.
+    /// The sequence that spares most of the prompt, if that is more than `least` tokens.
     pub(crate) fn find(&mut self, prompt: &[u32], least: usize) -> Option<Found> {
-        let best = self.own().max_by_key(|entry| common_prefix(&entry.tokens, prompt))?;
-        if common_prefix(&best.tokens, prompt) <= least.max(SHORTEST - 1) {
+        let spares = self.own().map(|entry| (spared(prompt, &entry.tokens, &entry.reach), entry));
+        let (spared, best) = spares.max_by_key(|(spared, _)| *spared)?;
+        if spared <= least.max(SHORTEST - 1) {
             return None;
         }
         let (path, waiting) = (best.path.clone(), best.waiting.upgrade());
@@ -261,7 +269,8 @@ fn try_to_write(folder: &Path) -> io::Result<()> {
 
 fn known(head: Head, path: PathBuf) -> Entry {
     let size = head.size();
-    Entry { path, model: head.model, tokens: head.tokens, size, used: 0, waiting: Weak::new() }
+    let Head { tokens, reach, model, .. } = head;
+    Entry { path, model, tokens, reach, size, used: 0, waiting: Weak::new() }
 }
 
 fn open(path: &Path) -> io::Result<(File, Head)> {
@@ -282,7 +291,7 @@ fn read(path: &Path, model: u64, tokens: &[u32]) -> io::Result<Saved> {
         return Err(damaged("it is another one"));
     }
     let parts = head.read_parts(&mut io::BufReader::new(file))?;
-    Ok(Saved { tokens: head.tokens, parts })
+    Ok(Saved { tokens: head.tokens, reach: head.reach, parts })
 }
 
 /// Writes beside the file, brings it to the disk and renames it.
@@ -316,7 +325,11 @@ mod tests {
     }
 
     fn put(cache: &mut DiskCache, tokens: &[u32], bytes: Vec<u8>) {
-        cache.put(Arc::new(Saved { tokens: tokens.to_vec(), parts: vec![bytes] }), true);
+        put_with(cache, tokens, Reach::default(), bytes);
+    }
+
+    fn put_with(cache: &mut DiskCache, tokens: &[u32], reach: Reach, bytes: Vec<u8>) {
+        cache.put(Arc::new(Saved { tokens: tokens.to_vec(), reach, parts: vec![bytes] }), true);
     }
 
     /// As an engine asks: a file that cannot be read is damaged.
@@ -344,12 +357,14 @@ mod tests {
     fn what_was_put_is_there_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let mut cache = opened(folder.path(), 10_000);
-        assert!(cache.wants(&tokens(0, 20)) && !cache.wants(&tokens(0, 15)));
+        assert!(
+            cache.wants(&tokens(0, 20), &Reach::default()) && !cache.wants(&tokens(0, 15), &Reach::default())
+        );
         put(&mut cache, &tokens(0, 20), vec![1; 100]);
         put(&mut cache, &tokens(100, 20), vec![2; 100]);
         drop(cache);
         let mut cache = opened(folder.path(), 10_000);
-        assert!(!cache.wants(&tokens(0, 18)), "there already");
+        assert!(!cache.wants(&tokens(0, 18), &Reach::default()), "there already");
         assert_eq!(found(&mut cache, &tokens(0, 30)), Some((20, vec![1; 100])));
         assert_eq!(found(&mut cache, &tokens(100, 18)), Some((20, vec![2; 100])));
         assert_eq!(found(&mut cache, &tokens(50, 18)), None);
@@ -366,9 +381,37 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_gone_back_to_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let states = |lengths: &[u32]| Reach { from: u32::MAX, lengths: lengths.to_vec() };
+        let mut cache = opened(folder.path(), 10_000);
+        put_with(&mut cache, &tokens(0, 60), states(&[40, 60]), vec![1; 10]);
+        assert!(
+            !cache.wants(&tokens(0, 60), &states(&[40, 60])) && cache.wants(&tokens(0, 60), &states(&[50]))
+        );
+        put_with(&mut cache, &tokens(0, 100), states(&[60, 90, 100]), vec![2; 10]);
+        // The longer one shares more with all of these, but only the shorter one goes back to 40.
+        let check = |cache: &mut DiskCache| {
+            for (count, expected) in [(120, 2), (95, 2), (60, 1), (45, 1)] {
+                let found = found(cache, &tokens(0, count));
+                assert_eq!(found.map(|(_, bytes)| bytes[bytes.len() - 1]), Some(expected), "{count}");
+            }
+            assert_eq!(found(cache, &tokens(0, 40)), None);
+            assert!(cache.find(&tokens(0, 95), 90).is_none(), "the slot goes back as far");
+        };
+        check(&mut cache);
+        drop(cache);
+        let mut cache = opened(folder.path(), 10_000);
+        check(&mut cache);
+        put_with(&mut cache, &tokens(0, 130), states(&[40, 60, 90, 100, 130]), vec![3; 10]);
+        drop(cache);
+        assert_eq!(files(folder.path()).len(), 1);
+    }
+
+    #[test]
     fn the_folder_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
-        // Each takes 48 + 80 + 12 + 60 = 200 bytes.
+        // Each takes 56 + 80 + 12 + 60 = 208 bytes.
         let mut cache = opened(folder.path(), 650);
         for start in 0..3 {
             put(&mut cache, &tokens(start * 100, 20), vec![start as u8; 60]);
@@ -380,7 +423,7 @@ mod tests {
         put(&mut cache, &tokens(400, 20), vec![4; 1000]);
         drop(cache);
         let size: u64 = files(folder.path()).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
-        assert_eq!((files(folder.path()).len(), size), (3, 600));
+        assert_eq!((files(folder.path()).len(), size), (3, 624));
         let mut cache = opened(folder.path(), 650);
         assert!(found(&mut cache, &tokens(0, 20)).is_some() && found(&mut cache, &tokens(100, 20)).is_none());
         drop(cache);

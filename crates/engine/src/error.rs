@@ -18,8 +18,10 @@ pub enum EngineError {
         /// Tokens that one sequence can hold.
         context: u32,
     },
-    /// A text to embed does not fit into a step, where it must be as a whole.
-    #[error("a text has {tokens} tokens, a step holds {most}; a larger batch is needed (-b, -ub)")]
+    /// A text to embed is too long: for a step, where it must be as a whole, or for the model.
+    #[error(
+        "a text has {tokens} tokens, at most {most} are possible: what a step holds (-b, -ub), or what the model has learned"
+    )]
     TextTooLong {
         /// Tokens of the text.
         tokens: usize,

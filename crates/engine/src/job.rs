@@ -10,8 +10,7 @@ use crate::ahead::{Ahead, Pending};
 use crate::reuse::Arrival;
 use crate::transfer::Transfer;
 use crate::{
-    EngineError, Event, EventSender, FinishReason, GUESSED_ROWS, Request, RequestId, Timings, UNLIMITED,
-    UNTIL_FULL,
+    EngineError, Event, EventSender, FinishReason, Request, RequestId, Timings, UNLIMITED, UNTIL_FULL,
 };
 
 /// One sequence of the model: what it holds and whom it serves. Its index is its number.
@@ -30,6 +29,8 @@ pub(crate) struct Slot {
     pub(crate) filed: bool,
     /// How the text may go on after what is pending; checked by the next step.
     pub(crate) guess: Vec<u32>,
+    /// What is pending was right of a guess and is evaluated again, because a recurrent state went back to before it.
+    pub(crate) again: bool,
     /// Step counter of the last use, to find the one idle for longest.
     pub(crate) used: u64,
 }
@@ -48,7 +49,10 @@ impl Slot {
     /// Whether what waits is a prompt, or so much of a text that is computed anew, and not what was generated last.
     pub(crate) fn reads_prompt(&self) -> bool {
         let generated = self.job.as_ref().map_or(0, |job| job.generated);
-        self.pending().len() > if generated == 0 { 0 } else { 1 + GUESSED_ROWS as usize }
+        match generated {
+            0 => !self.pending().is_empty(),
+            _ => self.pending().len() > 1 && !self.again,
+        }
     }
 }
 

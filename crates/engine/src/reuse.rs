@@ -51,15 +51,15 @@ impl Arrival {
 }
 
 impl Worker {
-    /// The idle slot that shares the longest beginning with the request; of equal ones that idle for longest.
+    /// The idle slot that spares most of the request's prompt; of equal ones that idle for longest.
     pub(crate) fn choose(&self, request: &Request) -> Option<usize> {
         let idle = self.slots.iter().enumerate().filter(|(index, slot)| {
             slot.is_free() && request.sequence.is_none_or(|wanted| wanted as usize == *index)
         });
         idle.max_by_key(|&(index, slot)| {
             let reused = request.reuse && self.fits(index, &request.adapters);
-            let common = if reused { common_prefix(&slot.held, &request.prompt) } else { 0 };
-            (common, u64::MAX - slot.used)
+            let spared = if reused { self.spared(index, &request.prompt) } else { 0 };
+            (spared, u64::MAX - slot.used)
         })
         .map(|(index, _)| index)
     }
@@ -123,14 +123,18 @@ impl Worker {
         }
     }
 
-    /// How many tokens of a request's prompt a slot can go back to.
+    /// The same of a request that may want none of it, or whose text does not suit what the slot holds.
     fn reusable(&mut self, index: usize, request: &Request) -> usize {
         if !request.reuse || !self.suits(index, request.prompt.len()) {
             return 0;
         }
+        self.spared(index, &request.prompt)
+    }
+
+    /// How many tokens of a prompt a slot can go back to.
+    fn spared(&self, index: usize, prompt: &[u32]) -> usize {
         // The last prompt token is always evaluated: its logits are needed.
-        let most = request.prompt.len().saturating_sub(1);
-        let common = common_prefix(&self.slots[index].held, &request.prompt).min(most);
+        let common = common_prefix(&self.slots[index].held, prompt).min(prompt.len().saturating_sub(1));
         // Windowed and recurrent layers can go back to some lengths only.
         self.model.longest_truncation(index as u32, u32::try_from(common).unwrap_or(u32::MAX)) as usize
     }
@@ -165,6 +169,7 @@ impl Worker {
                 job.report_progress(cached);
                 self.slots[index].job = Some(job);
                 self.slots[index].filed = false;
+                self.slots[index].again = false;
                 self.speculation.begin(index);
             }
             Err((error, mut events)) => {
@@ -228,9 +233,9 @@ impl Worker {
         if self.wear(index).is_err() {
             return false;
         }
-        let held = &self.slots[index].held;
-        let disk = self.disk.as_ref().is_some_and(|disk| disk.wants(held));
-        let store = self.store.wants(held);
+        let (held, reach) = (&self.slots[index].held, self.model.reach(index as u32));
+        let disk = self.disk.as_ref().is_some_and(|disk| disk.wants(held, &reach));
+        let store = self.store.wants(held, &reach);
         if disk || store {
             self.slots[index].transfer = Some(Transfer::save(Aim::Keep { store, disk, clear }));
         }
@@ -248,14 +253,15 @@ impl Worker {
     /// Begins to write what a slot holds to the disk, so that it is there whenever the program ends.
     pub(crate) fn file(&mut self, index: usize) {
         let worn = self.wear(index).is_ok();
+        let reach = self.model.reach(index as u32);
         let slot = &mut self.slots[index];
         slot.filed = true;
-        if worn && self.disk.as_ref().is_some_and(|disk| disk.wants(&slot.held)) {
+        if worn && self.disk.as_ref().is_some_and(|disk| disk.wants(&slot.held, &reach)) {
             slot.transfer = Some(Transfer::save(Aim::Keep { store: false, disk: true, clear: false }));
         }
     }
 
-    /// What was saved in memory or on disk and shares more than `least` tokens with a prompt.
+    /// What was saved in memory or on disk and spares more than `least` tokens of a prompt.
     fn find(&mut self, prompt: &[u32], least: usize) -> Option<Found> {
         let stored = self.store.find(prompt, least);
         let least = stored.as_ref().map_or(least, |(shared, _)| *shared);

@@ -1,6 +1,6 @@
 //! What the engine needs of a model; tests inject failures here.
 
-use puna_runtime::{Batch, Model, Outputs, RuntimeError};
+use puna_runtime::{Batch, Model, Outputs, Reach, RuntimeError};
 
 /// A model that evaluates batches of sequences. [`Model`] is the one that counts.
 pub trait Runner: Send {
@@ -10,6 +10,10 @@ pub trait Runner: Send {
     fn context(&self) -> u32;
     /// Number of sequences.
     fn sequences(&self) -> u32;
+    /// Bytes of its weights; 0 if nothing is known.
+    fn weight_bytes(&self) -> u64 {
+        0
+    }
     /// Cells that no sequence holds.
     fn free_cells(&self) -> u32;
     /// Positions that the sequence holds.
@@ -68,6 +72,10 @@ pub trait Runner: Send {
     fn identity(&mut self) -> u64 {
         0
     }
+    /// How far back the sequence could go if it was saved now and restored later.
+    fn reach(&self, _sequence: u32) -> Reach {
+        Reach::default()
+    }
     /// Number of parts in which the sequence is saved, at least 1, of about so many bytes each.
     fn saved_parts(&self, sequence: u32, bytes: u32) -> usize;
     /// A part of the sequence as bytes; `tokens` are those it holds, one for each position. Between parts other sequences
@@ -95,6 +103,10 @@ impl Runner for Model {
 
     fn sequences(&self) -> u32 {
         self.options().sequences
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        Model::weight_bytes(self)
     }
 
     fn free_cells(&self) -> u32 {
@@ -167,6 +179,10 @@ impl Runner for Model {
 
     fn identity(&mut self) -> u64 {
         Model::identity(self)
+    }
+
+    fn reach(&self, sequence: u32) -> Reach {
+        Model::reach(self, sequence)
     }
 
     fn saved_parts(&self, sequence: u32, bytes: u32) -> usize {

@@ -1,21 +1,26 @@
 //! A saved sequence: its tokens, what the model made of it in parts, and how both are written to a file.
 //!
 //! Layout, all numbers little-endian: magic (8 bytes), version (u32), number of tokens (u32), the model's identity (u64,
-//! or 0), bytes after the tokens (u64), checksum of the 32 bytes before and of the tokens (u64), checksum of what comes after
-//! the tokens (u64); tokens (u32 each); number of parts (u32), bytes of each (u64), parts.
+//! or 0), bytes after the lengths (u64), the length from which on each can be gone back to (u32), number of other such lengths
+//! (u32), checksum of the 40 bytes before, of the tokens and of the lengths (u64), checksum of what comes after them (u64);
+//! tokens, lengths (u32 each); number of parts (u32), bytes of each (u64), parts.
 
 use std::io::{self, Read, Write};
 
-use puna_runtime::Checksum;
+use puna_runtime::{Checksum, Reach};
 
 const MAGIC: &[u8; 8] = b"PUNACACH";
-const VERSION: u32 = 2;
-const HEADER: usize = 48;
+const VERSION: u32 = 3;
+const HEADER: usize = 56;
+/// Bytes of it that the first checksum covers.
+const CHECKED: usize = HEADER - 16;
 
 /// What a sequence held.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub(crate) struct Saved {
     pub(crate) tokens: Vec<u32>,
+    /// How far back it can go when it is restored.
+    pub(crate) reach: Reach,
     pub(crate) parts: Vec<Vec<u8>>,
 }
 
@@ -23,6 +28,7 @@ pub(crate) struct Saved {
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) tokens: Vec<u32>,
+    pub(crate) reach: Reach,
     /// Identity of the model.
     pub(crate) model: u64,
     /// Checksum of what follows, and its bytes.
@@ -37,7 +43,8 @@ pub(crate) fn damaged(what: &str) -> io::Error {
 impl Saved {
     /// Bytes of memory that it takes.
     pub(crate) fn bytes(&self) -> usize {
-        self.parts.iter().map(Vec::len).sum::<usize>() + self.tokens.len() * size_of::<u32>()
+        let numbers = self.tokens.len() + self.reach.lengths.len();
+        self.parts.iter().map(Vec::len).sum::<usize>() + numbers * size_of::<u32>()
     }
 
     /// Bytes of its file.
@@ -58,20 +65,25 @@ impl Saved {
     pub(crate) fn write(&self, model: u64, to: &mut impl Write) -> io::Result<()> {
         let table = self.table();
         let parts: usize = self.parts.iter().map(Vec::len).sum();
-        let mut head = Vec::with_capacity(HEADER + 4 * self.tokens.len());
+        let count = |numbers: &[u32]| u32::try_from(numbers.len()).map_err(|_| damaged("too many tokens"));
+        let numbers: Vec<u8> =
+            self.tokens.iter().chain(&self.reach.lengths).flat_map(|number| number.to_le_bytes()).collect();
+        let mut head = Vec::with_capacity(HEADER + numbers.len());
         head.extend(MAGIC);
         head.extend(VERSION.to_le_bytes());
-        head.extend(u32::try_from(self.tokens.len()).map_err(|_| damaged("too many tokens"))?.to_le_bytes());
+        head.extend(count(&self.tokens)?.to_le_bytes());
         head.extend(model.to_le_bytes());
         head.extend((table.len() as u64 + parts as u64).to_le_bytes());
+        head.extend(self.reach.from.to_le_bytes());
+        head.extend(count(&self.reach.lengths)?.to_le_bytes());
         let (mut first, mut second) = (Checksum::default(), Checksum::default());
         first.add(&head);
-        self.tokens.iter().for_each(|token| first.add(&token.to_le_bytes()));
+        first.add(&numbers);
         second.add(&table);
         self.parts.iter().for_each(|part| second.add(part));
         head.extend(first.value().to_le_bytes());
         head.extend(second.value().to_le_bytes());
-        self.tokens.iter().for_each(|token| head.extend(token.to_le_bytes()));
+        head.extend(numbers);
         to.write_all(&head)?;
         to.write_all(&table)?;
         self.parts.iter().try_for_each(|part| to.write_all(part))
@@ -84,7 +96,7 @@ impl Saved {
         }
         let head = Head::read(from, bytes)?;
         let parts = head.read_parts(from)?;
-        Ok(Self { tokens: head.tokens, parts })
+        Ok(Self { tokens: head.tokens, reach: head.reach, parts })
     }
 }
 
@@ -106,26 +118,29 @@ impl Head {
         if &head[..8] != MAGIC || u32_at(8) != VERSION {
             return Err(damaged("it is no saved sequence of this version"));
         }
-        let (count, model, length) = (u32_at(12), u64_at(16), u64_at(24));
-        if (HEADER as u64 + 4 * u64::from(count)).checked_add(length) != Some(size) {
+        let (model, length) = (u64_at(16), u64_at(24));
+        let [tokens, lengths] = [u32_at(12), u32_at(36)].map(u64::from);
+        if (HEADER as u64 + 4 * (tokens + lengths)).checked_add(length) != Some(size) {
             return Err(damaged("its length is not what it says"));
         }
-        let mut bytes = vec![0; 4 * count as usize];
+        let mut bytes = vec![0; 4 * (tokens + lengths) as usize];
         from.read_exact(&mut bytes)?;
         let mut checksum = Checksum::default();
-        checksum.add(&head[..32]);
+        checksum.add(&head[..CHECKED]);
         checksum.add(&bytes);
-        if checksum.value() != u64_at(32) {
+        if checksum.value() != u64_at(CHECKED) {
             return Err(damaged("its checksum is wrong"));
         }
         let (words, _) = bytes.as_chunks::<4>();
-        let tokens = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
-        Ok(Self { tokens, model, checksum: u64_at(40), length })
+        let mut tokens_then_lengths: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        let lengths = tokens_then_lengths.split_off(tokens as usize);
+        let reach = Reach { from: u32_at(32), lengths };
+        Ok(Self { tokens: tokens_then_lengths, reach, model, checksum: u64_at(CHECKED + 8), length })
     }
 
     /// Bytes of the whole file.
     pub(crate) fn size(&self) -> u64 {
-        HEADER as u64 + 4 * self.tokens.len() as u64 + self.length
+        HEADER as u64 + 4 * (self.tokens.len() + self.reach.lengths.len()) as u64 + self.length
     }
 
     /// Reads the parts, which come next.
@@ -168,8 +183,13 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_and_nothing_else() {
-        for parts in [vec![], vec![vec![1, 2, 3]], vec![vec![5; 40], vec![], vec![6; 7]]] {
-            let saved = Saved { tokens: (0..20).collect(), parts };
+        let states = Reach { from: u32::MAX, lengths: vec![3, 16, 20] };
+        for (parts, reach) in [
+            (vec![], Reach::default()),
+            (vec![vec![1, 2, 3]], states.clone()),
+            (vec![vec![5; 40], vec![], vec![6; 7]], states),
+        ] {
+            let saved = Saved { tokens: (0..20).collect(), reach, parts };
             let mut good = Vec::new();
             saved.write(0, &mut good).unwrap();
             let read = |bytes: &[u8]| Saved::read(&mut &*bytes, bytes.len() as u64);

@@ -11,7 +11,8 @@ pub struct Demand {
     pub guessed: usize,
     /// Lower for requests that go first: those that came earlier, or matter more.
     pub arrival: u64,
-    /// The slot has generated before: its one pending token goes before any prompt.
+    /// The slot has generated before, and what waits is its last token, or what was right of a guess: it goes before any
+    /// prompt.
     pub generating: bool,
     /// The slot must not share a step, because it is suspected of making steps fail.
     pub alone: bool,
@@ -39,8 +40,8 @@ pub struct Share {
     pub guessed: usize,
 }
 
-/// Divides a step among the slots: a suspected slot runs alone; otherwise generating slots come first, in the
-/// order given. Half of the rest is for the prompt that came first, so that none waits for ever shorter ones; the other
+/// Divides a step among the slots: a suspected slot runs alone; otherwise generating slots come first, those with least
+/// waiting before others, else in the order given. Half of the rest is for the prompt that came first, so that none waits for ever shorter ones; the other
 /// half prompts divide equally, so that a long one delays neither the generation of others nor a short prompt. What a
 /// short prompt does not need, longer ones get. Guesses divide what is left then.
 pub fn schedule(demands: &[Demand], limits: Limits) -> Vec<Share> {
@@ -57,7 +58,9 @@ pub fn schedule(demands: &[Demand], limits: Limits) -> Vec<Share> {
         give(alone, alone.pending, &mut room);
         return shares;
     }
-    for demand in demands.iter().filter(|demand| demand.generating) {
+    let mut generating: Vec<&Demand> = demands.iter().filter(|demand| demand.generating).collect();
+    generating.sort_by_key(|demand| demand.pending);
+    for demand in generating {
         give(demand, demand.pending, &mut room);
     }
     let mut prompts: Vec<Demand> = demands.iter().filter(|demand| !demand.generating).copied().collect();
@@ -126,6 +129,15 @@ mod tests {
         check(&demands, 512, 4096, &[(1, 1), (2, 1), (0, 510)]);
         check(&demands, 2, 4096, &[(1, 1), (2, 1)]);
         check(&demands, 1, 4096, &[(1, 1)]);
+        // What was right of a guess, evaluated again, waits for no prompt, and delays nobody's next token.
+        let again = Demand { pending: 6, ..generating(0) };
+        check(
+            &[prompt(3, 10), again, generating(1), generating(2)],
+            512,
+            4096,
+            &[(1, 1), (2, 1), (0, 6), (3, 10)],
+        );
+        check(&[prompt(3, 10), again, generating(1), generating(2)], 5, 4096, &[(1, 1), (2, 1), (0, 3)]);
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Worker {
                 pending,
                 guessed: slot.guess.len(),
                 arrival: job.arrival,
-                generating: job.generated > 0 && pending == 1,
+                generating: job.generated > 0 && !slot.reads_prompt(),
                 alone: job.alone,
             })
         });
@@ -198,9 +198,11 @@ impl Worker {
                 },
             }
         });
-        // With and without guesses a text is the same.
-        let deterministic =
-            self.speculation.is_on() && !shares.iter().any(|share| self.slots[share.slot].reads_prompt());
+        // A text that is guessed at is the same as without: its rows are computed as they would be one by one. Where none has
+        // more than its next token, or a prompt is read, a step is what it would be if nothing was guessed.
+        let slots = || shares.iter().map(|share| (share, &self.slots[share.slot]));
+        let deterministic = slots().any(|(share, slot)| share.guessed > 0 || slot.again)
+            && !slots().any(|(_, slot)| slot.reads_prompt());
         let batch = Batch { work: work.collect(), deterministic };
         guarded(|| self.model.run(&batch))
     }
@@ -240,6 +242,7 @@ impl Worker {
                 }
                 continue;
             }
+            slot.again = false;
             match self.choose_tokens(share, outputs) {
                 Ok(Next::Continue) => {}
                 Ok(Next::Finish(reason)) => self.finish(share.slot, reason),
@@ -292,6 +295,7 @@ impl Worker {
         if length > 0 && guarded(|| self.model.truncate(sequence, length)).is_ok() {
             let again = held.saturating_sub(length as usize);
             self.slots[index].held.truncate(length as usize);
+            self.slots[index].again = again > 0;
             if again > 0 {
                 // As if it had been wrong: it costs as much.
                 self.speculation.judge(index, 0, true);

@@ -165,14 +165,14 @@ impl Worker {
     }
 
     fn saved(&mut self, index: usize, aim: Aim, parts: Result<Vec<Vec<u8>>, EngineError>) {
-        let tokens = self.slots[index].held.clone();
+        let (tokens, reach) = (self.slots[index].held.clone(), self.model.reach(index as u32));
         match aim {
             // A reply that nobody waits for is dropped.
-            Aim::Reply(reply) => drop(reply.send(parts.map(|parts| Saved { tokens, parts }))),
+            Aim::Reply(reply) => drop(reply.send(parts.map(|parts| Saved { tokens, reach, parts }))),
             Aim::Keep { store, disk, clear } => {
                 // Without success it is lost.
                 if let (Ok(parts), Ok(())) = (parts, self.wear(index)) {
-                    let saved = Arc::new(Saved { tokens, parts });
+                    let saved = Arc::new(Saved { tokens, reach, parts });
                     if let Some(files) = self.disk.as_mut().filter(|_| disk) {
                         files.put(saved.clone(), self.ending);
                     }

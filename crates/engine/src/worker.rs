@@ -97,7 +97,7 @@ impl Worker {
         store.serve(worn.clone());
         Self {
             worn,
-            speculation: Speculation::new(aids.proposers, slots.len()),
+            speculation: Speculation::new(aids.proposers, slots.len(), model.weight_bytes()),
             store,
             disk,
             model,
@@ -306,6 +306,7 @@ impl Worker {
 
     pub(crate) fn clear(&mut self, slot: usize) {
         self.slots[slot].held.clear();
+        self.slots[slot].again = false;
         // If even this panics, the next run of the sequence reports it.
         let _ = guarded(|| {
             self.model.clear(slot as u32);

@@ -2,13 +2,14 @@
 
 mod common;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use common::{collect, greedy, restore, save};
 use puna_backend::Backend;
 use puna_backend::reference::Reference;
 use puna_conformance::zoo::{self, ZooModel};
-use puna_engine::{Engine, EngineOptions, Request};
+use puna_engine::{Aids, DiskCache, Engine, EngineOptions, Request};
 use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Placement, Work};
 
 fn start(zoo: &ZooModel, sequences: u32, context: u32, step_tokens: u32) -> Engine {
@@ -83,6 +84,52 @@ fn generation_goes_on_beyond_the_context() {
         assert!(engine.held(0).unwrap().len() <= 32);
         let fresh = collect(engine.submit(greedy(&zoo.tokens, 8)).1);
         assert_eq!(fresh.tokens, zoo.greedy[..8], "{} after shifts", zoo.name);
+    }
+}
+
+/// An engine of one sequence that keeps what it held in memory, or in a folder.
+fn keeping(zoo: &ZooModel, folder: Option<&Path>) -> Engine {
+    let backends: [Arc<dyn Backend>; 1] = [Arc::new(Reference)];
+    let options = ModelOptions { context: 256, sequences: 1, outputs: 1, ..ModelOptions::default() };
+    let model = Model::load(Arc::new(zoo.open()), &backends, &Placement::default(), &options, &mut |_| true);
+    let store_bytes = if folder.is_none() { 1 << 24 } else { 0 };
+    let disk = folder.map(|folder| DiskCache::open(folder, 1 << 24, Box::new(|_| ())).expect("a folder"));
+    let options = EngineOptions { store_bytes, ..EngineOptions::default() };
+    Engine::start_with(model.unwrap(), options, Aids { disk, ..Aids::default() }).expect("starts")
+}
+
+#[test]
+fn prompts_come_back_as_far_as_recurrent_states_allow() {
+    let models = zoo::models();
+    // The state four tokens before a prompt's end is kept, the one at its end, and the newest.
+    let recurrent = ["mamba-dense", "falcon-h1-dense", "qwen35-heads"].map(|name| (name, 56));
+    for (name, before_end) in recurrent.into_iter().chain([("llama-dense", 59), ("gemma3-window8", 59)]) {
+        let zoo = models.iter().find(|model| model.name == name).expect("the zoo has it");
+        let prompt = |factor: u32| (0..60).map(|place| (place * factor + factor) % 100).collect::<Vec<u32>>();
+        let (first, others) = (prompt(37), [prompt(29), prompt(31), prompt(41)]);
+        let fresh = |text: &[u32]| collect(start(zoo, 1, 256, 512).submit(greedy(text, 8)).1).tokens;
+        let answer = fresh(&first);
+        let other_end = [&first[..], &[1, 2, 3]].concat();
+        let next_turn = [&first[..], &answer[..7], &[5, 6]].concat();
+        let folder = tempfile::tempdir().unwrap();
+        for folder in [None, Some(folder.path())] {
+            let mut engine = keeping(zoo, folder);
+            let ask = |engine: &Engine, text: &[u32]| {
+                let found = collect(engine.submit(greedy(text, 8)).1);
+                (found.end.expect("it ends").1.cached_tokens, found.tokens)
+            };
+            assert_eq!(ask(&engine, &first), (0, answer.clone()), "{name}");
+            for (text, cached) in
+                [(&first, before_end), (&other_end, 60), (&next_turn, 67), (&first, before_end)]
+            {
+                others.iter().for_each(|other| drop(ask(&engine, other)));
+                if folder.is_some() {
+                    drop(engine);
+                    engine = keeping(zoo, folder);
+                }
+                assert_eq!(ask(&engine, text), (cached, fresh(text)), "{name} {} {folder:?}", text.len());
+            }
+        }
     }
 }
 

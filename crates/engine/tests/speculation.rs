@@ -193,6 +193,68 @@ fn what_does_not_pay_is_not_done() {
     );
 }
 
+#[test]
+fn a_bad_draft_is_asked_less_and_less() {
+    // As far as times tell guesses cost nothing: only that they are wrong makes them fewer.
+    let wrong: fn(&[u32]) -> u32 = |held| (following(held) + 1) % 40;
+    let small = Arithmetic { following: wrong, ..Arithmetic::new(4000, 1) };
+    let proposers =
+        proposers(&["draft-simple".to_owned()], &settings(), draft("draft-simple", small)).unwrap();
+    let model = Arithmetic { delay: Duration::from_micros(300), ..Arithmetic::new(4000, 1) };
+    let log = model.log.clone();
+    let engine = start(model, Aids { proposers, ..Aids::default() }, 64);
+    let mut guessed = Vec::new();
+    for prompt in [[1, 2, 3], [4, 5, 6], [7, 8, 9]] {
+        let found = run(&engine, greedy(&prompt, 400));
+        assert_eq!(found.tokens, expected(&prompt, 400));
+        guessed.push(timings(&found).guessed_tokens);
+    }
+    assert!(guessed[0] > 10 && guessed[0] < 50, "{guessed:?}");
+    assert!(guessed[1] > 0 && guessed[1] <= 12 && guessed[2] <= 12, "{guessed:?}");
+    // Within the first text, too: the last guesses are short and far apart.
+    let rows: Vec<usize> = log.lock().unwrap()[1..400].iter().map(|works| works[0].1 - 1).collect();
+    let (early, late): (usize, usize) = (rows[..20].iter().sum(), rows[200..].iter().sum());
+    assert!(early > 10 && late <= 4, "{early} {late}");
+}
+
+#[test]
+fn only_steps_with_guesses_are_computed_row_by_row() {
+    for checkpoints in [1, 6] {
+        let delay = Duration::from_millis(2);
+        let model = Arithmetic { checkpoints, delay, ..repeated(2000, 2) };
+        let (log, deterministic) = (model.log.clone(), model.deterministic.clone());
+        let engine = speculating("ngram-simple", model);
+        let receivers = [engine.submit(greedy(&PROMPT, 150)).1, engine.submit(greedy(&[9, 8, 7, 6], 150)).1];
+        receivers.into_iter().for_each(|receiver| drop(collect(receiver)));
+        let (log, deterministic) = (log.lock().unwrap(), deterministic.lock().unwrap());
+        let mut counts = [0, 0];
+        for (works, deterministic) in log.iter().zip(deterministic.iter()).skip(4) {
+            // After the prompts a sequence has more than one row only where its text is guessed at.
+            assert_eq!(*deterministic, works.iter().any(|(_, rows)| *rows > 1), "{works:?}");
+            counts[usize::from(*deterministic)] += 1;
+        }
+        assert!(counts[0] > 0 && counts[1] > 0, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_draft_without_room_guesses_for_those_that_it_has_room_for() {
+    // The draft model has room for two of three texts: one does without, and the others are guessed at all the same.
+    let small = Arithmetic { following: repeating, cells: 150, ..Arithmetic::new(2000, 3) };
+    let proposers =
+        proposers(&["draft-simple".to_owned()], &settings(), draft("draft-simple", small)).unwrap();
+    let engine = start(repeated(2000, 3), Aids { proposers, ..Aids::default() }, 64);
+    let prompts: [Vec<u32>; 3] =
+        [(0..30).collect(), (5..35).collect(), (0..120).map(|n| n * 7 % 40).collect()];
+    let receivers = prompts.each_ref().map(|prompt| engine.submit(greedy(prompt, 40)).1);
+    let found = receivers.map(collect);
+    for (prompt, found) in prompts.iter().zip(&found) {
+        assert_eq!(found.tokens, run(&plain(repeated(2000, 1)), greedy(prompt, 40)).tokens);
+    }
+    let accepted = found.each_ref().map(|found| timings(found).accepted_tokens);
+    assert!(accepted[0] > 10 && accepted[1] > 10, "{accepted:?}");
+}
+
 /// Guesses nonsense: tokens that do not exist, that fail, too many, or panics.
 struct Nonsense(u32);
 

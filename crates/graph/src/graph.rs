@@ -227,6 +227,8 @@ pub struct Graph {
     pub outputs: Vec<(Output, ValueId)>,
     /// Most tokens of a text that is not long; none where that makes no difference.
     pub short_context: Option<u32>,
+    /// Positions that the model has learned, so that no text may be longer; none where there is no such limit.
+    pub positions: Option<u32>,
 }
 
 impl Graph {

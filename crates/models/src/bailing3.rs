@@ -4,9 +4,10 @@ use puna_graph::Graph;
 use puna_graph::ops::{Function, GateBound, RopeKind};
 
 use crate::blocks::{Activation, ChannelDecay, Experts, FeedForward, LatentAttention, Residuals};
-use crate::{Architecture, Builder, ModelError};
+use crate::{Architecture, Builder, ModelError, Reads};
 
-pub const ARCHITECTURE: Architecture = Architecture { name: "bailingmoe3", build };
+pub const ARCHITECTURE: Architecture =
+    Architecture::new("bailingmoe3", build).guessing_ahead(Reads::AfterNorm);
 
 fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(&["exp_probs_b.bias"]);

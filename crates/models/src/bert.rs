@@ -7,13 +7,12 @@ use crate::blocks::{AttentionBlock, Experts, FeedForward, HeadNorms};
 use crate::{Architecture, Builder, ModelError};
 
 /// BERT, RoBERTa and XLM-RoBERTa: learned positions (MiniLM, BGE, E5, GTE).
-pub const BERT: Architecture = Architecture {
-    name: "bert",
-    build: |b| encoder(b, Positions::Learned, |b, x| b.feed_forward(x, FeedForward::plain(Function::Gelu))),
-};
+pub const BERT: Architecture = Architecture::new("bert", |b| {
+    encoder(b, Positions::Learned, |b, x| b.feed_forward(x, FeedForward::plain(Function::Gelu)))
+});
 
 /// Jina 2 (arXiv 2310.19923): ALiBi and a gated GELU.
-pub const JINA_BERT_V2: Architecture = Architecture { name: "jina-bert-v2", build: jina_bert_v2 };
+pub const JINA_BERT_V2: Architecture = Architecture::new("jina-bert-v2", jina_bert_v2);
 
 fn jina_bert_v2(b: Builder<'_>) -> Result<Graph, ModelError> {
     let b = b.needing(&["token_types.weight", "attn_output.bias", "ffn_down.bias"]);
@@ -21,23 +20,19 @@ fn jina_bert_v2(b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// Jina 3 (arXiv 2409.10173), without its adapters: rotation.
-pub const JINA_BERT_V3: Architecture = Architecture {
-    name: "jina-bert-v3",
-    build: |b| encoder(b, Positions::Rotary, |b, x| b.feed_forward(x, FeedForward::plain(Function::Gelu))),
-};
+pub const JINA_BERT_V3: Architecture = Architecture::new("jina-bert-v3", |b| {
+    encoder(b, Positions::Rotary, |b, x| b.feed_forward(x, FeedForward::plain(Function::Gelu)))
+});
 
 /// Nomic Embed 1 (arXiv 2402.01613): rotation and SwiGLU.
-pub const NOMIC_BERT: Architecture = Architecture {
-    name: "nomic-bert",
-    build: |b| {
-        let network = FeedForward { ignores_biases: true, ..FeedForward::gated(Function::Silu) };
-        encoder(b, Positions::Rotary, |b, x| b.feed_forward(x, network))
-    },
-};
+pub const NOMIC_BERT: Architecture = Architecture::new("nomic-bert", |b| {
+    let network = FeedForward { ignores_biases: true, ..FeedForward::gated(Function::Silu) };
+    encoder(b, Positions::Rotary, |b, x| b.feed_forward(x, network))
+});
 
 /// Nomic Embed 2 (arXiv 2502.07972): experts in every second layer.
 pub const NOMIC_BERT_MOE: Architecture =
-    Architecture { name: "nomic-bert-moe", build: |b| encoder(b, Positions::Rotary, nomic_network) };
+    Architecture::new("nomic-bert-moe", |b| encoder(b, Positions::Rotary, nomic_network));
 
 /// How positions enter.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,7 +57,7 @@ fn encoder(
     let mut x = b.embed()?;
     // Every token is of the first kind of segment.
     if b.has_global("token_types.weight") {
-        x = b.add_first_row(x, "token_types.weight")?;
+        x = b.add_token_type(x)?;
     }
     if positions == Positions::Learned {
         x = b.add_positions(x)?;
@@ -92,7 +87,7 @@ fn encoder(
 fn jina_network(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> {
     let network = if b.has("ffn_gate.weight") {
         FeedForward::gated(Function::Gelu)
-    } else if b.rows_of("ffn_up.weight")? != b.hidden_width()? {
+    } else if !b.has_rows("ffn_up.weight", b.hidden_width()?) {
         FeedForward::fused(Function::Gelu)
     } else {
         FeedForward::plain(Function::Gelu)

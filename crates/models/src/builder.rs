@@ -1,11 +1,14 @@
 //! The builder: keys, weights declared by use, and one method per operation.
 
 mod ahead;
+mod claims;
 mod keys;
+
+pub use claims::Claim;
 
 use std::collections::HashMap;
 
-use puna_gguf::{Metadata, Tensors};
+use puna_gguf::{Metadata, Tensors, Value};
 use puna_graph::ops::{
     Add, AddRow, Features, FillColumns, Function, GatherRows, Glu, LayerNorm, MatMul, Mul, Reshape, RmsNorm,
     Scale, Slice, SoftCap, Unary,
@@ -15,7 +18,7 @@ use puna_quant::DType;
 
 use crate::ahead::Reads;
 use crate::blocks::Classifier;
-use crate::{BuildOptions, ModelError, Purpose};
+use crate::{Architecture, BuildOptions, ModelError, Purpose};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
@@ -31,17 +34,18 @@ const COUNTS: &[&str] = &[
     "expert_shared_count",
     "expert_shared_feed_forward_length",
     "leading_dense_block_count",
-    "pooling_type",
     "rope.dimension_count",
 ];
 
 /// Builds one graph.
 pub struct Builder<'m> {
-    architecture: &'m str,
+    architecture: &'static str,
     metadata: &'m Metadata,
     tensors: &'m Tensors,
     options: BuildOptions,
     bidirectional: bool,
+    /// Whether the rows of `output.weight` are the tokens.
+    outputs_are_tokens: bool,
     classifier: Classifier,
     graph: Graph,
     declared: HashMap<String, WeightId>,
@@ -86,17 +90,18 @@ pub struct Head {
 impl<'m> Builder<'m> {
     /// Starts a graph for a file of this architecture.
     pub fn new(
-        architecture: &'m str,
+        architecture: &'static Architecture,
         metadata: &'m Metadata,
         tensors: &'m Tensors,
         options: &BuildOptions,
     ) -> Result<Self> {
         let mut builder = Self {
-            architecture,
+            architecture: architecture.name,
             metadata,
             tensors,
             options: *options,
             bidirectional: false,
+            outputs_are_tokens: true,
             classifier: Classifier::default(),
             graph: Graph::default(),
             declared: HashMap::new(),
@@ -113,7 +118,7 @@ impl<'m> Builder<'m> {
         builder.blocks = builder.count("block_count", MOST_LAYERS)?;
         builder.stack = builder.blocks;
         builder.layers = builder.layers_of_text()?;
-        builder.prepare_ahead()?;
+        builder.prepare_ahead(architecture.guesses_ahead)?;
         builder.count("context_length", u32::MAX)?;
         // Not every layer or architecture reads these; a wrong one is an error in all.
         for key in ["feed_forward_length", "expert_feed_forward_length", "expert_used_count"] {
@@ -125,6 +130,7 @@ impl<'m> Builder<'m> {
         for key in COUNTS {
             builder.optional_u32(key)?;
         }
+        builder.check_pooling()?;
         let causal = match options.causal {
             Some(causal) => causal,
             None => builder.bool_or("attention.causal", true)?,
@@ -140,19 +146,10 @@ impl<'m> Builder<'m> {
         self
     }
 
-    /// Rows of a table that belongs to no layer; at most 2³¹.
-    pub fn table_rows(&self, name: &str) -> Result<u32> {
-        match self.file_shape(name) {
-            Some([rows, _]) if (1..=1 << 31).contains(rows) => Ok(*rows as u32),
-            Some(found) => {
-                let (name, found) = (name.to_string(), found.to_vec());
-                Err(ModelError::TensorShape { name, found, expected: vec![] })
-            }
-            None => Err(ModelError::MissingTensor {
-                name: name.to_string(),
-                architecture: self.architecture.to_string(),
-            }),
-        }
+    /// With an `output.weight` whose rows are something else than the tokens of the embedding table.
+    pub fn with_other_outputs(mut self) -> Self {
+        self.outputs_are_tokens = false;
+        self
     }
 
     /// Cells that one sequence may use.
@@ -247,11 +244,17 @@ impl<'m> Builder<'m> {
         match (self.has(first), self.has(second)) {
             (true, _) => Ok(true),
             (false, true) => Ok(false),
-            (false, false) => Err(ModelError::MissingTensor {
-                name: format!("{} or {}", self.tensor_name(first), self.tensor_name(second)),
-                architecture: self.architecture.to_string(),
-            }),
+            (false, false) => Err(self.missing_tensor(format!(
+                "{} or {}",
+                self.tensor_name(first),
+                self.tensor_name(second)
+            ))),
         }
+    }
+
+    /// The error of a tensor that is not there.
+    pub fn missing_tensor(&self, name: String) -> ModelError {
+        ModelError::MissingTensor { name, architecture: self.architecture.to_string() }
     }
 
     /// Row-major shape of a tensor in the file.
@@ -269,12 +272,12 @@ impl<'m> Builder<'m> {
     pub fn shape_of(&self, name: &str) -> Result<Vec<u32>> {
         let name = self.tensor_name(name);
         let Some(found) = self.file_shape(&name) else {
-            return Err(ModelError::MissingTensor { name, architecture: self.architecture.to_string() });
+            return Err(self.missing_tensor(name));
         };
         let extents = found.iter().skip_while(|extent| **extent == 1);
         if found.iter().any(|extent| !(1..=u64::from(MOST_WIDTH)).contains(extent)) {
             let found = found.to_vec();
-            return Err(ModelError::TensorShape { name, found, expected: vec![] });
+            return Err(ModelError::TensorExtents { name, found, most: MOST_WIDTH });
         }
         Ok(extents.map(|extent| *extent as u32).collect())
     }
@@ -282,22 +285,6 @@ impl<'m> Builder<'m> {
     /// Whether the file has this tensor, which belongs to no layer, or must have it.
     pub fn has_global(&self, name: &str) -> bool {
         self.needed.contains(&name) || self.tensors.get(name).is_some()
-    }
-
-    /// Number of elements of a vector that belongs to no layer, 0 if it is no vector.
-    pub fn global_elements(&self, name: &str) -> u32 {
-        match self.file_shape(name) {
-            Some([count]) if *count <= u64::from(MOST_WIDTH) => *count as u32,
-            _ => 0,
-        }
-    }
-
-    /// Rows of a matrix of the current layer.
-    pub fn rows_of(&self, name: &str) -> Result<u32> {
-        Ok(match self.shape_of(name)?[..] {
-            [.., rows, _] => rows,
-            _ => 1,
-        })
     }
 
     /// Declares a tensor of the current layer (or of none) and checks its shape; the suffix is part of `name`.
@@ -341,7 +328,7 @@ impl<'m> Builder<'m> {
 
     fn declare(&mut self, name: String, shape: &[u32], layer: Option<u32>) -> Result<Operand> {
         let Some(tensor) = self.tensors.get(&name) else {
-            return Err(ModelError::MissingTensor { name, architecture: self.architecture.to_string() });
+            return Err(self.missing_tensor(name));
         };
         // Leading extents of 1 are not written to files, and a column is as good as a vector.
         let significant = |shape: &[u64]| shape.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
@@ -384,20 +371,27 @@ impl<'m> Builder<'m> {
         if self.has_global(name) { self.global_weight(name, shape).map(Some) } else { Ok(None) }
     }
 
-    /// Vocabulary size: rows of the embedding table.
+    /// Vocabulary size: rows of the embedding table, unless the output matrix and the file's tokens agree that it has a wrong
+    /// number.
     pub fn vocabulary(&self) -> Result<u32> {
-        let shape = self.file_shape("token_embd.weight").ok_or_else(|| ModelError::MissingTensor {
-            name: "token_embd.weight".into(),
-            architecture: self.architecture.to_string(),
-        })?;
-        match shape {
-            [rows, _] if (1..=u64::from(MOST_WIDTH)).contains(rows) => Ok(*rows as u32),
-            found => Err(ModelError::TensorShape {
-                name: "token_embd.weight".into(),
-                found: found.to_vec(),
-                expected: vec![0, self.width_or("embedding_length", 0)?],
-            }),
-        }
+        const TABLE: &str = "token_embd.weight";
+        let Some(rows) = self.said_globally(TABLE, 1) else {
+            return Err(match self.file_shape(TABLE) {
+                None => self.missing_tensor(TABLE.to_string()),
+                Some(found) => {
+                    let (name, found) = (TABLE.to_string(), found.to_vec());
+                    let expected = vec![MOST_WIDTH, self.width_or("embedding_length", 0)?];
+                    ModelError::TensorShape { name, found, expected }
+                }
+            });
+        };
+        let tokens = match self.metadata.get("tokenizer.ggml.tokens") {
+            Some(Value::Array(tokens)) => u32::try_from(tokens.len()).ok(),
+            _ => self.optional_u32("vocab_size")?,
+        };
+        let outputs = [self.said_globally("output.weight", 1), self.said_globally("output.bias", 0)];
+        let outputs = outputs.into_iter().filter(|_| self.outputs_are_tokens);
+        self.agreed(tokens, [Some(rows)].into_iter().chain(outputs))
     }
 
     // ------------------------------------------------------------ operations
@@ -445,25 +439,20 @@ impl<'m> Builder<'m> {
         self.push(GatherRows, vec![table, Operand::Input(tokens)], "embed")
     }
 
-    /// `x` plus row 0 of a table that belongs to no layer.
-    pub fn add_first_row(&mut self, x: ValueId, table: &'static str) -> Result<ValueId> {
-        let rows = match self.file_shape(table) {
-            Some([rows, _]) if (1..=u64::from(MOST_WIDTH)).contains(rows) => *rows as u32,
-            _ => 1,
-        };
-        let width = self.width(x);
-        let table = self.global_weight(table, &[rows, width])?;
+    /// `x` plus row 0 of `token_types`, which has a row for each kind of segment.
+    pub fn add_token_type(&mut self, x: ValueId) -> Result<ValueId> {
+        const NAME: &str = "token_types.weight";
+        let rows = self.metadata.optional_u32("tokenizer.ggml.token_type_count")?;
+        let rows = self.agreed(rows, [self.said_globally(NAME, 1)])?;
+        let table = self.global_weight(NAME, &[rows, self.width(x)])?;
         self.push(AddRow { row: 0 }, vec![x.into(), table], "token_types")
     }
 
-    /// `x` plus the row of `position_embd` at each row's position.
+    /// `x` plus the row of `position_embd` at each row's position: one for each of `context_length`.
     pub fn add_positions(&mut self, x: ValueId) -> Result<ValueId> {
-        const NAME: &str = "position_embd.weight";
-        let rows = match self.file_shape(NAME) {
-            Some([rows, _]) if (1..=u64::from(MOST_WIDTH)).contains(rows) => *rows as u32,
-            _ => 0,
-        };
-        let table = self.global_weight(NAME, &[rows, self.width(x)])?;
+        let rows = self.count("context_length", MOST_WIDTH)?;
+        let table = self.global_weight("position_embd.weight", &[rows, self.width(x)])?;
+        self.graph.positions = Some(rows);
         let positions = self.push(GatherRows, vec![table, Operand::Input(Input::Positions)], "positions")?;
         self.add(x, positions)
     }

@@ -8,7 +8,7 @@ use crate::builder::Norm;
 use crate::{Architecture, Builder, Head, ModelError};
 
 /// Chameleon. With `swin_norm` the norms stand at the ends of the branches.
-pub const ARCHITECTURE: Architecture = Architecture { name: "chameleon", build };
+pub const ARCHITECTURE: Architecture = Architecture::new("chameleon", build);
 
 /// Ids of image tokens.
 const IMAGE_TOKENS: std::ops::Range<u32> = 4..8196;

@@ -4,29 +4,24 @@ use puna_graph::Graph;
 use puna_graph::ops::{Function, Gating, RopeKind};
 
 use crate::blocks::{AttentionBlock, Experts, HeadNorms, WindowDefaults, WindowRope};
-use crate::{Architecture, Builder, Head, ModelError};
+use crate::{Architecture, Builder, Head, ModelError, Reads};
 
 /// Command R and R+; R+ has norms of queries and keys.
-pub const COMMAND_R: Architecture = Architecture { name: "command-r", build: |b| command(b, None, 0) };
+pub const COMMAND_R: Architecture = Architecture::new("command-r", |b| command(b, None, 0));
 
 /// Command R7B and A, Aya (arXiv 2504.00698): three window layers that rotate to one full layer that does not.
-pub const COHERE2: Architecture = Architecture {
-    name: "cohere2",
-    build: |b| {
-        b.require_keys(&["logit_scale"])?;
-        command(b, Some(WindowDefaults::every(4)), 0)
-    },
-};
+pub const COHERE2: Architecture = Architecture::new("cohere2", |b| {
+    b.require_keys(&["logit_scale"])?;
+    command(b, Some(WindowDefaults::every(4)), 0)
+});
 
 /// Cohere 2 with experts; the first layers are dense and rotate.
-pub const COHERE2MOE: Architecture = Architecture {
-    name: "cohere2moe",
-    build: |b| {
-        b.require_keys(&["expert_feed_forward_length", "leading_dense_block_count", "logit_scale"])?;
-        let dense = b.u32_or("leading_dense_block_count", 0)?;
-        command(b, Some(WindowDefaults::every(4).full_first()), dense)
-    },
-};
+pub const COHERE2MOE: Architecture = Architecture::new("cohere2moe", |b| {
+    b.require_keys(&["expert_feed_forward_length", "leading_dense_block_count", "logit_scale"])?;
+    let dense = b.u32_or("leading_dense_block_count", 0)?;
+    command(b, Some(WindowDefaults::every(4).full_first()), dense)
+})
+.guessing_ahead(Reads::AfterNorm);
 
 fn command(
     mut b: Builder<'_>,

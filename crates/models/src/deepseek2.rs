@@ -4,43 +4,34 @@ use puna_graph::Graph;
 use puna_graph::ops::{Function, Gating, PositionScale, RopeKind};
 
 use crate::blocks::{Experts, FeedForward, LatentAttention, Residuals, WindowDefaults};
-use crate::{Architecture, Builder, ModelError};
+use crate::{Architecture, Builder, ModelError, Reads};
 
 /// The file has a tenth of YaRN's log multiplier, and the rotation has no magnitude.
-pub const DEEPSEEK2: Architecture = Architecture {
-    name: "deepseek2",
-    build: |mut b| {
-        let mut block = b.latent_block(RopeKind::Interleaved)?;
-        if let Some(rope) = &mut block.rope {
-            rope.rope.magnitude = b.f32_or("rope.scaling.attn_factor", 1.0)?;
-            let multiplier = 10.0 * b.f32_or("rope.scaling.yarn_log_multiplier", 0.0)?;
-            block.scale = b.latent_scale(rope, multiplier)?;
-        }
-        build(b, block, Some(Gating::Softmax))
-    },
-};
+pub const DEEPSEEK2: Architecture = Architecture::new("deepseek2", |mut b| {
+    let mut block = b.latent_block(RopeKind::Interleaved)?;
+    if let Some(rope) = &mut block.rope {
+        rope.rope.magnitude = b.f32_or("rope.scaling.attn_factor", 1.0)?;
+        let multiplier = 10.0 * b.f32_or("rope.scaling.yarn_log_multiplier", 0.0)?;
+        block.scale = b.latent_scale(rope, multiplier)?;
+    }
+    build(b, block, Some(Gating::Softmax))
+})
+.guessing_ahead(Reads::AfterNorm);
 /// DeepSeek-V3.2 and GLM-5: the sparse selection of positions picks all of a short context.
-pub const DEEPSEEK32: Architecture = Architecture {
-    name: "deepseek32",
-    build: |mut b| {
-        let block = with_tenth(&mut b)?;
-        selecting(b, block, None)
-    },
-};
-pub const GLM_DSA: Architecture = Architecture {
-    name: "glm-dsa",
-    build: |mut b| {
-        let block = b.latent_block(RopeKind::Interleaved)?;
-        selecting(b, block, Some(Gating::Sigmoid))
-    },
-};
-pub const MISTRAL4: Architecture = Architecture {
-    name: "mistral4",
-    build: |mut b| {
-        let block = with_tenth(&mut b)?;
-        build(b, block, Some(Gating::Softmax))
-    },
-};
+pub const DEEPSEEK32: Architecture = Architecture::new("deepseek32", |mut b| {
+    let block = with_tenth(&mut b)?;
+    selecting(b, block, None)
+})
+.guessing_ahead(Reads::AfterNorm);
+pub const GLM_DSA: Architecture = Architecture::new("glm-dsa", |mut b| {
+    let block = b.latent_block(RopeKind::Interleaved)?;
+    selecting(b, block, Some(Gating::Sigmoid))
+})
+.guessing_ahead(Reads::AfterNorm);
+pub const MISTRAL4: Architecture = Architecture::new("mistral4", |mut b| {
+    let block = with_tenth(&mut b)?;
+    build(b, block, Some(Gating::Softmax))
+});
 
 /// Latent attention where the file has a tenth of YaRN's log multiplier.
 fn with_tenth(b: &mut Builder<'_>) -> Result<LatentAttention, ModelError> {
@@ -87,7 +78,7 @@ fn build(mut b: Builder<'_>, block: LatentAttention, gating: Option<Gating>) -> 
 }
 
 /// PLM: a squared ReLU (PLM Team, arXiv 2503.12167).
-pub const PLM: Architecture = Architecture { name: "plm", build: plm };
+pub const PLM: Architecture = Architecture::new("plm", plm);
 
 fn plm(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let block = b.latent_block(RopeKind::Interleaved)?;
@@ -103,7 +94,7 @@ fn plm(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// MiniCPM3: keys and values of every head; scaled embeddings, branches and logits.
-pub const MINICPM3: Architecture = Architecture { name: "minicpm3", build: minicpm3 };
+pub const MINICPM3: Architecture = Architecture::new("minicpm3", minicpm3);
 
 fn minicpm3(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     /// Factor on embeddings.
@@ -129,7 +120,7 @@ fn minicpm3(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// dots 3 Note: gated, with windows in some layers. The sparse selection of positions picks all of a short context.
-pub const DOTS3NOTE: Architecture = Architecture { name: "dots3note", build: dots3note };
+pub const DOTS3NOTE: Architecture = Architecture::new("dots3note", dots3note);
 
 fn dots3note(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(&["exp_probs_b.bias"]);

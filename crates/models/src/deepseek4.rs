@@ -12,7 +12,7 @@ use crate::blocks::{
 use crate::{Architecture, Builder, ModelError};
 
 /// The sparse selection of blocks picks all of a short context.
-pub const ARCHITECTURE: Architecture = Architecture { name: "deepseek4", build };
+pub const ARCHITECTURE: Architecture = Architecture::new("deepseek4", build);
 
 /// A layer's attention.
 struct Layer {

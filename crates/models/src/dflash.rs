@@ -9,9 +9,10 @@ use crate::{Architecture, Builder, ModelError};
 
 /// DFlash. Rows with features (states of some layers of the other model, side by side) are what a block is drafted
 /// over; rows without are the block, each of which sees all.
-pub const ARCHITECTURE: Architecture = Architecture { name: "dflash", build };
+pub const ARCHITECTURE: Architecture = Architecture::new("dflash", build);
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = if b.has("d2t") { b.with_other_outputs() } else { b };
     refuse_variants(&b)?;
     let rope = b.rope_settings(RopeKind::Split, b.key_dim()?, true)?;
     let width = b.width_or("embedding_length", 0)?;
@@ -72,6 +73,9 @@ fn refuse_variants(b: &Builder<'_>) -> Result<(), ModelError> {
 /// Attention of all rows to all; without `attn_v` values are the keys before their norm, normalised without weights.
 fn attention(b: &mut Builder<'_>, x: ValueId, rope: RopeSettings) -> Result<ValueId, ModelError> {
     let shape = b.head_shape()?;
+    if shape.value_dim != shape.key_dim {
+        return Err(b.value_error("attention.value_length", shape.value_dim, "as attention.key_length"));
+    }
     let split = |b: &mut Builder<'_>, name, heads: u32| {
         let part = b.linear(name, x, heads * shape.key_dim)?;
         b.split_heads(part, shape.key_dim)

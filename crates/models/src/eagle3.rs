@@ -8,9 +8,10 @@ use crate::{Architecture, Builder, ModelError, Purpose};
 
 /// EAGLE-3. A row's features are the fused states of the other model, or the head's own state of the row before; its
 /// embeddings are the fused states, made from the states of three layers side by side.
-pub const ARCHITECTURE: Architecture = Architecture { name: "eagle3", build };
+pub const ARCHITECTURE: Architecture = Architecture::new("eagle3", build);
 
-fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
+fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
+    let mut b = if b.has("d2t") { b.with_other_outputs() } else { b };
     if b.purpose() != Purpose::Generate {
         let x = fused(&mut b)?;
         return b.embeddings(x);
@@ -59,7 +60,10 @@ fn fused(b: &mut Builder<'_>) -> Result<ValueId, ModelError> {
 /// Logits of the draft's own vocabulary, which may be a part of the other model's: then `d2t` names its tokens.
 pub fn draft_logits(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> {
     let name = if b.has("output.weight") || b.has("d2t") { "output.weight" } else { "token_embd.weight" };
-    let tokens = b.table_rows(name)?;
+    let tokens = match b.has("d2t") {
+        true => b.agreed(None, [b.said_globally(name, 1), b.said_globally("d2t", 0)])?,
+        false => b.vocabulary()?,
+    };
     let weight = b.global_weight(name, &[tokens, b.width(x)])?;
     b.push(MatMul, vec![weight, x.into()], "output")
 }

@@ -50,6 +50,30 @@ pub enum ModelError {
         /// Row-major shape that the keys ask for.
         expected: Vec<u32>,
     },
+    /// Two tensors contradict each other about an extent that they share.
+    #[error(
+        "tensor {first} of shape {first_shape:?} and tensor {second} of shape {second_shape:?} do not fit together"
+    )]
+    TensorsDisagree {
+        /// Full name of one.
+        first: String,
+        /// Its row-major shape.
+        first_shape: Vec<u64>,
+        /// Full name of the other.
+        second: String,
+        /// Its row-major shape.
+        second_shape: Vec<u64>,
+    },
+    /// A tensor has a shape that no model has, whatever its keys say.
+    #[error("tensor {name} has shape {found:?}, extents are from 1 to {most}")]
+    TensorExtents {
+        /// Full tensor name.
+        name: String,
+        /// Row-major shape in the file.
+        found: Vec<u64>,
+        /// The largest extent there is.
+        most: u32,
+    },
     /// A tensor has no elements.
     #[error("tensor {name} has no elements")]
     EmptyTensor {

@@ -7,10 +7,10 @@ use crate::blocks::{
     Activation, AttentionBlock, Decoder, Experts, HeadNorms, OUTPUT, Residuals, WindowDefaults, WindowRope,
     Windows,
 };
-use crate::{Architecture, Builder, ModelError};
+use crate::{Architecture, Builder, ModelError, Reads};
 
 /// EXAONE 4 (arXiv 2507.11407): norms after each branch; only 32B has windows.
-pub const EXAONE4: Architecture = Architecture { name: "exaone4", build: exaone4 };
+pub const EXAONE4: Architecture = Architecture::new("exaone4", exaone4);
 
 fn exaone4(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let plain = Decoder::new(RopeKind::Split).with_factors().with_norms(HeadNorms::PerHead);
@@ -26,7 +26,8 @@ fn exaone4(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// EXAONE 4 with experts.
-pub const EXAONE_MOE: Architecture = Architecture { name: "exaone-moe", build: exaone_moe };
+pub const EXAONE_MOE: Architecture =
+    Architecture::new("exaone-moe", exaone_moe).guessing_ahead(Reads::AfterNorm);
 
 fn exaone_moe(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(OUTPUT);
@@ -37,7 +38,7 @@ fn exaone_moe(b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// Maple: bounded experts in all layers.
-pub const MAPLE: Architecture = Architecture { name: "maple", build: maple };
+pub const MAPLE: Architecture = Architecture::new("maple", maple);
 
 fn maple(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(OUTPUT);

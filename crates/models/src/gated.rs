@@ -7,10 +7,10 @@ use crate::blocks::{
     Activation, AttentionBlock, Decoder, Experts, FeedForward, HeadNorms, OUTPUT, Residuals, WindowDefaults,
     WindowRope,
 };
-use crate::{Architecture, Builder, Head, ModelError};
+use crate::{Architecture, Builder, Head, ModelError, Reads};
 
 /// Trinity (Arcee): norms around each branch, window layers that rotate, full layers that do not.
-pub const AFMOE: Architecture = Architecture { name: "afmoe", build: afmoe };
+pub const AFMOE: Architecture = Architecture::new("afmoe", afmoe);
 
 fn afmoe(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(&["exp_probs_b.bias"]);
@@ -36,7 +36,7 @@ fn afmoe(b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// Muse Glimmer: as Trinity, dense, with normalised embeddings and bounded logits.
-pub const MUSE_GLIMMER: Architecture = Architecture { name: "muse-glimmer", build: muse_glimmer };
+pub const MUSE_GLIMMER: Architecture = Architecture::new("muse-glimmer", muse_glimmer);
 
 fn muse_glimmer(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(OUTPUT);
@@ -71,34 +71,28 @@ fn muse_glimmer(b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// Laguna (Poolside): a softplus gate per head.
-pub const LAGUNA: Architecture = Architecture {
-    name: "laguna",
-    build: |b| {
-        b.require_keys(&["expert_feed_forward_length", "leading_dense_block_count"])?;
-        let b = b.needing(&["exp_probs_b.bias"]);
-        let windows = WindowDefaults::every(4).or_length(0).full_first();
-        let decoder = Decoder::new(RopeKind::Split).with_norms(HeadNorms::PerHead);
-        let decoder = decoder.with_windows(windows, WindowRope::Plain);
-        let mut decoder = decoder.with_experts(Gating::Sigmoid, false);
-        decoder.attention.gate = Some(Function::Softplus);
-        decoder.build(b)
-    },
-};
+pub const LAGUNA: Architecture = Architecture::new("laguna", |b| {
+    b.require_keys(&["expert_feed_forward_length", "leading_dense_block_count"])?;
+    let b = b.needing(&["exp_probs_b.bias"]);
+    let windows = WindowDefaults::every(4).or_length(0).full_first();
+    let decoder = Decoder::new(RopeKind::Split).with_norms(HeadNorms::PerHead);
+    let decoder = decoder.with_windows(windows, WindowRope::Plain);
+    let mut decoder = decoder.with_experts(Gating::Sigmoid, false);
+    decoder.attention.gate = Some(Function::Softplus);
+    decoder.build(b)
+});
 
 /// Spark 2.5: a sigmoid gate per head, GELU.
-pub const SPARK2_5: Architecture = Architecture {
-    name: "spark2_5",
-    build: |b| {
-        let decoder = Decoder::new(RopeKind::Split);
-        let decoder = decoder.with_windows(WindowDefaults::NEEDED, WindowRope::Copied);
-        let mut decoder = decoder.with_network(FeedForward::gated(Function::Gelu));
-        decoder.attention.gate = Some(Function::Sigmoid);
-        decoder.build(b)
-    },
-};
+pub const SPARK2_5: Architecture = Architecture::new("spark2_5", |b| {
+    let decoder = Decoder::new(RopeKind::Split);
+    let decoder = decoder.with_windows(WindowDefaults::NEEDED, WindowRope::Copied);
+    let mut decoder = decoder.with_network(FeedForward::gated(Function::Gelu));
+    decoder.attention.gate = Some(Function::Sigmoid);
+    decoder.build(b)
+});
 
 /// Step 3.5: heads differ by layer; full layers rotate half as much as window layers, with frequency factors.
-pub const STEP35: Architecture = Architecture { name: "step35", build: step35 };
+pub const STEP35: Architecture = Architecture::new("step35", step35).guessing_ahead(Reads::BeforeNorm);
 
 fn step35(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(OUTPUT);

@@ -8,11 +8,11 @@ use crate::blocks::{Decoder, FeedForward, HeadNorms, Residuals, WindowDefaults, 
 use crate::{Architecture, Builder, ModelError};
 
 /// Gemma.
-pub const GEMMA: Architecture = Architecture { name: "gemma", build: |b| decoder(&b)?.build(b) };
+pub const GEMMA: Architecture = Architecture::new("gemma", |b| decoder(&b)?.build(b));
 /// Gemma 2: scores and logits have smooth limits, every second layer a window.
-pub const GEMMA2: Architecture = Architecture { name: "gemma2", build: gemma2 };
+pub const GEMMA2: Architecture = Architecture::new("gemma2", gemma2);
 /// Gemma 3, text: queries and keys are normalised, five window layers to one full layer.
-pub const GEMMA3: Architecture = Architecture { name: "gemma3", build: gemma3 };
+pub const GEMMA3: Architecture = Architecture::new("gemma3", gemma3);
 
 fn decoder(b: &Builder<'_>) -> Result<Decoder, ModelError> {
     let mut decoder = Decoder::new(RopeKind::Split).with_network(FeedForward::gated(Function::Gelu));

@@ -8,7 +8,7 @@ use crate::blocks::WindowDefaults;
 use crate::blocks::per_layer::{SharedAttention, per_layer_branch, per_layer_embeddings, scaled_embedding};
 use crate::{Architecture, Builder, Head, ModelError};
 
-pub const ARCHITECTURE: Architecture = Architecture { name: "gemma3n", build };
+pub const ARCHITECTURE: Architecture = Architecture::new("gemma3n", build);
 
 /// Streams of Gemma 3n; the first is the active one.
 const STREAMS: usize = 4;
@@ -75,7 +75,8 @@ fn run_layer(
     let active = predicted[0];
 
     let h = b.norm("attn_norm", active)?;
-    let laurel = b.linear("laurel_l", h, b.rows_of("laurel_l.weight")?)?;
+    let rank = b.agreed(None, [b.said_by("laurel_l.weight", 1), b.said_by("laurel_r.weight", 0)])?;
+    let laurel = b.linear("laurel_l", h, rank)?;
     let laurel = b.linear("laurel_r", laurel, b.width(h))?;
     let laurel = b.norm("laurel_post_norm", laurel)?;
     let laurel = b.add(h, laurel)?;

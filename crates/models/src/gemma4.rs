@@ -8,7 +8,7 @@ use crate::blocks::per_layer::{SharedAttention, per_layer_branch, per_layer_embe
 use crate::blocks::{Experts, WindowDefaults};
 use crate::{Architecture, Builder, Head, ModelError};
 
-pub const ARCHITECTURE: Architecture = Architecture { name: "gemma4", build };
+pub const ARCHITECTURE: Architecture = Architecture::new("gemma4", build);
 
 fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(&["rope_freqs.weight"]);

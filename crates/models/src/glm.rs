@@ -11,9 +11,9 @@ use crate::kimi::channel_decay;
 use crate::{Architecture, Builder, ModelError};
 
 /// ChatGLM 3 and GLM-4 before 0414.
-pub const CHATGLM: Architecture = Architecture { name: "chatglm", build: |b| glm(b, Residuals::PRE) };
+pub const CHATGLM: Architecture = Architecture::new("chatglm", |b| glm(b, Residuals::PRE));
 /// GLM-4-0414 and GLM-4.1V, text: norms around each branch.
-pub const GLM4: Architecture = Architecture { name: "glm4", build: |b| glm(b, Residuals::SANDWICH) };
+pub const GLM4: Architecture = Architecture::new("glm4", |b| glm(b, Residuals::SANDWICH));
 
 /// Gate and value in one matrix.
 fn glm(b: Builder<'_>, residuals: Residuals) -> Result<Graph, ModelError> {
@@ -28,7 +28,7 @@ fn glm(b: Builder<'_>, residuals: Residuals) -> Result<Graph, ModelError> {
 
 /// GLM-5-Next: Kimi delta attention, and latent attention without positions in some layers, on hyper-connections. The
 /// sparse selection of positions picks all of a short context.
-pub const GLM5_NEXT: Architecture = Architecture { name: "glm5-next", build: glm5_next };
+pub const GLM5_NEXT: Architecture = Architecture::new("glm5-next", glm5_next);
 
 fn glm5_next(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(&["exp_probs_b.bias", "ssm_f_b.weight", "ssm_g_b.weight"]).needing(OUTPUT);

@@ -9,17 +9,14 @@ use crate::blocks::{
 use crate::{Architecture, Builder, ModelError};
 
 /// GPT-2 (Radford et al., 2019).
-pub const GPT2: Architecture = Architecture { name: "gpt2", build: learned };
+pub const GPT2: Architecture = Architecture::new("gpt2", learned);
 /// StarCoder (arXiv 2305.06161).
-pub const STARCODER: Architecture = Architecture { name: "starcoder", build: learned };
+pub const STARCODER: Architecture = Architecture::new("starcoder", learned);
 /// BLOOM (arXiv 2211.05100): ALiBi, and a norm of the embeddings.
-pub const BLOOM: Architecture = Architecture {
-    name: "bloom",
-    build: |b| {
-        let b = with_biases(b).needing(&["attn_qkv.bias", "token_embd_norm.weight", "token_embd_norm.bias"]);
-        learned_or_alibi(b, Some(8.0))
-    },
-};
+pub const BLOOM: Architecture = Architecture::new("bloom", |b| {
+    let b = with_biases(b).needing(&["attn_qkv.bias", "token_embd_norm.weight", "token_embd_norm.bias"]);
+    learned_or_alibi(b, Some(8.0))
+});
 /// Files of all but MPT have these biases.
 fn with_biases(b: Builder<'_>) -> Builder<'_> {
     b.needing(NORM_BIASES).needing(MATRIX_BIASES)
@@ -30,13 +27,10 @@ fn learned(b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// MPT: ALiBi by key, bounded projections.
-pub const MPT: Architecture = Architecture {
-    name: "mpt",
-    build: |b| {
-        let alibi = b.applied_f32("attention.max_alibi_bias")?;
-        learned_or_alibi(b, alibi)
-    },
-};
+pub const MPT: Architecture = Architecture::new("mpt", |b| {
+    let alibi = b.applied_f32("attention.max_alibi_bias")?;
+    learned_or_alibi(b, alibi)
+});
 
 fn learned_or_alibi(mut b: Builder<'_>, alibi_max_bias: Option<f32>) -> Result<Graph, ModelError> {
     let mut x = b.embed()?;
@@ -79,30 +73,24 @@ fn feed_forward(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> 
 }
 
 /// StarCoder 2 (arXiv 2402.19173).
-pub const STARCODER2: Architecture = Architecture { name: "starcoder2", build: rotated_gelu };
+pub const STARCODER2: Architecture = Architecture::new("starcoder2", rotated_gelu);
 /// CodeShell (arXiv 2403.15747).
-pub const CODESHELL: Architecture =
-    Architecture { name: "codeshell", build: |b| rotated_gelu(b.needing(OUTPUT)) };
+pub const CODESHELL: Architecture = Architecture::new("codeshell", |b| rotated_gelu(b.needing(OUTPUT)));
 
 fn rotated_gelu(b: Builder<'_>) -> Result<Graph, ModelError> {
     Decoder::new(RopeKind::Split).with_network(FeedForward::plain(Function::Gelu)).build(with_biases(b))
 }
 
 /// Pocket TTS, the language model.
-pub const POCKETTTS: Architecture = Architecture {
-    name: "pockettts",
-    build: |b| {
-        let decoder = Decoder::new(RopeKind::Interleaved).with_network(FeedForward::plain(Function::Gelu));
-        decoder.build(b.needing(NORM_BIASES))
-    },
-};
+pub const POCKETTTS: Architecture = Architecture::new("pockettts", |b| {
+    let decoder = Decoder::new(RopeKind::Interleaved).with_network(FeedForward::plain(Function::Gelu));
+    decoder.build(b.needing(NORM_BIASES))
+});
 
 /// Nemotron and Minitron (arXiv 2402.16819).
-pub const NEMOTRON: Architecture =
-    Architecture { name: "nemotron", build: |b| rotated_squared_relu(b.needing(OUTPUT)) };
+pub const NEMOTRON: Architecture = Architecture::new("nemotron", |b| rotated_squared_relu(b.needing(OUTPUT)));
 /// Jais 2.
-pub const JAIS2: Architecture =
-    Architecture { name: "jais2", build: |b| rotated_squared_relu(with_biases(b)) };
+pub const JAIS2: Architecture = Architecture::new("jais2", |b| rotated_squared_relu(with_biases(b)));
 
 fn rotated_squared_relu(b: Builder<'_>) -> Result<Graph, ModelError> {
     let decoder = Decoder::new(RopeKind::Split).with_network(FeedForward::plain(Function::ReluSquared));
@@ -110,18 +98,15 @@ fn rotated_squared_relu(b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// Jais (arXiv 2308.16149): ALiBi, scores over the width of a head instead of its root, SwiGLU.
-pub const JAIS: Architecture = Architecture {
-    name: "jais",
-    build: |b| {
-        let mut decoder = Decoder::new(None);
-        decoder.attention.alibi_max_bias = b.applied_f32("attention.max_alibi_bias")?;
-        decoder.attention.scale = Some(1.0 / b.key_dim()? as f32);
-        decoder.build(with_biases(b).needing(&["attn_qkv.bias", "ffn_gate.bias"]).needing(OUTPUT))
-    },
-};
+pub const JAIS: Architecture = Architecture::new("jais", |b| {
+    let mut decoder = Decoder::new(None);
+    decoder.attention.alibi_max_bias = b.applied_f32("attention.max_alibi_bias")?;
+    decoder.attention.scale = Some(1.0 / b.key_dim()? as f32);
+    decoder.build(with_biases(b).needing(&["attn_qkv.bias", "ffn_gate.bias"]).needing(OUTPUT))
+});
 
 /// Refact 1.6B: RMS norms, ALiBi, SwiGLU, no biases.
-pub const REFACT: Architecture = Architecture { name: "refact", build: refact };
+pub const REFACT: Architecture = Architecture::new("refact", refact);
 
 fn refact(b: Builder<'_>) -> Result<Graph, ModelError> {
     if b.expert_count()? > 0 {
@@ -135,7 +120,7 @@ fn refact(b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// GPT-NeoX and Pythia (arXiv 2204.06745): branches side by side, each with its norm, unless the file says no.
-pub const GPTNEOX: Architecture = Architecture { name: "gptneox", build: gptneox };
+pub const GPTNEOX: Architecture = Architecture::new("gptneox", gptneox);
 
 fn gptneox(b: Builder<'_>) -> Result<Graph, ModelError> {
     b.require_keys(&["use_parallel_residual"])?;

@@ -7,14 +7,13 @@ use crate::blocks::{AttentionBlock, Decoder, Experts, FeedForward, Residuals, Wi
 use crate::{Architecture, Builder, Head, ModelError};
 
 /// Granite 3, dense. It rotates unless `rope.scaling.finetuned` says no.
-pub const GRANITE: Architecture = Architecture { name: "granite", build: granite };
+pub const GRANITE: Architecture = Architecture::new("granite", granite);
 /// Granite 3 with experts.
-pub const GRANITEMOE: Architecture =
-    Architecture { name: "granitemoe", build: |b| with_logit_scale(b, true) };
+pub const GRANITEMOE: Architecture = Architecture::new("granitemoe", |b| with_logit_scale(b, true));
 /// MiniCPM 1 and 2 (arXiv 2404.06395); files may lack the factors.
-pub const MINICPM: Architecture = Architecture { name: "minicpm", build: minicpm };
+pub const MINICPM: Architecture = Architecture::new("minicpm", minicpm);
 /// Granite with windows and attention sinks; some layers do not rotate.
-pub const GRANITE_SWA: Architecture = Architecture { name: "granite_swa", build: granite_swa };
+pub const GRANITE_SWA: Architecture = Architecture::new("granite_swa", granite_swa);
 
 fn scaled(b: &Builder<'_>, rotates: bool) -> Result<Decoder, ModelError> {
     let mut decoder = Decoder::new(rotates.then_some(RopeKind::Interleaved)).with_factors();
@@ -76,7 +75,7 @@ fn granite_swa(b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// Granite 4: Mamba 2 with attention in some layers.
-pub const GRANITE_HYBRID: Architecture = Architecture { name: "granitehybrid", build: granite_hybrid };
+pub const GRANITE_HYBRID: Architecture = Architecture::new("granitehybrid", granite_hybrid);
 
 fn granite_hybrid(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(&["ssm_norm.weight"]);

@@ -6,7 +6,7 @@ use puna_graph::ops::{Function, Gating, RopeKind};
 use crate::blocks::{AttentionBlock, Experts};
 use crate::{Architecture, Builder, Head, ModelError};
 
-pub const ARCHITECTURE: Architecture = Architecture { name: "grok", build };
+pub const ARCHITECTURE: Architecture = Architecture::new("grok", build);
 
 fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut rope = b.rope_settings(RopeKind::Split, b.key_dim()?, false)?;

@@ -7,17 +7,14 @@ use crate::blocks::{AttentionBlock, Experts, HeadNorms, Residuals};
 use crate::{Architecture, Builder, ModelError};
 
 /// Hunyuan 0.5B to 7B.
-pub const HUNYUAN_DENSE: Architecture = Architecture { name: "hunyuan-dense", build: hunyuan };
+pub const HUNYUAN_DENSE: Architecture = Architecture::new("hunyuan-dense", hunyuan);
 /// Hunyuan-A13B.
-pub const HUNYUAN_MOE: Architecture = Architecture {
-    name: "hunyuan-moe",
-    build: |b| {
-        b.require_keys(&["expert_feed_forward_length"])?;
-        hunyuan(b)
-    },
-};
+pub const HUNYUAN_MOE: Architecture = Architecture::new("hunyuan-moe", |b| {
+    b.require_keys(&["expert_feed_forward_length"])?;
+    hunyuan(b)
+});
 /// Hunyuan with vision, text.
-pub const HUNYUAN_VL: Architecture = Architecture { name: "hunyuan_vl", build: hunyuan };
+pub const HUNYUAN_VL: Architecture = Architecture::new("hunyuan_vl", hunyuan);
 
 fn hunyuan(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let head_dim = b.key_dim()?;

@@ -9,7 +9,7 @@ use crate::blocks::{
 use crate::{Architecture, Builder, ModelError};
 
 /// The sparse selection of positions picks all of a short context.
-pub const ARCHITECTURE: Architecture = Architecture { name: "hy_v4", build };
+pub const ARCHITECTURE: Architecture = Architecture::new("hy_v4", build);
 
 fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(&["attn_sinks.weight"]).needing(OUTPUT);

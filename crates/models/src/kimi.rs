@@ -15,7 +15,7 @@ pub(super) fn channel_decay(b: &Builder<'_>) -> Result<ChannelDecay, ModelError>
 }
 
 /// Kimi Linear: Kimi delta attention, with latent attention in some layers (Kimi Team, arXiv 2510.26692).
-pub const KIMI_LINEAR: Architecture = Architecture { name: "kimi-linear", build: kimi_linear };
+pub const KIMI_LINEAR: Architecture = Architecture::new("kimi-linear", kimi_linear);
 
 fn kimi_linear(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(&["exp_probs_b.bias", "ssm_f_b.weight", "ssm_g_b.weight"]).needing(OUTPUT);
@@ -40,7 +40,7 @@ fn kimi_linear(b: Builder<'_>) -> Result<Graph, ModelError> {
 
 /// Kimi K3: gated latent attention, and branches that read a mixture of what earlier blocks of layers left behind
 /// (attention residuals; Kimi Team).
-pub const KIMI_K3: Architecture = Architecture { name: "kimi-k3", build: kimi_k3 };
+pub const KIMI_K3: Architecture = Architecture::new("kimi-k3", kimi_k3);
 
 fn kimi_k3(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(&["exp_probs_b.bias", "ssm_f_b.weight"]).needing(OUTPUT);
@@ -120,7 +120,8 @@ fn network(b: &mut Builder<'_>, x: ValueId, activation: Activation) -> Result<Va
     let mut h = x;
     let is_narrow = b.has_any(&["ffn_routed_down", "ffn_routed_up"]);
     if is_narrow {
-        let narrow = b.rows_of("ffn_routed_down.weight")?;
+        let narrow =
+            b.narrow_width("expert_latent_length", ["ffn_routed_down.weight", "ffn_routed_up.weight"])?;
         h = b.linear("ffn_routed_down", h, narrow)?;
     }
     h = b.experts(h, &experts)?;

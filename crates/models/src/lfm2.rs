@@ -7,15 +7,12 @@ use crate::blocks::{AttentionBlock, Experts, HeadNorms, Residuals};
 use crate::{Architecture, Builder, ModelError};
 
 /// LFM2.
-pub const DENSE: Architecture = Architecture { name: "lfm2", build };
+pub const DENSE: Architecture = Architecture::new("lfm2", build);
 /// LFM2 with experts.
-pub const EXPERTS: Architecture = Architecture {
-    name: "lfm2moe",
-    build: |b| {
-        b.require_keys(&["expert_feed_forward_length", "expert_gating_func"])?;
-        build(b.needing(&["exp_probs_b.bias"]))
-    },
-};
+pub const EXPERTS: Architecture = Architecture::new("lfm2moe", |b| {
+    b.require_keys(&["expert_feed_forward_length", "expert_gating_func"])?;
+    build(b.needing(&["exp_probs_b.bias"]))
+});
 
 fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let head_dim = b.key_dim()?;

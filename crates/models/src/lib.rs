@@ -9,6 +9,7 @@
 mod ahead;
 mod blocks;
 mod builder;
+mod direction;
 mod error;
 mod purpose;
 
@@ -54,7 +55,7 @@ mod t5;
 mod talkie;
 mod wavtokenizer;
 
-pub use ahead::{AHEAD, Reads};
+pub use ahead::Reads;
 pub use builder::{Builder, Head, Norm};
 pub use error::ModelError;
 pub use purpose::{Pooling, Purpose};
@@ -68,6 +69,20 @@ pub struct Architecture {
     pub name: &'static str,
     /// Builds the graph.
     pub build: fn(Builder<'_>) -> Result<Graph, ModelError>,
+    /// What layers that guess tokens further ahead read, where its files may have any.
+    pub guesses_ahead: Option<Reads>,
+}
+
+impl Architecture {
+    /// An architecture of this name, whose graphs this function builds.
+    pub const fn new(name: &'static str, build: fn(Builder<'_>) -> Result<Graph, ModelError>) -> Self {
+        Self { name, build, guesses_ahead: None }
+    }
+
+    /// The same whose files may have layers that guess tokens further ahead, which read this.
+    pub const fn guessing_ahead(self, reads: Reads) -> Self {
+        Self { guesses_ahead: Some(reads), ..self }
+    }
 }
 
 /// Every architecture this engine runs.
@@ -251,7 +266,10 @@ pub struct BuildOptions {
 pub fn build(metadata: &Metadata, tensors: &Tensors, options: &BuildOptions) -> Result<Graph, ModelError> {
     let name = metadata.str("general.architecture")?;
     let architecture = find(name)?;
-    let mut graph = (architecture.build)(Builder::new(name, metadata, tensors, options)?)?;
+    let mut graph = (architecture.build)(Builder::new(architecture, metadata, tensors, options)?)?;
+    if let Some(causal) = options.causal {
+        direction::check(&graph, name, causal)?;
+    }
     puna_graph::passes::move_output_rows_up(&mut graph);
     if options.purpose == Purpose::GuessAhead {
         number_from_zero(&mut graph);
@@ -270,6 +288,11 @@ fn number_from_zero(graph: &mut Graph) {
         let (StateDecl::KeyValue { layer, .. } | StateDecl::Recurrent { layer, .. }) = state;
         shift(layer);
     }
+}
+
+/// Whether files of this architecture may have layers that guess tokens further ahead.
+pub fn guesses_ahead(architecture: &str) -> bool {
+    ARCHITECTURES.iter().any(|row| row.name == architecture && row.guesses_ahead.is_some())
 }
 
 /// The architecture of this name; the error has the names that are nearest.

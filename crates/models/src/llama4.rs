@@ -7,7 +7,7 @@ use puna_graph::ops::{Function, Gating, MaskRule, PositionScale, RopeKind};
 use crate::blocks::{AttentionBlock, Experts, HeadNorms, Residuals};
 use crate::{Architecture, Builder, ModelError};
 
-pub const ARCHITECTURE: Architecture = Architecture { name: "llama4", build };
+pub const ARCHITECTURE: Architecture = Architecture::new("llama4", build);
 
 /// Positions of a chunk, and over which the temperature of unrotated layers stays the same.
 const CHUNK: u32 = 8192;

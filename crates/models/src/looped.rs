@@ -10,7 +10,7 @@ use crate::{Architecture, Builder, ModelError};
 const MOST_PASSES: u32 = 64;
 
 /// Nanbeige: the whole stack runs `num_loops` times.
-pub const NANBEIGE: Architecture = Architecture { name: "nanbeige", build: nanbeige };
+pub const NANBEIGE: Architecture = Architecture::new("nanbeige", nanbeige);
 
 fn passes(b: &Builder<'_>, key: &str, default: u32) -> Result<u32, ModelError> {
     let passes = b.u32_or(key, default)?;
@@ -42,7 +42,7 @@ fn nanbeige(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 
 /// Hierarchical reasoning (arXiv 2506.21734): a low stack of layers refines its state several times between two
 /// passes of the high stack. Norms have no weights.
-pub const HRM_TEXT: Architecture = Architecture { name: "hrm_text", build: hrm_text };
+pub const HRM_TEXT: Architecture = Architecture::new("hrm_text", hrm_text);
 
 fn hrm_text(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let stack_layers = passes(&b, "hrm.layers_per_stack", 0)?;

@@ -7,15 +7,12 @@ use crate::blocks::{AttentionBlock, Experts, Residuals};
 use crate::{Architecture, Builder, ModelError};
 
 /// Mamba.
-pub const MAMBA: Architecture = Architecture {
-    name: "mamba",
-    build: |b| plain(b.needing(&["ssm_conv1d.bias", "ssm_dt.bias"]), Builder::mamba1),
-};
+pub const MAMBA: Architecture =
+    Architecture::new("mamba", |b| plain(b.needing(&["ssm_conv1d.bias", "ssm_dt.bias"]), Builder::mamba1));
 /// Mamba 2, Codestral Mamba.
-pub const MAMBA2: Architecture = Architecture {
-    name: "mamba2",
-    build: |b| plain(b.needing(&["ssm_conv1d.bias", "ssm_norm.weight"]), Builder::mamba2),
-};
+pub const MAMBA2: Architecture = Architecture::new("mamba2", |b| {
+    plain(b.needing(&["ssm_conv1d.bias", "ssm_norm.weight"]), Builder::mamba2)
+});
 
 fn plain<'m>(
     mut b: Builder<'m>,
@@ -32,7 +29,7 @@ fn plain<'m>(
 }
 
 /// Jamba: attention without positions in some layers, Mamba 1 in the others (Lieber et al., arXiv 2403.19887).
-pub const JAMBA: Architecture = Architecture { name: "jamba", build: jamba };
+pub const JAMBA: Architecture = Architecture::new("jamba", jamba);
 
 fn jamba(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(&["ssm_conv1d.bias", "ssm_dt.bias", "ssm_dt_norm.weight"]);
@@ -51,7 +48,7 @@ fn jamba(b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// Falcon-H1: attention and Mamba 2 side by side in every layer (Zuo et al., arXiv 2507.22448).
-pub const FALCON_H1: Architecture = Architecture { name: "falcon-h1", build: falcon_h1 };
+pub const FALCON_H1: Architecture = Architecture::new("falcon-h1", falcon_h1);
 
 fn falcon_h1(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let head_dim = b.key_dim()?;

@@ -7,7 +7,7 @@ use crate::blocks::{AttentionBlock, Experts};
 use crate::qwen_next::recurrent_layers;
 use crate::{Architecture, Builder, ModelError};
 
-pub const ARCHITECTURE: Architecture = Architecture { name: "minimax-01", build };
+pub const ARCHITECTURE: Architecture = Architecture::new("minimax-01", build);
 
 fn build(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let head_dim = b.key_dim()?;

@@ -10,29 +10,23 @@ use crate::blocks::{
 use crate::{Architecture, Builder, ModelError};
 
 /// ModernBERT (arXiv 2412.13663): two layers in three see a window to both sides.
-pub const MODERN_BERT: Architecture = Architecture { name: "modern-bert", build: modern_bert };
+pub const MODERN_BERT: Architecture = Architecture::new("modern-bert", modern_bert);
 /// NeoBERT (arXiv 2502.19587).
-pub const NEO_BERT: Architecture = Architecture { name: "neo-bert", build: neo_bert };
+pub const NEO_BERT: Architecture = Architecture::new("neo-bert", neo_bert);
 /// EuroBERT (arXiv 2503.05500).
-pub const EUROBERT: Architecture = Architecture {
-    name: "eurobert",
-    build: |mut b| {
-        b.see_both_directions();
-        b.only_embeds()?;
-        Decoder::new(RopeKind::Split).build(b)
-    },
-};
+pub const EUROBERT: Architecture = Architecture::new("eurobert", |mut b| {
+    b.see_both_directions();
+    b.only_embeds()?;
+    Decoder::new(RopeKind::Split).build(b)
+});
 /// Llama turned into an encoder (LLM2Vec, arXiv 2404.05961; Llama-Embed-Nemotron).
-pub const LLAMA_EMBED: Architecture = Architecture {
-    name: "llama-embed",
-    build: |mut b| {
-        b.see_both_directions();
-        b.only_embeds()?;
-        Decoder::new(RopeKind::Interleaved).with_factors().build(b)
-    },
-};
+pub const LLAMA_EMBED: Architecture = Architecture::new("llama-embed", |mut b| {
+    b.see_both_directions();
+    b.only_embeds()?;
+    Decoder::new(RopeKind::Interleaved).with_factors().build(b)
+});
 /// EmbeddingGemma (arXiv 2509.20354): Gemma 3 that sees both directions.
-pub const GEMMA_EMBEDDING: Architecture = Architecture { name: "gemma-embedding", build: gemma_embedding };
+pub const GEMMA_EMBEDDING: Architecture = Architecture::new("gemma-embedding", gemma_embedding);
 
 fn modern_bert(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     b.see_both_directions();

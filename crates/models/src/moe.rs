@@ -7,20 +7,17 @@ use crate::blocks::{
     Activation, AttentionBlock, CHUNK_EXPERTS, Decoder, EXPERTS, Experts, FeedForward, HeadNorms, OUTPUT,
     Residuals, Routing, WindowDefaults, WindowRope,
 };
-use crate::{Architecture, Builder, ModelError};
+use crate::{Architecture, Builder, ModelError, Reads};
 
 /// DBRX: layer norms, bounded projections.
-pub const DBRX: Architecture = Architecture {
-    name: "dbrx",
-    build: |b| {
-        let residuals = Residuals { feed_forward_norm: "attn_output_norm", ..Residuals::PRE };
-        b.require_keys(&["attention.clamp_kqv"])?;
-        Decoder::new(RopeKind::Split).with_residuals(residuals).build(b.needing(OUTPUT))
-    },
-};
+pub const DBRX: Architecture = Architecture::new("dbrx", |b| {
+    let residuals = Residuals { feed_forward_norm: "attn_output_norm", ..Residuals::PRE };
+    b.require_keys(&["attention.clamp_kqv"])?;
+    Decoder::new(RopeKind::Split).with_residuals(residuals).build(b.needing(OUTPUT))
+});
 
 /// Snowflake Arctic: a dense network after attention, experts that read the layer's input.
-pub const ARCTIC: Architecture = Architecture { name: "arctic", build: arctic };
+pub const ARCTIC: Architecture = Architecture::new("arctic", arctic);
 
 fn arctic(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let rope = Some(b.rope_settings(RopeKind::Interleaved, b.key_dim()?, false)?);
@@ -43,7 +40,7 @@ fn arctic(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 
 /// GroveMoE (arXiv 2508.07785): a second, smaller mixture of the same routing reads the first one's result;
 /// its experts serve groups of neighbours.
-pub const GROVEMOE: Architecture = Architecture { name: "grovemoe", build: grovemoe };
+pub const GROVEMOE: Architecture = Architecture::new("grovemoe", grovemoe);
 
 fn grovemoe(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let rope = Some(b.rope_settings(RopeKind::Split, b.key_dim()?, false)?);
@@ -74,7 +71,7 @@ fn grovemoe(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// SmallThinker (arXiv 2507.20984): the router reads the layer's input before attention, ReLU experts.
-pub const SMALLTHINKER: Architecture = Architecture { name: "smallthinker", build: smallthinker };
+pub const SMALLTHINKER: Architecture = Architecture::new("smallthinker", smallthinker);
 
 fn smallthinker(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let rope = b.rope_settings(RopeKind::Split, b.key_dim()?, false)?;
@@ -102,7 +99,7 @@ fn smallthinker(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// MiMo V2: windows with sinks, a factor on the attention branch.
-pub const MIMO2: Architecture = Architecture { name: "mimo2", build: mimo2 };
+pub const MIMO2: Architecture = Architecture::new("mimo2", mimo2).guessing_ahead(Reads::BeforeNorm);
 
 fn mimo2(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(OUTPUT);
@@ -131,7 +128,7 @@ fn mimo2(b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// gpt-oss (OpenAI, arXiv 2508.10925): attention sinks, windows in every second layer, biased experts.
-pub const GPT_OSS: Architecture = Architecture { name: "gpt-oss", build: gpt_oss };
+pub const GPT_OSS: Architecture = Architecture::new("gpt-oss", gpt_oss);
 
 fn gpt_oss(b: Builder<'_>) -> Result<Graph, ModelError> {
     /// Besides those that all files may have.

@@ -6,10 +6,10 @@ use puna_graph::{Graph, ValueId};
 
 use crate::Norm;
 use crate::blocks::{AttentionBlock, Experts, FeedForward};
-use crate::{Architecture, Builder, ModelError};
+use crate::{Architecture, Builder, ModelError, Reads};
 
-pub const DENSE: Architecture = Architecture { name: "nemotron_h", build };
-pub const EXPERTS: Architecture = Architecture { name: "nemotron_h_moe", build };
+pub const DENSE: Architecture = Architecture::new("nemotron_h", build);
+pub const EXPERTS: Architecture = Architecture::new("nemotron_h_moe", build).guessing_ahead(Reads::AfterNorm);
 
 fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(&["exp_probs_b.bias", "ssm_norm.weight"]);
@@ -52,7 +52,7 @@ fn network(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> {
     let narrow = b.has_any(&["ffn_latent_down", "ffn_latent_up"]);
     let mut h = x;
     if narrow {
-        let width = b.rows_of("ffn_latent_down.weight")?;
+        let width = b.narrow_width("moe_latent_size", ["ffn_latent_down.weight", "ffn_latent_up.weight"])?;
         h = b.linear("ffn_latent_down", x, width)?;
     }
     h = b.experts(h, &experts)?;

@@ -7,7 +7,7 @@ use crate::blocks::{AttentionBlock, Decoder, HeadNorms, OUTPUT, Residuals, Windo
 use crate::{Architecture, Builder, ModelError};
 
 /// OLMo 1: layer norms without weights.
-pub const OLMO: Architecture = Architecture { name: "olmo", build: olmo };
+pub const OLMO: Architecture = Architecture::new("olmo", olmo);
 
 fn olmo(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     let rope = Some(b.rope_settings(RopeKind::Interleaved, b.key_dim()?, false)?);
@@ -25,20 +25,17 @@ fn olmo(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// OLMo 2 and 3: norms after each branch, and of queries and keys over all heads; 3 has windows.
-pub const OLMO2: Architecture = Architecture {
-    name: "olmo2",
-    build: |b| {
-        let windows = WindowDefaults::every(4).or_length(0);
-        Decoder::new(RopeKind::Split)
-            .with_norms(HeadNorms::FullWidth)
-            .with_residuals(Residuals::POST)
-            .with_windows(windows, WindowRope::Plain)
-            .build(b.needing(OUTPUT))
-    },
-};
+pub const OLMO2: Architecture = Architecture::new("olmo2", |b| {
+    let windows = WindowDefaults::every(4).or_length(0);
+    Decoder::new(RopeKind::Split)
+        .with_norms(HeadNorms::FullWidth)
+        .with_residuals(Residuals::POST)
+        .with_windows(windows, WindowRope::Plain)
+        .build(b.needing(OUTPUT))
+});
 
 /// Apertus (arXiv 2509.14233): xIELU networks without a gate.
-pub const APERTUS: Architecture = Architecture { name: "apertus", build: apertus };
+pub const APERTUS: Architecture = Architecture::new("apertus", apertus);
 
 fn apertus(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(OUTPUT);

@@ -8,23 +8,17 @@ use crate::{Architecture, Builder, ModelError};
 
 /// Falcon 7B and 40B (arXiv 2311.16867); in 40B attention has a norm of its own.
 pub const FALCON: Architecture =
-    Architecture { name: "falcon", build: |b| gelu_beside(b.needing(NORM_BIASES), RopeKind::Split) };
+    Architecture::new("falcon", |b| gelu_beside(b.needing(NORM_BIASES), RopeKind::Split));
 /// Phi 1.5 and 2 (arXiv 2309.05463): layer norms, both branches read the same norm.
-pub const PHI2: Architecture = Architecture {
-    name: "phi2",
-    build: |b| {
-        let b = b.needing(NORM_BIASES).needing(OUTPUT).needing(&["output.bias"]);
-        gelu_beside(b.needing(&["attn_output.bias", "ffn_up.bias", "ffn_down.bias"]), RopeKind::Split)
-    },
-};
+pub const PHI2: Architecture = Architecture::new("phi2", |b| {
+    let b = b.needing(NORM_BIASES).needing(OUTPUT).needing(&["output.bias"]);
+    gelu_beside(b.needing(&["attn_output.bias", "ffn_up.bias", "ffn_down.bias"]), RopeKind::Split)
+});
 /// GPT-J (Wang and Komatsuzaki, 2021): as Phi, but it rotates neighbours, and attention has no biases.
-pub const GPTJ: Architecture = Architecture {
-    name: "gptj",
-    build: |b| {
-        let b = b.needing(NORM_BIASES).needing(OUTPUT).needing(&["output.bias"]);
-        gelu_beside(b.needing(&["ffn_up.bias", "ffn_down.bias"]), RopeKind::Interleaved)
-    },
-};
+pub const GPTJ: Architecture = Architecture::new("gptj", |b| {
+    let b = b.needing(NORM_BIASES).needing(OUTPUT).needing(&["output.bias"]);
+    gelu_beside(b.needing(&["ffn_up.bias", "ffn_down.bias"]), RopeKind::Interleaved)
+});
 
 /// Both branches read the same norm, or attention reads `attn_norm_2`.
 fn gelu_beside(mut b: Builder<'_>, kind: RopeKind) -> Result<Graph, ModelError> {
@@ -43,12 +37,11 @@ fn gelu_beside(mut b: Builder<'_>, kind: RopeKind) -> Result<Graph, ModelError> 
 }
 
 /// StableLM (arXiv 2402.17834): layer norms, partial rotation; only 12B has both branches side by side.
-pub const STABLELM: Architecture = Architecture {
-    name: "stablelm",
-    build: |b| silu_beside(b.needing(&["attn_norm.bias", "output_norm.bias"]).needing(OUTPUT)),
-};
+pub const STABLELM: Architecture = Architecture::new("stablelm", |b| {
+    silu_beside(b.needing(&["attn_norm.bias", "output_norm.bias"]).needing(OUTPUT))
+});
 /// PLaMo 1: RMS norms, both branches side by side.
-pub const PLAMO: Architecture = Architecture { name: "plamo", build: |b| silu_beside(b.needing(OUTPUT)) };
+pub const PLAMO: Architecture = Architecture::new("plamo", |b| silu_beside(b.needing(OUTPUT)));
 
 /// The network reads a norm of its own if the file has one, else that of attention.
 fn silu_beside(mut b: Builder<'_>) -> Result<Graph, ModelError> {

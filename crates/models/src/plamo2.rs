@@ -7,7 +7,7 @@ use puna_graph::{Graph, ValueId};
 use crate::blocks::{AttentionBlock, FeedForward, HeadNorms, Residuals, ScanInputs};
 use crate::{Architecture, Builder, ModelError};
 
-pub const ARCHITECTURE: Architecture = Architecture { name: "plamo2", build };
+pub const ARCHITECTURE: Architecture = Architecture::new("plamo2", build);
 
 fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(&["ssm_dt.bias"]);
@@ -43,7 +43,9 @@ fn mamba(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ModelError> {
     let u = b.join_heads(u)?;
     let u = b.short_convolution("ssm_conv1d", u)?;
     let u = b.unary(Function::Silu, u, "ssm_conv1d")?;
-    let rank = b.rows_of("ssm_x.weight")?.saturating_sub(2 * size).max(1);
+    let of_both = b.said_by("ssm_x.weight", 1).and_then(|claim| claim.beyond(2 * size));
+    let rank = [of_both, b.said_by("ssm_dt.weight", 0), b.said_by("ssm_dt_norm.weight", 0)];
+    let rank = b.agreed(None, rank)?;
     let projected = b.linear("ssm_x", u, rank + 2 * size)?;
     let (from, to) = (b.slice(projected, 0, size)?, b.slice(projected, size, size)?);
     let steps = b.slice(projected, 2 * size, rank)?;

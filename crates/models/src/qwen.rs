@@ -21,7 +21,7 @@ pub fn split_with_head_norms() -> Decoder {
 }
 
 /// Qwen (arXiv 2309.16609): the matrices have half of `feed_forward_length`.
-pub const QWEN: Architecture = Architecture { name: "qwen", build: qwen };
+pub const QWEN: Architecture = Architecture::new("qwen", qwen);
 
 fn qwen(b: Builder<'_>) -> Result<Graph, ModelError> {
     let hidden = Some(b.width_or("feed_forward_length", 0)? / 2);
@@ -30,10 +30,10 @@ fn qwen(b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// Qwen 2 and 2.5 (arXiv 2407.10671).
-pub const QWEN2: Architecture = Architecture { name: "qwen2", build: |b| split().build(b) };
+pub const QWEN2: Architecture = Architecture::new("qwen2", |b| split().build(b));
 
 /// Qwen 2 VL and 2.5 VL, text (arXiv 2409.12191). A file without an epsilon means zero.
-pub const QWEN2VL: Architecture = Architecture { name: "qwen2vl", build: qwen2vl };
+pub const QWEN2VL: Architecture = Architecture::new("qwen2vl", qwen2vl);
 
 fn qwen2vl(mut b: Builder<'_>) -> Result<Graph, ModelError> {
     b.require_keys(&["rope.dimension_sections"])?;
@@ -44,58 +44,50 @@ fn qwen2vl(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// Dream (arXiv 2508.15487): Qwen 2.5 as a diffusion model, every row sees all.
-pub const DREAM: Architecture = Architecture {
-    name: "dream",
-    build: |b| {
-        let mut decoder = split();
-        decoder.attention.mask = MaskRule::Bidirectional;
-        decoder.head.ignores_bias = true;
-        decoder.build(b)
-    },
-};
+pub const DREAM: Architecture = Architecture::new("dream", |b| {
+    let mut decoder = split();
+    decoder.attention.mask = MaskRule::Bidirectional;
+    decoder.head.ignores_bias = true;
+    decoder.build(b)
+});
 
 /// Seed-OSS.
 pub const SEED_OSS: Architecture =
-    Architecture { name: "seed_oss", build: |b| split().with_residuals(Residuals::POST_ATTENTION).build(b) };
+    Architecture::new("seed_oss", |b| split().with_residuals(Residuals::POST_ATTENTION).build(b));
 
 /// Pangu Embedded (arXiv 2505.22375).
 pub const PANGU_EMBEDDED: Architecture =
-    Architecture { name: "pangu-embedded", build: |b| split().build(b.needing(&["attn_output.bias"])) };
+    Architecture::new("pangu-embedded", |b| split().build(b.needing(&["attn_output.bias"])));
 
 /// Orion (arXiv 2401.12246): layer norms.
 pub const ORION: Architecture =
-    Architecture { name: "orion", build: |b| split().build(b.needing(NORM_BIASES).needing(OUTPUT)) };
+    Architecture::new("orion", |b| split().build(b.needing(NORM_BIASES).needing(OUTPUT)));
 
 /// CogVLM, text (arXiv 2311.03079).
-pub const COGVLM: Architecture = Architecture { name: "cogvlm", build: |b| split().build(b) };
+pub const COGVLM: Architecture = Architecture::new("cogvlm", |b| split().build(b));
 
 /// PaddleOCR-VL, text.
-pub const PADDLEOCR: Architecture = Architecture { name: "paddleocr", build: |b| split().build(b) };
+pub const PADDLEOCR: Architecture = Architecture::new("paddleocr", |b| split().build(b));
 
 /// BitNet b1.58 (arXiv 2402.17764): norms within the branches, a factor per matrix.
-pub const BITNET: Architecture = Architecture {
-    name: "bitnet",
-    build: |b| split().build(b.needing(&["attn_sub_norm.weight", "ffn_sub_norm.weight"])),
-};
+pub const BITNET: Architecture = Architecture::new("bitnet", |b| {
+    split().build(b.needing(&["attn_sub_norm.weight", "ffn_sub_norm.weight"]))
+});
 
 /// EXAONE 3 and 3.5 (arXiv 2412.04862).
-pub const EXAONE: Architecture = Architecture { name: "exaone", build: |b| split().with_factors().build(b) };
+pub const EXAONE: Architecture = Architecture::new("exaone", |b| split().with_factors().build(b));
 
 /// Qwen 3 (arXiv 2505.09388): norms of queries and keys.
-pub const QWEN3: Architecture = Architecture { name: "qwen3", build: ranking };
+pub const QWEN3: Architecture = Architecture::new("qwen3", ranking);
 
 /// Qwen 3 with experts.
-pub const QWEN3MOE: Architecture =
-    Architecture { name: "qwen3moe", build: |b| split_with_head_norms().build(b) };
+pub const QWEN3MOE: Architecture = Architecture::new("qwen3moe", |b| split_with_head_norms().build(b));
 
 /// Qwen 3 VL, text.
-pub const QWEN3VL: Architecture = Architecture {
-    name: "qwen3vl",
-    build: |b| {
-        b.require_keys(&["rope.dimension_sections"])?;
-        ranking(b)
-    },
-};
+pub const QWEN3VL: Architecture = Architecture::new("qwen3vl", |b| {
+    b.require_keys(&["rope.dimension_sections"])?;
+    ranking(b)
+});
 
 /// Rerankers made of these models give shares of "yes" and "no".
 fn ranking(mut b: Builder<'_>) -> Result<Graph, ModelError> {
@@ -104,10 +96,10 @@ fn ranking(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// Qwen 3 VL with experts, text.
-pub const QWEN3VLMOE: Architecture = Architecture { name: "qwen3vlmoe", build: with_sections };
+pub const QWEN3VLMOE: Architecture = Architecture::new("qwen3vlmoe", with_sections);
 
 /// Qwen 3 TTS, the talker.
-pub const QWEN3TTS: Architecture = Architecture { name: "qwen3tts", build: with_sections };
+pub const QWEN3TTS: Architecture = Architecture::new("qwen3tts", with_sections);
 
 /// Files say which elements turn by which coordinate of an image.
 fn with_sections(b: Builder<'_>) -> Result<Graph, ModelError> {
@@ -116,20 +108,16 @@ fn with_sections(b: Builder<'_>) -> Result<Graph, ModelError> {
 }
 
 /// Mellum: Qwen 3 with experts and windows.
-pub const MELLUM: Architecture = Architecture {
-    name: "mellum",
-    build: |b| {
-        b.require_keys(&["expert_feed_forward_length"])?;
-        let windows = WindowDefaults::every(4).or_length(0);
-        split_with_head_norms().with_windows(windows, WindowRope::Plain).build(b.needing(OUTPUT))
-    },
-};
+pub const MELLUM: Architecture = Architecture::new("mellum", |b| {
+    b.require_keys(&["expert_feed_forward_length"])?;
+    let windows = WindowDefaults::every(4).or_length(0);
+    split_with_head_norms().with_windows(windows, WindowRope::Plain).build(b.needing(OUTPUT))
+});
 
 /// LLaDA with experts: a diffusion model, every row sees all.
-pub const LLADA_MOE: Architecture =
-    Architecture { name: "llada-moe", build: |b| diffusion(b.needing(OUTPUT), false) };
+pub const LLADA_MOE: Architecture = Architecture::new("llada-moe", |b| diffusion(b.needing(OUTPUT), false));
 /// RND1: Qwen 3 with experts as a diffusion model.
-pub const RND1: Architecture = Architecture { name: "rnd1", build: |b| diffusion(b, true) };
+pub const RND1: Architecture = Architecture::new("rnd1", |b| diffusion(b, true));
 
 fn diffusion(b: Builder<'_>, normalise: bool) -> Result<Graph, ModelError> {
     let mut decoder = split_with_head_norms().with_experts(Gating::Softmax, normalise);
@@ -138,5 +126,4 @@ fn diffusion(b: Builder<'_>, normalise: bool) -> Result<Graph, ModelError> {
 }
 
 /// OpenELM (arXiv 2404.14619): heads and widths differ by layer.
-pub const OPENELM: Architecture =
-    Architecture { name: "openelm", build: |b| split_with_head_norms().build(b) };
+pub const OPENELM: Architecture = Architecture::new("openelm", |b| split_with_head_norms().build(b));

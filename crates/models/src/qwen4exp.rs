@@ -11,7 +11,7 @@ use crate::blocks::{AttentionBlock, Experts};
 use crate::qwen_next::{gated_attention, recurrent_layers, with_shared_gate};
 use crate::{Architecture, Builder, ModelError};
 
-pub const ARCHITECTURE: Architecture = Architecture { name: "qwen4exp", build };
+pub const ARCHITECTURE: Architecture = Architecture::new("qwen4exp", build);
 
 fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = with_shared_gate(b);
@@ -91,6 +91,9 @@ fn spread(b: &mut Builder<'_>, x: ValueId, shares: ValueId) -> Result<ValueId, M
     b.push(ScaleRows, vec![copies.into(), shares.into()], "streams")
 }
 
+/// Most rows of the table of n-grams.
+const MOST_ROWS: u32 = 1 << 31;
+
 /// Rows of the table of n-grams for each token, side by side.
 fn hashed_rows(b: &mut Builder<'_>) -> Result<ValueId, ModelError> {
     let longest = b.count("ple.ngram_size", 64)?;
@@ -99,11 +102,14 @@ fn hashed_rows(b: &mut Builder<'_>) -> Result<ValueId, ModelError> {
     let multipliers = b.u64_array("ple.layer_multipliers", longest as usize)?;
     let first = b.u64_array("ple.head_offsets", count)?;
     let rows = b.u64_array("ple.head_vocab_sizes", count)?;
-    let total = b.table_rows("per_layer_token_embd.weight")?;
+    let total = first.iter().zip(&rows).map(|(first, rows)| first.saturating_add(*rows)).max();
+    let total = total.and_then(|total| u32::try_from(total).ok()).filter(|total| *total <= MOST_ROWS);
+    let rule = "small enough for a table of 2^31 rows";
+    let total = total.ok_or_else(|| b.value_error("ple.head_offsets", format!("{first:?}"), rule))?;
     let mut heads = Vec::new();
     for (index, (first, rows)) in first.iter().zip(&rows).enumerate() {
-        if *rows == 0 || first.saturating_add(*rows) > u64::from(total) {
-            return Err(b.value_error("ple.head_vocab_sizes", rows, "parts of the table of n-grams"));
+        if *rows == 0 {
+            return Err(b.value_error("ple.head_vocab_sizes", 0, "above 0 for each head"));
         }
         let tokens = 2 + index as u32 / per_gram;
         heads.push(NgramHead { tokens, first: *first as u32, rows: *rows as u32 });

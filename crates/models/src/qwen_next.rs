@@ -4,13 +4,14 @@ use puna_graph::ops::{Function, Gating, KeyHeads, RopeKind};
 use puna_graph::{Graph, ValueId};
 
 use crate::blocks::{AttentionBlock, Experts, Residuals};
-use crate::{Architecture, Builder, ModelError};
+use crate::{Architecture, Builder, ModelError, Reads};
 
 pub const QWEN3_NEXT: Architecture =
-    Architecture { name: "qwen3next", build: |b| build(with_shared_gate(b), KeyHeads::Grouped) };
-pub const QWEN35: Architecture = Architecture { name: "qwen35", build: with_sections };
+    Architecture::new("qwen3next", |b| build(with_shared_gate(b), KeyHeads::Grouped))
+        .guessing_ahead(Reads::AfterNorm);
+pub const QWEN35: Architecture = Architecture::new("qwen35", with_sections).guessing_ahead(Reads::AfterNorm);
 pub const QWEN35_MOE: Architecture =
-    Architecture { name: "qwen35moe", build: |b| with_sections(with_shared_gate(b)) };
+    Architecture::new("qwen35moe", |b| with_sections(with_shared_gate(b))).guessing_ahead(Reads::AfterNorm);
 
 /// With a gate of the shared expert.
 pub fn with_shared_gate(b: Builder<'_>) -> Builder<'_> {

@@ -6,8 +6,8 @@ use puna_graph::{Graph, ValueId};
 use crate::blocks::OUTPUT;
 use crate::{Architecture, Builder, ModelError};
 
-pub const RWKV6: Architecture = Architecture { name: "rwkv6", build };
-pub const RWKV6_QWEN2: Architecture = Architecture { name: "rwkv6qwen2", build: build_qwen2 };
+pub const RWKV6: Architecture = Architecture::new("rwkv6", build);
+pub const RWKV6_QWEN2: Architecture = Architecture::new("rwkv6qwen2", build_qwen2);
 
 /// Values that are mixed with the token before: decay, key, value, receptance, gate.
 const MIXTURES: u32 = 5;

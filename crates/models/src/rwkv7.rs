@@ -8,8 +8,8 @@ use crate::blocks::OUTPUT;
 use crate::rwkv6::NORM_BIASES;
 use crate::{Architecture, Builder, ModelError};
 
-pub const RWKV7: Architecture = Architecture { name: "rwkv7", build };
-pub const ARWKV7: Architecture = Architecture { name: "arwkv7", build: build_qwen2 };
+pub const RWKV7: Architecture = Architecture::new("rwkv7", build);
+pub const ARWKV7: Architecture = Architecture::new("arwkv7", build_qwen2);
 
 /// Below it a vector's square counts as this when it is brought to unit length.
 const EPSILON: f32 = 1e-12;
@@ -124,7 +124,8 @@ fn time_mix(
     y = b.add(y, own)?;
     if is_gated {
         let xg = b.slice(mixed, 5 * width, width)?;
-        let rank = if gate_rank > 0 { gate_rank } else { b.rows_of("time_mix_g1.weight")? };
+        let said = [b.said_by("time_mix_g1.weight", 1), b.said_by("time_mix_g2.weight", 0)];
+        let rank = b.agreed((gate_rank > 0).then_some(gate_rank), said)?;
         let g = low_rank(b, xg, ["time_mix_g1", "time_mix_g2"], rank, Some(Function::Sigmoid))?;
         y = b.mul(y, g, "time_mix_g")?;
     }

@@ -8,15 +8,12 @@ use crate::blocks::{Attending, FeedForward};
 use crate::{Architecture, Builder, ModelError, Purpose};
 
 /// T5. Its embeddings are those of the encoder alone.
-pub const T5: Architecture = Architecture { name: "t5", build: t5 };
+pub const T5: Architecture = Architecture::new("t5", t5);
 /// The encoder of a T5.
-pub const T5_ENCODER: Architecture = Architecture {
-    name: "t5encoder",
-    build: |mut b| {
-        let x = encoder(&mut b, Input::Tokens, Attending::Encoder)?;
-        b.encoded(x)
-    },
-};
+pub const T5_ENCODER: Architecture = Architecture::new("t5encoder", |mut b| {
+    let x = encoder(&mut b, Input::Tokens, Attending::Encoder)?;
+    b.encoded(x)
+});
 
 /// Layers' tensors of the encoder and of the decoder.
 const ENCODER: &str = "enc.blk";

@@ -6,7 +6,7 @@ use puna_graph::ops::{Function, RopeKind, ScaleRows};
 use crate::blocks::{AttentionBlock, OUTPUT};
 use crate::{Architecture, Builder, Head, ModelError};
 
-pub const ARCHITECTURE: Architecture = Architecture { name: "talkie", build };
+pub const ARCHITECTURE: Architecture = Architecture::new("talkie", build);
 
 fn build(b: Builder<'_>) -> Result<Graph, ModelError> {
     let mut b = b.needing(OUTPUT);

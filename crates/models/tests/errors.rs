@@ -1,7 +1,7 @@
 //! Files with a missing or wrong key: an error that names something of the file, never a panic. `missing.rs` demands more.
 
 use puna_conformance::zoo;
-use puna_gguf::{Array, Header, Metadata, Tensors, Value};
+use puna_gguf::{Array, Header, Metadata, TensorSpec, Tensors, Value};
 use puna_models::{ARCHITECTURES, BuildOptions, ModelError, build};
 
 fn headers() -> impl Iterator<Item = (String, Vec<u8>)> {
@@ -103,4 +103,28 @@ fn an_unknown_architecture_is_told_its_nearest_names() {
     metadata.remove("general.architecture");
     let error = built(&metadata, &header.tensors).expect_err("is refused").to_string();
     assert!(error.contains("general.architecture"), "{error}");
+}
+
+#[test]
+fn a_tensor_without_elements_is_told_as_such() {
+    let (mut told, mut tried) = (0, 0);
+    for (name, bytes) in headers().filter(|(name, _)| {
+        ["llama-dense", "mamba-", "qwen3moe", "qwen3next"].iter().any(|begin| name.starts_with(begin))
+    }) {
+        let header = Header::parse(&bytes).expect("the zoo's headers are good");
+        for tensor in header.tensors.iter() {
+            let mut specs: Vec<TensorSpec> = header.tensors.iter().map(TensorSpec::from).collect();
+            let empty = specs.iter_mut().find(|other| other.name == tensor.name).expect("it is there");
+            empty.shape[0] = 0;
+            let Ok(changed) = Tensors::from_specs(&specs) else { continue };
+            tried += 1;
+            if let Err(error) = built(&header.metadata, &changed) {
+                let text = error.to_string();
+                assert!(text.contains(&tensor.name) && !text.contains("needs []"), "{name}: {text}");
+                told += 1;
+            }
+        }
+    }
+    // One that the model does not use may be anything.
+    assert!(told + 1 >= tried && tried > 20, "{told} of {tried}");
 }

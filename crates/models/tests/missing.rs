@@ -1,9 +1,10 @@
 //! Every key and every tensor of every zoo model, removed in turn: an error names it, or `docs/architectures.md` says
 //! what happens without it. And keys of wrong types and lengths.
 
-use puna_conformance::zoo;
-use puna_gguf::{Array, Header, Metadata, TensorSpec, Tensors, Value};
-use puna_models::{BuildOptions, ModelError, Pooling, Purpose, build};
+mod support;
+
+use puna_gguf::{Array, Tensors, Value};
+use support::{subjects, without_layer};
 
 /// A line of the page: names, the architectures that it is about (none for all), what happens.
 struct Documented {
@@ -77,61 +78,6 @@ impl Page {
     }
 }
 
-/// A model's header with what it can be used for.
-struct Subject {
-    name: String,
-    architecture: String,
-    header: Header,
-    purposes: Vec<Purpose>,
-}
-
-impl Subject {
-    /// What goes wrong with these keys and tensors, if anything does.
-    fn errors(&self, metadata: &Metadata, tensors: &Tensors) -> Vec<String> {
-        let error =
-            |purpose: &Purpose| built(metadata, tensors, *purpose).err().map(|error| error.to_string());
-        self.purposes.iter().filter_map(error).collect()
-    }
-
-    /// Keys that describe the model, with their names without the architecture.
-    fn keys(&self) -> Vec<(String, String)> {
-        let prefix = format!("{}.", self.architecture);
-        let all = self.header.metadata.iter().map(|(key, _)| key.to_owned());
-        let of_model = all.filter(|key| !key.starts_with("general.") && !key.starts_with("tokenizer."));
-        of_model.map(|key| (key.clone(), key.strip_prefix(&prefix).unwrap_or(&key).to_owned())).collect()
-    }
-}
-
-fn built(metadata: &Metadata, tensors: &Tensors, purpose: Purpose) -> Result<(), ModelError> {
-    build(metadata, tensors, &BuildOptions { context: 256, purpose, ..BuildOptions::default() }).map(|_| ())
-}
-
-fn subjects() -> impl Iterator<Item = Subject> {
-    let decoders = zoo::models().into_iter().map(|model| (model.name.clone(), model.header().to_path_buf()));
-    let embedders = zoo::embedding_models().into_iter().map(|model| (model.name.clone(), model.header()));
-    let drafts = zoo::draft_models().into_iter().map(|model| (model.name.clone(), model.header()));
-    decoders.chain(embedders).chain(drafts).map(|(name, path)| {
-        let bytes = std::fs::read(path).expect("a model has a header");
-        let header = Header::parse(&bytes).expect("the zoo's headers are good");
-        let architecture = header.metadata.str("general.architecture").expect("it has one").to_owned();
-        let purposes = [Some(Pooling::Mean), Some(Pooling::Rank)].map(Purpose::Embed);
-        let purposes = [Purpose::Generate].into_iter().chain(purposes);
-        let purposes = purposes.filter(|purpose| built(&header.metadata, &header.tensors, *purpose).is_ok());
-        let purposes: Vec<Purpose> = purposes.collect();
-        assert!(!purposes.is_empty(), "{name} is good for nothing");
-        Subject { name, architecture, header, purposes }
-    })
-}
-
-/// A tensor's name without its layer.
-fn without_layer(name: &str) -> String {
-    let mut parts = name.split('.').collect::<Vec<_>>();
-    match parts.iter().position(|part| part.parse::<u32>().is_ok()) {
-        Some(layer) => parts.split_off(layer + 1).join("."),
-        None => name.to_owned(),
-    }
-}
-
 #[test]
 fn a_missing_key_is_named_or_its_default_documented() {
     let mut page = Page::new("Keys that may be absent");
@@ -163,12 +109,7 @@ fn a_missing_tensor_is_named_or_its_absence_documented() {
     let mut faults = Vec::new();
     let mut tried = 0;
     for subject in subjects() {
-        let specs = subject.header.tensors.iter().map(|tensor| TensorSpec {
-            name: tensor.name.clone(),
-            dtype: tensor.dtype,
-            shape: tensor.shape.clone(),
-        });
-        let specs: Vec<TensorSpec> = specs.collect();
+        let specs = subject.specs();
         for index in 0..specs.len() {
             let mut left = specs.clone();
             let gone = left.remove(index).name;

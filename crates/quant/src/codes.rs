@@ -4,11 +4,13 @@
 use crate::{DType, grids};
 
 /// Reads four bytes, little end first.
+#[inline(always)]
 pub fn word(bytes: &[u8], index: usize) -> u32 {
     u32::from_le_bytes([bytes[index * 4], bytes[index * 4 + 1], bytes[index * 4 + 2], bytes[index * 4 + 3]])
 }
 
 /// Reads two bytes, little end first.
+#[inline(always)]
 pub fn half_word(bytes: &[u8], index: usize) -> u16 {
     u16::from_le_bytes([bytes[index * 2], bytes[index * 2 + 1]])
 }
@@ -18,11 +20,14 @@ const PAIRS: u32 = 0x0303_0303;
 const ONES: u32 = 0x0101_0101;
 
 /// Spreads bits 0..4 to the bottoms of the four bytes.
+#[inline(always)]
 fn spread(bits: u32) -> u32 {
     (bits & 15).wrapping_mul(0x0020_4081) & ONES
 }
 
-/// The unsigned codes of columns `32 part..` of a block of the file, four to a word.
+/// The unsigned codes of columns `32 part..` of a block of the file, four to a word. Inlined, so that where the format is
+/// known only its own code is left.
+#[inline(always)]
 pub fn source_quads(dtype: DType, block: &[u8], part: usize) -> [u32; 8] {
     let halves = |bytes: &[u8]| -> [u32; 8] {
         std::array::from_fn(|quad| word(bytes, quad % 4) >> (quad / 4 * 4) & NIBBLES)
@@ -127,6 +132,7 @@ pub fn source_quads(dtype: DType, block: &[u8], part: usize) -> [u32; 8] {
 }
 
 /// The 6-bit scale and minimum of sub-block `index` of a Q4_K or Q5_K block.
+#[inline(always)]
 pub fn six_bit_pair(packed: &[u8], index: usize) -> (u8, u8) {
     if index < 4 {
         (packed[index] & 63, packed[index + 4] & 63)
@@ -139,6 +145,7 @@ pub fn six_bit_pair(packed: &[u8], index: usize) -> (u8, u8) {
 }
 
 /// The integer scale of sub-block `index` of a block.
+#[inline(always)]
 pub fn sub_scale(dtype: DType, block: &[u8], index: usize) -> i8 {
     let nibble = |at: usize, index: usize| block[at + index / 2] >> (4 * (index % 2)) & 15;
     // Of formats that add one half to a scale.
@@ -171,6 +178,7 @@ pub fn sub_scale(dtype: DType, block: &[u8], index: usize) -> i8 {
 }
 
 /// The words of four runs of eight elements.
+#[inline(always)]
 fn eights(run: impl Fn(usize) -> [u32; 2]) -> [u32; 8] {
     let runs: [[u32; 2]; 4] = std::array::from_fn(run);
     std::array::from_fn(|quad| runs[quad / 2][quad % 2])
@@ -182,6 +190,7 @@ fn signed_point(point: [u32; 2], signs: u8) -> [u32; 2] {
 }
 
 /// Two-bit elements of which each 32 bytes hold four runs of 32, one above the other.
+#[inline(always)]
 fn two_bits(bytes: &[u8], part: usize) -> [u32; 8] {
     let bytes = &bytes[part / 4 * 32..];
     std::array::from_fn(|quad| word(bytes, quad) >> (2 * (part % 4)) & PAIRS)

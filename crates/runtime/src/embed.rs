@@ -17,11 +17,12 @@ impl Model {
     /// Tokens that a text may have.
     pub fn longest_text(&self) -> u32 {
         let options = &self.options;
-        match (self.needs_whole_texts(), self.embedded_rows()) {
+        let most = match (self.needs_whole_texts(), self.embedded_rows()) {
             (true, Some(OutputRows::All)) => options.micro_batch.min(options.outputs),
             (true, _) => options.micro_batch,
             (false, _) => options.context,
-        }
+        };
+        most.min(self.information.context)
     }
 
     /// Embeddings of texts, none of them empty, as many as fit in each step: for each text its row, or without

@@ -158,6 +158,27 @@ pub enum RuntimeError {
         /// Its number.
         index: usize,
     },
+    /// A context was asked for that texts cannot fill.
+    #[error(
+        "a context of {context} is more than {sequences} texts can fill: the model has learned {positions} positions, and no text \
+         may have more tokens (-c {})", .positions.saturating_mul(*.sequences)
+    )]
+    Positions {
+        /// Tokens of context.
+        context: u32,
+        /// Positions that the model has learned.
+        positions: u32,
+        /// Texts that it was loaded for.
+        sequences: u32,
+    },
+    /// A text is longer than what the model has learned.
+    #[error("a text of {tokens} tokens is too long: the model has learned {positions} positions")]
+    BeyondPositions {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Positions that the model has learned.
+        positions: u32,
+    },
     /// A text must be in one step as a whole, and is too long.
     #[error(
         "a text of {tokens} tokens does not fit into a step of {most}: its tokens see one another, so it cannot be \
@@ -290,12 +311,10 @@ pub enum SavedError {
     #[error("its checksum is wrong, the data is damaged")]
     Checksum,
     /// It belongs to another model.
-    #[error("it was saved from another model (of architecture '{found}'), this one is of '{expected}'")]
+    #[error("it was saved from another model: {difference}")]
     OtherModel {
-        /// Architecture in the data.
-        found: String,
-        /// Architecture of the model.
-        expected: String,
+        /// What the data has instead of what the model has.
+        difference: String,
     },
     /// The caches have other number formats.
     #[error("its caches are stored as {found}, the model was loaded with {expected}")]

@@ -132,6 +132,11 @@ impl DraftHead {
         &mut self.model
     }
 
+    /// Bytes of weights that a token is guessed with.
+    pub fn weight_bytes(&self) -> u64 {
+        self.model.weight_bytes() + self.fuse.as_ref().map_or(0, Model::weight_bytes)
+    }
+
     /// The other model's token for one of the head's own; none for one that does not exist.
     pub fn token(&self, own: u32) -> Option<u32> {
         match &self.tokens {

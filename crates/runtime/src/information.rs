@@ -17,7 +17,8 @@ pub struct ModelInformation {
     pub layers: u32,
     /// Context that the model was trained with, in tokens.
     pub context_train: u32,
-    /// Context it was loaded with: the longest a sequence can get, in tokens.
+    /// The longest a sequence can get, in tokens: the context it was loaded with, or the positions that it has learned if these are
+    /// fewer.
     pub context: u32,
     /// Number of tokens in the vocabulary.
     pub vocabulary: u32,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use puna_backend::partition::{partition, segment_bytes};
 use puna_backend::{Backend, Bounds, CacheOptions, DeviceId, Segment, WeightSource};
 use puna_gguf::{File, Metadata, Tensors};
-use puna_graph::{Graph, Output, StateId, ValueId, WeightId};
+use puna_graph::{CacheGroup, Graph, Output, StateId, ValueId, WeightId};
 
 use crate::Extras;
 use crate::draft::feature_width;
@@ -55,6 +55,7 @@ impl Model {
             Ok::<_, RuntimeError>((graph, added))
         };
         let (mut graph, mut added) = build(&options)?;
+        check_positions(&graph, &options)?;
         let free = measure(backends, placement)?;
         let mut plan = decide(&graph, &options, context_is_free, backends, placement, &free)?;
         if plan.context != options.context {
@@ -82,6 +83,7 @@ impl Model {
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Model, RuntimeError> {
         let options = options.resolved(information.context_train)?;
+        check_positions(&graph, &options)?;
         let free = measure(backends, placement)?;
         let plan = decide(&graph, &options, false, backends, placement, &free)?;
         Self::assemble_as(graph, weights, information, backends, plan, &options, progress)
@@ -129,7 +131,8 @@ impl Model {
         });
         let ledgers = ledgers.collect::<Result<_, _>>()?;
         let texts = Texts::new(graph.short_context, options.sequences);
-        let information = ModelInformation { context: options.context, vocabulary, width, ..information };
+        let context = graph.positions.unwrap_or(u32::MAX).min(options.context);
+        let information = ModelInformation { context, vocabulary, width, ..information };
         Ok(Model {
             graph,
             weights,
@@ -144,7 +147,7 @@ impl Model {
             head_inputs,
             cell_bytes,
             texts,
-            fingerprint: None,
+            identity: None,
             adapters: Vec::new(),
             observer: None,
         })
@@ -163,8 +166,21 @@ pub fn planned(
     let context_is_free = options.context == 0;
     let options = options.resolved_for(metadata, &information)?;
     let graph = puna_models::build(metadata, tensors, &options.build())?;
+    check_positions(&graph, &options)?;
     let free = measure(backends, placement)?;
     decide(&graph, &options, context_is_free, backends, placement, &free)
+}
+
+/// Refuses cells that no text can fill, because the model has learned fewer positions. What is not kept has none.
+fn check_positions(graph: &Graph, options: &ModelOptions) -> Result<(), RuntimeError> {
+    let (context, sequences) = (options.context, options.sequences);
+    let kept = graph.groups().into_iter().any(CacheGroup::is_kept);
+    match graph.positions {
+        Some(positions) if kept && context > positions.saturating_mul(sequences) => {
+            Err(RuntimeError::Positions { context, positions, sequences })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The devices that a placement may use: the host, those for layers, and the other back ends.

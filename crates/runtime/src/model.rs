@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use puna_backend::{Boundary, MemoryUse, Partition, ProgramId, WeightSource};
-use puna_graph::{Array, CacheGroup, Graph, GroupStep, PooledRows, Span, Step, ValueId};
+use puna_graph::{Array, CacheGroup, Graph, GroupStep, PooledRows, Span, Step, ValueId, WeightId};
 
 use crate::batch::{MicroBatch, split};
 use crate::draft::DraftOutputs;
+use crate::identity::Identity;
 use crate::layer_inputs;
 use crate::ledger::Ledger;
 use crate::texts::Texts;
@@ -35,8 +36,8 @@ pub struct Model {
     pub(crate) cell_bytes: Vec<usize>,
     /// Which sequences hold long texts.
     pub(crate) texts: Texts,
-    /// Made when first needed, since it reads a little of every weight.
-    pub(crate) fingerprint: Option<u64>,
+    /// Made when first needed, since it reads a little of every weight; without what adapters count.
+    pub(crate) identity: Option<Identity>,
     /// How strongly each adapter counts, where that can be changed.
     pub(crate) adapters: Vec<f32>,
     /// Who looks at the watched values after each step.
@@ -127,6 +128,12 @@ impl Model {
         &self.options
     }
 
+    /// Bytes of the weights that it was loaded with, as they are in the file: without tensors that nothing reads.
+    pub fn weight_bytes(&self) -> u64 {
+        let weights = (0..self.graph.weights.len() as u32).map(|weight| self.weights.bytes(WeightId(weight)));
+        weights.map(|bytes| bytes.len() as u64).sum()
+    }
+
     /// What lies and runs where.
     pub fn plan(&self) -> &Plan {
         &self.plan
@@ -171,7 +178,7 @@ impl Model {
     /// Refuses a batch that cannot be run as a whole, before anything is changed.
     fn check(&self, batch: &Batch) -> Result<(), RuntimeError> {
         let vocabulary = self.information.vocabulary;
-        let context = self.options.context;
+        let context = self.information.context;
         let mut added: BTreeMap<u32, u64> = BTreeMap::new();
         for work in &batch.work {
             self.check_sequence(work.sequence)?;
@@ -182,6 +189,9 @@ impl Model {
             let read = self.encoder().is_none_or(|encoder| encoder.next(work.sequence) > 0);
             if !read && !work.tokens.is_empty() {
                 return Err(RuntimeError::NotEncoded { sequence: work.sequence });
+            }
+            if let Some(positions) = self.graph.positions.filter(|most| work.tokens.len() > *most as usize) {
+                return Err(RuntimeError::BeyondPositions { tokens: work.tokens.len(), positions });
             }
             if self.needs_whole_texts() {
                 let most = match work.outputs {

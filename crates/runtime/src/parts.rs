@@ -67,16 +67,16 @@ impl Model {
         if part == 0 {
             self.check_head(&head)?;
             self.check_parts(&head, bytes, saved)?;
-            return self.adopt(sequence, &head).map(drop);
+            return self.adopt(sequence, &head);
         }
-        let result = self.restore_cells(sequence, &head, bytes, saved, part);
+        let result = self.restore_later_part(sequence, &head, bytes, saved, part);
         if result.is_err() {
             self.clear(sequence);
         }
         result
     }
 
-    fn restore_cells(
+    fn restore_later_part(
         &mut self,
         sequence: u32,
         head: &Head,
@@ -87,25 +87,9 @@ impl Model {
         let missing = || SavedError::Inconsistent { part: "number of parts" };
         let index = part.checked_sub(1).ok_or_else(missing)?;
         let found = self.cache_parts(&head.cells(), part_bytes).into_iter().nth(index);
-        let CachePart { state, group, cells } = found.ok_or_else(missing)?;
+        let CachePart { state, cells, .. } = found.ok_or_else(missing)?;
         let bytes = saved.get(part).ok_or_else(missing)?;
-        let size = self.cell_bytes[state.index()];
-        // Older positions may have got no cells, or have lost them to other sequences since.
-        let held = self.ledgers[group].held(sequence);
-        let (mut given, mut contents) = (Vec::with_capacity(cells.len()), Vec::new());
-        let positions = head.positions(group).get(cells.clone()).unwrap_or(&[]);
-        for (position, bytes) in positions.iter().zip(bytes.chunks_exact(size.max(1))) {
-            if let Ok(place) = held.binary_search_by_key(position, |(held, _)| held.unsigned_abs()) {
-                given.push(held[place].1);
-                contents.push(bytes);
-            }
-        }
-        let Some(states) = self.states_of(state).filter(|_| !given.is_empty()) else { return Ok(()) };
-        match given.len() == cells.len() {
-            true => states.restore(state, &given, bytes)?,
-            false => states.restore(state, &given, &contents.concat())?,
-        }
-        Ok(())
+        self.restore_cells(sequence, head, state, cells, bytes)
     }
 
     /// Refuses parts that are not those of the head's cells.

@@ -1,39 +1,29 @@
 //! Saving a sequence with its caches, and restoring it.
 //!
 //! Layout, all numbers little-endian: magic (8 bytes), version (u32), length of the whole (u64), checksum of what
-//! follows (u64); fingerprint of the model (u64), architecture (u32 length, text), formats of keys and values
-//! (u32 each), next position (u32), whether the text is a long one (u32, 0 or 1); tokens (u32 count, u32 each); cache groups (u32 count; each: u32 of the first
-//! position not lost, u32 count, positions as u32); states (u32 count; each: u64 length, bytes). The bytes of a
-//! state are its group's cells in the order of positions.
+//! follows (u64); the model: architecture (u32 length, text), layers and embedding length (u32 each), checksums of its
+//! operations, of the formats and of the contents of its weights, and of its adapters (u64 each); formats of keys and values
+//! (u32 each), next position (u32), whether the text is a long one (u32, 0 or 1); tokens (u32 count, u32 each); cache
+//! groups (u32 count; each: u32 of the first position not lost, u32 count, positions as u32); states (u32 count; each: u64
+//! length, bytes). The bytes of a state are its group's cells in the order of positions.
 
-use puna_backend::WeightSource;
-use puna_graph::{CacheGroup, Graph, StateId, WeightId};
+use std::ops::Range;
+
+use puna_graph::{CacheGroup, StateId};
 use puna_quant::DType;
 
+use crate::identity::Identity;
 use crate::{Checksum, Model, RuntimeError, SavedError};
 
 const MAGIC: &[u8; 8] = b"PUNASEQ\0";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Bytes before those that the checksum covers.
 const PREFIX: usize = 8 + 4 + 8 + 8;
-
-/// Identifies a model: its graph with all attributes, names and formats, and the first bytes of every weight, so that
-/// two trainings of one architecture differ.
-fn fingerprint(graph: &Graph, weights: &dyn WeightSource) -> u64 {
-    let mut hash = Checksum::default();
-    hash.add(graph.to_string().as_bytes());
-    for index in 0..graph.weights.len() {
-        let bytes = weights.bytes(WeightId(index as u32));
-        hash.add(bytes.get(..64).unwrap_or(bytes));
-    }
-    hash.value()
-}
 
 /// What a saved sequence holds beside the contents of its caches, checked for form but not against a model.
 #[derive(Debug)]
 pub(crate) struct Head {
-    fingerprint: u64,
-    architecture: String,
+    model: Identity,
     formats: [u32; 2],
     next: u32,
     long: bool,
@@ -96,9 +86,16 @@ impl<'a> Reader<'a> {
     }
 
     fn head(&mut self) -> Result<Head, SavedError> {
-        let fingerprint = self.u64()?;
         let length = self.u32()?;
-        let architecture = String::from_utf8_lossy(self.take(length as u64)?).chars().take(64).collect();
+        let model = Identity {
+            architecture: String::from_utf8_lossy(self.take(length as u64)?).chars().take(64).collect(),
+            layers: self.u32()?,
+            embedding: self.u32()?,
+            computation: self.u64()?,
+            formats: self.u64()?,
+            contents: self.u64()?,
+            adapters: self.u64()?,
+        };
         let formats = [self.u32()?, self.u32()?];
         let next = self.u32()?;
         let long = self.u32()? != 0;
@@ -107,7 +104,7 @@ impl<'a> Reader<'a> {
         for _ in 0..self.u32()? {
             groups.push(SavedGroup { lost: self.u32()?, positions: self.list()? });
         }
-        Ok(Head { fingerprint, architecture, formats, next, long, tokens, groups })
+        Ok(Head { model, formats, next, long, tokens, groups })
     }
 }
 
@@ -165,8 +162,9 @@ fn formats_text(formats: [u32; 2]) -> String {
 
 impl Model {
     /// The sequence's caches and, for the caller's use, its tokens, as bytes that [`Model::restore`] takes. They
-    /// fit the same model with the same cache formats, whatever its other options. There must be one token for each
-    /// position.
+    /// fit the same model with the same cache formats and strengths of adapters, whatever its other options: also with or
+    /// without states for a draft head ([`crate::HeadInputs`]), whose own caches are not among them. There must be one token
+    /// for each position.
     pub fn save(&mut self, sequence: u32, tokens: &[u32]) -> Result<Vec<u8>, RuntimeError> {
         let head = self.save_head(sequence, tokens)?;
         let held = self.held_cells(sequence);
@@ -205,10 +203,12 @@ impl Model {
             return Err(RuntimeError::TokenCount { sequence, tokens: tokens.len(), length });
         }
         let mut bytes = Vec::with_capacity(8 * tokens.len() + 1024);
-        bytes.extend(self.fingerprint().to_le_bytes());
-        let architecture = self.information.architecture.as_bytes();
-        bytes.extend((architecture.len() as u32).to_le_bytes());
-        bytes.extend(architecture);
+        let model = self.kind();
+        bytes.extend((model.architecture.len() as u32).to_le_bytes());
+        bytes.extend(model.architecture.as_bytes());
+        bytes.extend([model.layers, model.embedding].map(u32::to_le_bytes).concat());
+        let sums = [model.computation, model.formats, model.contents, model.adapters];
+        bytes.extend(sums.map(u64::to_le_bytes).concat());
         for format in self.formats() {
             bytes.extend(format.to_le_bytes());
         }
@@ -237,44 +237,69 @@ impl Model {
         let (head, contents) = parse(bytes)?;
         self.check_head(&head)?;
         self.check_contents(&head, &contents)?;
-        let cells = self.adopt(sequence, &head)?;
-        if let Err(error) = self.restore_states(&cells, &contents) {
+        self.adopt(sequence, &head)?;
+        if let Err(error) = self.restore_states(sequence, &head, &contents) {
             self.clear(sequence);
             return Err(error);
         }
         Ok(head.tokens)
     }
 
-    /// Replaces the sequence by one with a head that was checked and returns the cells given to each cache group: those of
-    /// its newest positions, whose contents are still to come.
-    pub(crate) fn adopt(&mut self, sequence: u32, head: &Head) -> Result<Vec<Vec<u32>>, RuntimeError> {
+    /// Replaces the sequence by one with a head that was checked. Contents are still to come, for those of its positions that
+    /// there was room for.
+    pub(crate) fn adopt(&mut self, sequence: u32, head: &Head) -> Result<(), RuntimeError> {
         // All numbers were found to be positions below the context.
         let next = head.next as i32;
         let mut ledgers = self.ledgers.clone();
-        let mut cells = Vec::with_capacity(ledgers.len());
         for (ledger, group) in ledgers.iter_mut().zip(&head.groups) {
             let positions: Vec<i32> = group.positions.iter().map(|position| *position as i32).collect();
             // The encoder's rows have positions of their own.
             let next = if ledger.group() == CacheGroup::Encoder { positions.len() as i32 } else { next };
             let adopted = ledger.adopt(sequence, &positions, next, group.lost as i32);
-            cells.push(adopted.map_err(|refusal| self.refused(sequence, next, refusal))?);
+            adopted.map_err(|refusal| self.refused(sequence, next, refusal))?;
         }
         self.ledgers = ledgers;
         self.texts.set(sequence, head.long);
-        Ok(cells)
+        Ok(())
     }
 
-    /// Writes contents into the cells given to each cache group.
-    fn restore_states(&mut self, cells: &[Vec<u32>], contents: &[&[u8]]) -> Result<(), RuntimeError> {
-        let groups = self.state_groups();
-        for (index, (group, contents)) in groups.into_iter().zip(contents).enumerate() {
-            let state = StateId(index as u32);
-            let Some(cells) = cells.get(group) else { continue };
-            let kept = cells.len() * self.cell_bytes[index];
-            let newest = contents.get(contents.len().saturating_sub(kept)..).unwrap_or(&[]);
-            if let Some(states) = self.states_of(state) {
-                states.restore(state, cells, newest)?;
+    /// Writes the contents of every state.
+    fn restore_states(&mut self, sequence: u32, head: &Head, contents: &[&[u8]]) -> Result<(), RuntimeError> {
+        for (index, contents) in contents.iter().enumerate() {
+            self.restore_cells(sequence, head, StateId(index as u32), 0..usize::MAX, contents)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the contents of some of the cells that were saved of a state, those of positions which the sequence holds: older
+    /// ones may have got no cells, or have lost them to other sequences since.
+    pub(crate) fn restore_cells(
+        &mut self,
+        sequence: u32,
+        head: &Head,
+        state: StateId,
+        cells: Range<usize>,
+        contents: &[u8],
+    ) -> Result<(), RuntimeError> {
+        let group = self.state_groups()[state.index()];
+        // Nothing is kept of what serves a step alone.
+        let Some(ledger) = self.ledgers.get(group) else { return Ok(()) };
+        let size = self.cell_bytes[state.index()].max(1);
+        let held = ledger.held(sequence);
+        let positions = head.positions(group);
+        let positions = positions.get(cells.start..cells.end.min(positions.len())).unwrap_or(&[]);
+        let (mut given, mut parts) = (Vec::with_capacity(positions.len()), Vec::new());
+        for (position, bytes) in positions.iter().zip(contents.chunks_exact(size)) {
+            if let Ok(place) = held.binary_search_by_key(position, |(held, _)| held.unsigned_abs()) {
+                given.push(held[place].1);
+                parts.push(bytes);
             }
+        }
+        let whole = given.len() == positions.len();
+        let Some(states) = self.states_of(state).filter(|_| !given.is_empty()) else { return Ok(()) };
+        match whole {
+            true => states.restore(state, &given, contents)?,
+            false => states.restore(state, &given, &parts.concat())?,
         }
         Ok(())
     }
@@ -286,7 +311,7 @@ impl Model {
         if let Some(token) = head.tokens.iter().find(|token| **token >= vocabulary) {
             return Err(RuntimeError::TokenOutOfRange { token: *token, vocabulary });
         }
-        let context = self.options.context;
+        let context = self.information.context;
         if head.next > context {
             return Err(RuntimeError::ContextFull { needed: head.next, free: context, context });
         }
@@ -316,9 +341,8 @@ impl Model {
     }
 
     fn check_model(&mut self, saved: &Head) -> Result<(), SavedError> {
-        if saved.fingerprint != self.fingerprint() {
-            let expected = self.information.architecture.clone();
-            return Err(SavedError::OtherModel { found: saved.architecture.clone(), expected });
+        if let Some(difference) = saved.model.difference(&self.kind()) {
+            return Err(SavedError::OtherModel { difference });
         }
         if saved.formats != self.formats() {
             let (found, expected) = (formats_text(saved.formats), formats_text(self.formats()));
@@ -344,21 +368,8 @@ impl Model {
     /// A number that saved sequences of this model with these cache formats share.
     pub fn identity(&mut self) -> u64 {
         let mut hash = Checksum::default();
-        hash.add(&self.fingerprint().to_le_bytes());
+        hash.add(&self.kind().value().to_le_bytes());
         self.formats().into_iter().for_each(|format| hash.add(&format.to_le_bytes()));
-        hash.value()
-    }
-
-    /// Identifies the model as it computes now: with how strongly its adapters count.
-    fn fingerprint(&mut self) -> u64 {
-        let own = *self.fingerprint.get_or_insert_with(|| fingerprint(&self.graph, self.weights.as_ref()));
-        if self.adapters.is_empty() {
-            return own;
-        }
-        let mut hash = Checksum::default();
-        hash.add(&own.to_le_bytes());
-        // Both zeros count as one.
-        self.adapters.iter().for_each(|strength| hash.add(&(strength + 0.0).to_le_bytes()));
         hash.value()
     }
 

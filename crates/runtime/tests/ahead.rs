@@ -66,8 +66,11 @@ fn same(found: &[f32], model: &DraftModel, kind: &str) {
 
 #[test]
 fn every_architecture_with_such_layers_is_tried() {
-    let tried: Vec<String> = ahead_models().iter().map(DraftModel::architecture).collect();
-    let known: Vec<&str> = puna_models::AHEAD.iter().map(|(name, _)| *name).collect();
+    let mut tried: Vec<String> = ahead_models().iter().map(DraftModel::architecture).collect();
+    let with_layers = puna_models::ARCHITECTURES.iter().filter(|row| row.guesses_ahead.is_some());
+    let mut known: Vec<&str> = with_layers.map(|row| row.name).collect();
+    tried.sort_unstable();
+    known.sort_unstable();
     assert_eq!(tried, known);
 }
 
@@ -182,4 +185,38 @@ fn a_layer_of_another_model_is_refused() {
     let wide = with_key(&own, "embedding_length", 96, "nothing");
     let error = load(&own, &wide).expect("another width is an error");
     assert!(error.contains("numbers, those of the model have 96"), "{error}");
+}
+
+#[test]
+fn a_saved_sequence_fits_with_and_without_what_guesses() {
+    let backend = &backends()[0];
+    for model in ahead_models() {
+        let file = Arc::new(model.open());
+        let (first, rest) = model.tokens.split_at(20);
+        let kinds = [HeadInputs::None, HeadInputs::LastState];
+        let mut loaded = kinds.map(|inputs| load(&file, backend, &options(inputs)).expect("the model loads"));
+        let expected = run(&mut loaded[0], vec![work(2, &model.tokens, OutputRows::Last)]);
+        let [identity, other] = &mut loaded;
+        assert_eq!(identity.identity(), other.identity(), "{}", model.name);
+        for (from, to) in [(0, 1), (1, 0)] {
+            run(&mut loaded[from], vec![work(0, first, OutputRows::None)]);
+            let saved = loaded[from].save(0, first).expect("saves");
+            loaded[from].clear(0);
+            assert_eq!(loaded[to].restore(1, &saved).expect("restores"), first, "{}", model.name);
+            let found = run(&mut loaded[to], vec![work(1, rest, OutputRows::Last)]);
+            let error = normalised_squared_error(&found.logits, &expected.logits);
+            assert!(error <= EXACT, "{}: {error:.1e}", model.name);
+            loaded[to].clear(1);
+        }
+    }
+    // Two models of one architecture are told apart, and how.
+    let models = ahead_models();
+    let mut models = models.iter().filter(|model| model.architecture().starts_with("qwen35"));
+    let (own, other) = (models.next().expect("it is there"), models.next().expect("it is there"));
+    let mut own = load(&Arc::new(own.open()), backend, &options(HeadInputs::None)).expect("the model loads");
+    let mut other =
+        load(&Arc::new(other.open()), backend, &options(HeadInputs::None)).expect("the model loads");
+    let saved = own.save(0, &[]).expect("saves");
+    let text = other.restore(0, &saved).expect_err("is another model").to_string();
+    assert!(text.contains("it was saved from another model: architecture 'qwen35' instead of"), "{text}");
 }

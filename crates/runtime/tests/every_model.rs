@@ -47,8 +47,7 @@ fn every_model_passes_every_check() {
     }
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
     for (check, meant) in CHECKS.iter().zip(meant) {
-        // Recurrent layers, and positions that are more than a rotation, cannot be shifted.
-        let least = if check.name == "shifted" { 90 } else { 170 };
-        assert!(meant > least, "{} means something for {meant} models only", check.name);
+        println!("{}: {meant} models", check.name);
+        assert!(meant >= check.least, "{} means something for {meant} models only", check.name);
     }
 }

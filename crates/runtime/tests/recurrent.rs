@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use puna_conformance::zoo::{self, ZooModel};
 use puna_quant::DType;
-use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Placement, RuntimeError};
+use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Placement, Reach, RuntimeError};
 use support::*;
 
 fn hybrid() -> (ZooModel, Model) {
@@ -61,4 +61,35 @@ fn a_refused_batch_leaves_states_as_they_were() {
     assert!(matches!(model.run(&batch), Err(RuntimeError::ContextFull { .. })));
     let width = whole.len() / tokens.len();
     assert_same(&all_rows(&mut model, 0, &tokens[12..]), &whole[12 * width..]);
+}
+
+#[test]
+fn a_restored_sequence_keeps_the_states_that_cover_most() {
+    let (zoo_model, mut model) = hybrid();
+    let (prompt, answer) = (&zoo_model.tokens, [5, 9, 3, 7, 1]);
+    let whole = all_rows(&mut model, 0, prompt);
+    answer.iter().for_each(|token| drop(all_rows(&mut model, 0, &[*token])));
+    let text = [&prompt[..], &answer].concat();
+    let saved = model.save(0, &text).expect("saves");
+    let parts: Vec<Vec<u8>> = (0..model.saved_parts(0, 1 << 20))
+        .map(|part| model.save_part(0, &text, 1 << 20, part).expect("saves"))
+        .collect();
+    // Ends of steps of the prompt, of the answer only the last one: a model of one sequence has room for three.
+    assert_eq!(model.reach(0), Reach { from: u32::MAX, lengths: vec![8, 16, 29] });
+    let file = Arc::new(zoo_model.open());
+    let options = ModelOptions { keys: DType::F32, values: DType::F32, ..options(256, 1, 8) };
+    for by_parts in [false, true] {
+        let load = Model::load(file.clone(), &reference(), &Placement::default(), &options, &mut |_| true);
+        let mut other = load.expect("loads");
+        match by_parts {
+            true => (0..parts.len()).for_each(|part| other.restore_part(0, &parts, part).expect("restores")),
+            false => drop(other.restore(0, &saved).expect("restores")),
+        }
+        assert_eq!([29, 28, 15, 7].map(|length| other.longest_truncation(0, length)), [29, 16, 8, 0]);
+        for length in [16, 8] {
+            other.truncate(0, length as u32).expect("a state is there");
+            let again = all_rows(&mut other, 0, &prompt[length..]);
+            assert_same(&again, &whole[length * whole.len() / prompt.len()..]);
+        }
+    }
 }

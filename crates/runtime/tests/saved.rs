@@ -232,10 +232,13 @@ fn another_model_or_format_or_context_is_refused() {
         let mut model = handmade.load(options);
         model.restore(0, &scene.saved).expect_err("is refused")
     };
-    let other = |error: RuntimeError| matches!(error, RuntimeError::Saved(SavedError::OtherModel { .. }));
+    let other = |error: RuntimeError, what: &str| {
+        assert!(matches!(error, RuntimeError::Saved(SavedError::OtherModel { .. })), "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+    };
     // The same graph with other weights, and another graph.
-    assert!(other(refuse(Handmade::new(&[Window(4), Full], 60), &options(32, 2, 4))));
-    assert!(other(refuse(Handmade::new(&[Full, Full], 6), &options(32, 2, 4))));
+    other(refuse(Handmade::new(&[Window(4), Full], 60), &options(32, 2, 4)), "other numbers in its weights");
+    other(refuse(Handmade::new(&[Full, Full], 6), &options(32, 2, 4)), "other operations");
     let formats = ModelOptions { keys: DType::Q8_0, ..options(32, 2, 4) };
     let error = refuse(Handmade::new(&[Window(4), Full], 6), &formats);
     let text = error.to_string();
@@ -261,8 +264,8 @@ fn there_is_one_token_for_each_position() {
         let error = scene.model.save(0, &tokens).expect_err("is refused");
         assert!(matches!(error, RuntimeError::TokenCount { sequence: 0, length: 8, .. }), "{error}");
     }
-    // The list of tokens follows fingerprint, architecture, formats, next position and kind of text.
-    let at = 28 + 8 + 4 + "handmade".len() + 8 + 4 + 4;
+    // The list of tokens follows architecture, sizes and checksums, formats, next position and kind of text.
+    let at = 28 + 4 + "handmade".len() + 2 * 4 + 4 * 8 + 8 + 4 + 4;
     let saved = scene.saved.clone();
     let count = u32::from_le_bytes(saved[at..at + 4].try_into().expect("four bytes"));
     assert_eq!(count, 11);

@@ -132,8 +132,7 @@ impl Facts<'_> {
         if let Some(layers) = self.layers_ahead() {
             let last =
                 if layers == 1 { "the last layer".to_owned() } else { format!("the last {layers} layers") };
-            let architecture = named("general.architecture");
-            let known = puna_models::AHEAD.iter().any(|(name, _)| *name == architecture);
+            let known = puna_models::guesses_ahead(&named("general.architecture"));
             let use_of_it = if known { "--spec-type draft-mtp" } else { "not used with this architecture" };
             fact("guesses ahead", format!("with {last} ({use_of_it})"));
         }

@@ -205,7 +205,7 @@ fn build(
     let ahead = |name: &&str| layer(name).is_some_and(|layer| layer >= model.information().layers);
     let (ahead, unused): (Vec<&str>, Vec<&str>) = unused.into_iter().partition(ahead);
     if !ahead.is_empty() && options.head_inputs != HeadInputs::LastState {
-        let known = puna_models::AHEAD.iter().any(|(name, _)| *name == model.information().architecture);
+        let known = puna_models::guesses_ahead(&model.information().architecture);
         let how = if known { " (--spec-type draft-mtp)" } else { "" };
         console.info(&format!("its layers that guess tokens ahead are not used{how}"));
     }
@@ -225,7 +225,7 @@ fn build(
             console::printable(&information.name, 100)
         },
         console::printable(&information.architecture, 100),
-        console::size(information.file_bytes),
+        console::size(model.weight_bytes()),
         device_names(model.plan()),
         information.context,
         console::size(caches),
@@ -305,9 +305,11 @@ pub fn head(
     let tensors = &opened.file.tensors;
     let devices = placement::devices(&processor(&config.cpu), &config.device, tensors, console)?;
     let Devices { backends, placement } = &devices;
-    loading(&opened.file, options, console, &mut |progress| {
+    let head = loading(&opened.file, options, console, &mut |progress| {
         DraftHead::load(&opened.file, &target.file, backends, placement, options, progress)
-    })
+    })?;
+    console.info(&format!("what guesses ahead: {}", console::size(head.weight_bytes())));
+    Ok(head)
 }
 
 /// What loads and tells how far it is.

@@ -27,6 +27,9 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
     if config.logits.tokens.iter().all(Vec::is_empty) {
         return Err(invocation.usage("no tokens: give --tokens ID,ID,..."));
     }
+    if config.embedding.pooling.is_some() {
+        refuse_for_embeddings(invocation, &config)?;
+    }
     interrupt::install();
     let opened = load::open(invocation, &config, &console, true)?;
     config.logits.output.iter().try_for_each(|path| files::refuse_input(path, &opened.inputs()))?;
@@ -67,6 +70,19 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         several => format!("[{}]\n", several.join(", ")),
     };
     pages::print(text.as_bytes())
+}
+
+/// Refuses what means nothing where embeddings are made.
+fn refuse_for_embeddings(invocation: &Invocation, config: &Config) -> Result<(), Failure> {
+    let given = [
+        (config.logits.greedy > 0, "--greedy: no token follows an embedding"),
+        (config.logits.step > 0, "--step: each text is in one step as a whole"),
+        (!config.logits.decoder_tokens.is_empty(), "--decoder-tokens: embeddings are the encoder's"),
+    ];
+    match given.iter().find(|(given, _)| *given) {
+        Some((_, what)) => Err(invocation.usage(format!("--pooling does not go with {what}"))),
+        None => Ok(()),
+    }
 }
 
 /// Writes embeddings or scores.

@@ -93,14 +93,24 @@ fn model(
     opened: &load::Opened,
     config: &Config,
     console: &Console,
-    guessing: &Guessing,
+    guessing: &mut Guessing,
     parallel: u32,
 ) -> Result<Model, Failure> {
     match config.embedding.serve || config.embedding.serve_ranks {
-        true => embedder(opened, config, console, parallel),
+        true => {
+            if guessing.is_on() {
+                console.warn("nothing is guessed ahead (--spec-type, -md): the model makes no text");
+                *guessing = Guessing::none();
+            }
+            embedder(opened, config, console, parallel)
+        }
         false => {
-            let mut model =
-                load::switchable(opened, config, console, &guessing.options(config, opened, parallel)?)?;
+            let options = guessing.options(config, opened, parallel);
+            let options = options.or_else(|failure| {
+                *guessing = without_guesses(failure, config, console)?;
+                guessing.options(config, opened, parallel)
+            })?;
+            let mut model = load::switchable(opened, config, console, &options)?;
             if config.server.adapters_off {
                 let off = vec![0.0; model.adapters().len()];
                 model.set_adapters(&off)?;
@@ -108,6 +118,15 @@ fn model(
             Ok(model)
         }
     }
+}
+
+/// What is to guess does not suit this model. Of many models, which share their flags, such a one is served without.
+fn without_guesses(failure: Failure, config: &Config, console: &Console) -> Result<Guessing, Failure> {
+    if !config.server.routed {
+        return Err(failure);
+    }
+    console.warn(&format!("nothing is guessed ahead for this model: {}", failure.message()));
+    Ok(Guessing::none())
 }
 
 /// Starts the engine with what helps it.
@@ -127,10 +146,9 @@ fn engine(
             .map_or(usize::MAX, |mebibytes| mebibytes.saturating_mul(1 << 20)),
     };
     let aids = Aids {
-        proposers: match model.embedded_rows() {
-            None => guessing.proposers(config, console, opened, tokenizer, model.options().sequences)?,
-            Some(_) => Vec::new(),
-        },
+        proposers: guessing
+            .proposers(config, console, opened, tokenizer, model.options().sequences)
+            .or_else(|failure| without_guesses(failure, config, console).map(|_| Vec::new()))?,
         disk,
     };
     Engine::start_with(model, options, aids).map_err(|error| Failure::Failed(error.to_string()))
@@ -149,10 +167,10 @@ fn residence(
     let reload = move || {
         let again = || {
             let disk = disk(&config.server, &console)?;
-            let guessing = Guessing::open(&invocation, &config, &console)?;
+            let mut guessing = Guessing::open(&invocation, &config, &console)?;
             let opened = load::open(&invocation, &config, &console, true)?;
             let tokenizer = opened.tokenizer(&console)?;
-            let model = model(&opened, &config, &console, &guessing, parallel)?;
+            let model = model(&opened, &config, &console, &mut guessing, parallel)?;
             self::engine(&opened, &config, &console, &tokenizer, guessing, model, disk)
         };
         again().map_err(|failure| failure.message())
@@ -169,7 +187,7 @@ fn served(
 ) -> Result<(Served, u64), Failure> {
     session::check_sampling(invocation, &config.sampling)?;
     // What can be told at once is, and not after a large model has been loaded.
-    let guessing = Guessing::open(invocation, config, console)?;
+    let mut guessing = Guessing::open(invocation, config, console)?;
     let disk = disk(&config.server, console)?;
     let opened = load::open(invocation, config, console, true)?;
     let metadata = &opened.file.metadata;
@@ -181,7 +199,7 @@ fn served(
     let grammar = config.sampling.grammar.as_ref();
     let grammar = constraint::grammar(invocation, grammar, || puna_server::grammar_tokens(&tokenizer))?;
     let embedding = &config.embedding;
-    let model = model(&opened, config, console, &guessing, parallel)?;
+    let model = model(&opened, config, console, &mut guessing, parallel)?;
     let ranks = embedding.serve_ranks || load::pooling_of(config, metadata)? == Pooling::Rank;
     let embeds = model.embedded_rows().map(|rows| Embeds {
         width: model.information().width as usize,

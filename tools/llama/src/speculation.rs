@@ -29,6 +29,16 @@ pub struct Guessing {
 }
 
 impl Guessing {
+    /// Nothing guesses.
+    pub fn none() -> Self {
+        Self { names: Vec::new(), draft: None, own: None, inputs: HeadInputs::None }
+    }
+
+    /// Whether anything guesses.
+    pub fn is_on(&self) -> bool {
+        !self.names.is_empty()
+    }
+
     /// Opens what the flags name. A draft without a kind is used as its file allows.
     pub fn open(invocation: &Invocation, config: &Config, console: &Console) -> Result<Self, Failure> {
         let speculation = &config.speculation;
@@ -75,7 +85,8 @@ impl Guessing {
         Ok(Self { names, inputs, own: None, draft: Some((opened, own)) })
     }
 
-    /// What the model has to be loaded with, for so many sequences. A file without the layer that is to guess is refused.
+    /// What the model has to be loaded with, for so many sequences. A file without the layer that is to guess, or without those
+    /// that a head reads, is refused.
     pub fn options(
         &self,
         config: &Config,
@@ -88,6 +99,17 @@ impl Guessing {
             let options = ModelOptions { purpose: Purpose::GuessAhead, ..options.clone() };
             puna_runtime::estimate(&opened.file.metadata, &opened.file.tensors, &options)
                 .map_err(|error| Failure::Failed(format!("--spec-type draft-mtp: {error}")))?;
+        }
+        if let (HeadInputs::Layers(layers), Some((draft, _))) = (&self.inputs, &self.draft) {
+            let metadata = &opened.file.metadata;
+            let count =
+                metadata.u32_or(&format!("{}.block_count", metadata.str("general.architecture")?), 0)?;
+            if let Some(layer) = layers.iter().find(|layer| **layer >= count) {
+                let path = draft.path.display();
+                return Err(Failure::Failed(format!(
+                    "{path} cannot guess for the model: it reads what layer {layer} does, the model has {count}"
+                )));
+            }
         }
         Ok(ModelOptions { head_inputs: self.inputs.clone(), ..options })
     }

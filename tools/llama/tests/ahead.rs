@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::{BufRead, Read, Write};
 use std::path::{Path, PathBuf};
 
 use common::{failure, llama, output, random_model, run};
@@ -123,6 +124,98 @@ fn files_without_such_a_layer_are_refused_in_one_line() {
     let two = ["completion", "-m", model, "-p", "hi", "--spec-type", "draft-mtp,draft-simple", "-md", alone];
     let text = failure(2, &two);
     assert!(text.contains("draft-mtp and draft-simple: only one kind can have a draft"), "{text}");
+}
+
+/// What the line about the loaded model says of its size.
+fn loaded(text: &str) -> &str {
+    let line =
+        text.lines().find(|line| line.contains(" on CPU, context ")).unwrap_or_else(|| panic!("{text}"));
+    line.split(" on CPU").next().and_then(|line| line.rsplit(", ").next()).unwrap_or("")
+}
+
+#[test]
+fn layers_that_are_not_read_do_not_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let [model, _] = models(folder.path());
+    // The same model without the layer.
+    let (whole, without) =
+        (File::open(&model, &OpenOptions::default()).unwrap(), folder.path().join("without.gguf"));
+    let mut metadata = whole.metadata.clone();
+    metadata.set(format!("{ARCHITECTURE}.block_count"), Value::U32(2));
+    metadata.set(format!("{ARCHITECTURE}.nextn_predict_layers"), Value::U32(0));
+    let kept = whole.tensors.iter().filter(|info| !info.name.starts_with("blk.2."));
+    let kept: Vec<(TensorSpec, &[u8])> = kept.map(|info| (info.into(), whole.bytes(info))).collect();
+    puna_gguf::write(&without, &metadata, &kept).unwrap();
+    let ask = |path: &Path, more: &[&str]| {
+        let plain = ["completion", "-m", path.to_str().unwrap(), "-p", "hi", "-n", "2", "-no-cnv"];
+        let found = run(&mut llama(&[&plain, more].concat()));
+        assert_eq!(found.code, 0, "{}", found.err);
+        found.err
+    };
+    let (with, plain) = (ask(&model, &[]), ask(&without, &[]));
+    assert_eq!(loaded(&with), loaded(&plain));
+    let guessing = ask(&model, &["--spec-type", "draft-mtp"]);
+    assert_eq!(loaded(&guessing), loaded(&plain));
+    assert!(guessing.contains("what guesses ahead: "), "{guessing}");
+}
+
+/// A running server and where it listens; what it tells goes to this file.
+fn serve(arguments: &[&str], told: &Path) -> (std::process::Child, String) {
+    let errors = std::fs::File::create(told).unwrap();
+    let mut command = llama(&[&["serve", "-c", "256", "--port", "0", "-t", "1"], arguments].concat());
+    let mut child = command.stdout(std::process::Stdio::piped()).stderr(errors).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("{line:?}"));
+    (child, address.to_owned())
+}
+
+fn post(address: &str, path: &str, body: &str) -> String {
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let request = format!("POST {path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn of_many_models_those_without_such_a_layer_are_served_without() {
+    let folder = tempfile::tempdir().unwrap();
+    models(folder.path());
+    std::fs::remove_file(folder.path().join("alone.gguf")).unwrap();
+    let told = folder.path().join("told");
+    let path = folder.path().to_str().unwrap();
+    let (mut child, address) = serve(&["--models-dir", path, "--spec-type", "draft-mtp"], &told);
+    for name in ["random", "whole"] {
+        let body = format!(
+            "{{\"model\":\"{name}\",\"prompt\":\"hi hi\",\"n_predict\":24,\"temperature\":0,\"ignore_eos\":true}}"
+        );
+        let answer = post(&address, "/completion", &body);
+        assert!(answer.starts_with("HTTP/1.0 200") && answer.contains("\"tokens_predicted\":24"), "{answer}");
+        assert_eq!(answer.contains("draft_n"), name == "whole", "{answer}");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let told = std::fs::read_to_string(told).unwrap();
+    let warned: Vec<&str> = told.lines().filter(|line| line.contains("nothing is guessed ahead")).collect();
+    assert_eq!(warned.len(), 1, "{told}");
+    assert!(warned[0].contains("random") && warned[0].contains("'llama' cannot have"), "{told}");
+}
+
+#[test]
+fn who_makes_embeddings_is_told_that_nothing_is_guessed() {
+    let folder = tempfile::tempdir().unwrap();
+    let [model, _] = models(folder.path());
+    let told = folder.path().join("told");
+    let arguments = ["-m", model.to_str().unwrap(), "--embeddings", "--spec-type", "draft-mtp"];
+    let (mut child, address) = serve(&arguments, &told);
+    let answer = post(&address, "/embedding", "{\"content\":\"hi\"}");
+    assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let told = std::fs::read_to_string(told).unwrap();
+    assert_eq!(told.lines().filter(|line| line.contains("nothing is guessed ahead")).count(), 1, "{told}");
 }
 
 #[test]

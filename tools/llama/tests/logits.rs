@@ -108,6 +108,49 @@ fn failures_are_one_line_and_leave_no_file() {
     assert!(failure(2, &["logits", "-m", model]).contains("--tokens"));
     assert!(failure(2, &["logits", "-m", model, "--tokens", "1,x"]).contains("--tokens"));
     assert!(failure(1, &["logits", "-m", "no/such/file", "--tokens", "1"]).contains("no/such/file"));
+    for flags in [["--greedy", "2"], ["--step", "1"], ["--decoder-tokens", "0,4"]] {
+        let error = failure(
+            2,
+            &[&["logits", "-m", model, "--tokens", "1", "--pooling", "mean"], &flags[..]].concat(),
+        );
+        assert!(error.contains(&format!("--pooling does not go with {}", flags[0])), "{error}");
+    }
+}
+
+fn model_named(name: &str) -> Written {
+    Written::new(&zoo::models().into_iter().find(|zoo| zoo.name == name).unwrap())
+}
+
+#[test]
+fn attention_that_a_model_cannot_have_is_refused() {
+    let mamba = model_named("mamba-dense");
+    let found = mamba.run("1,2,3", &["--attention", "non-causal"]);
+    assert_eq!((found.code, found.out.as_str(), found.err.lines().count()), (1, "", 1), "{}", found.err);
+    assert!(found.err.contains("'mamba' cannot have attention to later tokens"), "{}", found.err);
+    assert_eq!(mamba.run("1,2,3", &["--attention", "causal"]).code, 0);
+}
+
+/// A model with 64 learned positions: no text gets longer, whatever the context is.
+#[test]
+fn texts_stay_within_learned_positions() {
+    let model = model_named("starcoder-mqa");
+    let refused = |tokens: &str, more: &[&str], text: &str| {
+        let found = model.run(tokens, more);
+        assert_eq!((found.code, found.out.as_str(), found.err.lines().count()), (1, "", 1), "{}", found.err);
+        assert!(found.err.contains(text), "{}", found.err);
+    };
+    assert_eq!(model.run(&list(&[1; 64]), &[]).code, 0);
+    assert_eq!(model.run(&list(&[1; 60]), &["--greedy", "5"]).code, 0);
+    refused(&list(&[1; 65]), &[], "65 tokens and 0 to generate do not fit into a context of 64");
+    refused(&list(&[1; 60]), &["--greedy", "6"], "do not fit into a context of 64");
+    refused(
+        "1",
+        &["-c", "65"],
+        "a context of 65 is more than 1 texts can fill: the model has learned 64 positions",
+    );
+    // Two texts have room for twice as many.
+    assert_eq!(model.run("1,2;3,4", &["-c", "128"]).code, 0);
+    refused("1,2;3,4", &["-c", "129"], "no text may have more tokens (-c 128)");
 }
 
 /// The recorded answers of the peer, made without flash attention and with activations quantised to 8 bits.

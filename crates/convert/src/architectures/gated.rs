@@ -51,6 +51,7 @@ pub(super) const ROWS: &[Architecture] = &[
         name: "mimo2",
         classes: &["MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM"],
         ahead: true,
+        windows_ahead: true,
         keys: mimo,
         rules: &[&[
             copy("L.pre_mlp_layernorm", "ffn_norm"),

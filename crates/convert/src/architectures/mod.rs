@@ -41,6 +41,8 @@ pub struct Architecture {
     pub(crate) defaults: &'static [(&'static str, f64)],
     /// Whether folders may have layers that guess tokens further ahead.
     pub(crate) ahead: bool,
+    /// Whether these layers see a window only where the model's own are of both kinds.
+    pub(crate) windows_ahead: bool,
     /// Writes the keys.
     pub(crate) keys: fn(&mut Keys<'_>) -> Result<(), ConvertError>,
     /// Names that differ from the common ones, and changes of data.
@@ -54,6 +56,7 @@ const PLAIN: Architecture = Architecture {
     applies: |_| true,
     defaults: &[],
     ahead: false,
+    windows_ahead: false,
     keys: |keys| keys.decoder(),
     rules: &[],
 };
@@ -134,13 +137,13 @@ mod tests {
 
     #[test]
     fn layers_ahead_are_kept_where_the_engine_runs_them() {
-        for (name, _) in puna_models::AHEAD {
+        for known in puna_models::ARCHITECTURES.iter().filter(|known| known.guesses_ahead.is_some()) {
             // Folders have attention and network as two layers, files as one.
-            let kept = *name != "nemotron_h_moe";
-            assert!(rows().any(|row| row.name == *name && row.ahead == kept), "{name}");
+            let kept = known.name != "nemotron_h_moe";
+            assert!(rows().any(|row| row.name == known.name && row.ahead == kept), "{}", known.name);
         }
         for row in rows().filter(|row| row.ahead) {
-            assert!(puna_models::AHEAD.iter().any(|(name, _)| *name == row.name), "{}", row.name);
+            assert!(puna_models::guesses_ahead(row.name), "{}", row.name);
         }
     }
 

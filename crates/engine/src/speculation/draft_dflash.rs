@@ -7,6 +7,7 @@ use puna_runtime::{Batch, DraftHead, HeadKind, OutputRows, Work};
 
 use super::draft_simple::likely;
 use super::learned::Reader;
+use super::room::make_room;
 use super::{Evaluated, Proposer, SpeculationSettings, Text};
 use crate::EngineError;
 use crate::worker::guarded;
@@ -33,13 +34,24 @@ impl DraftDflash {
     }
 
     /// Lets the draft model read the rows of sequences that it has not read, and then their blocks, each with its length.
+    /// Returns the sequences that it had room for, with what came of them.
     fn read(
         &mut self,
         sequences: &[(usize, Option<(u32, usize)>)],
-    ) -> Result<puna_runtime::Outputs, EngineError> {
-        let (mut batch, mut features) = (Batch::default(), Vec::new());
+    ) -> Result<(Vec<usize>, puna_runtime::Outputs), EngineError> {
+        let (mut rows, mut needs) =
+            (Vec::with_capacity(sequences.len()), Vec::with_capacity(sequences.len()));
         for (sequence, block) in sequences {
-            let rows = self.reader.unread(*sequence, None)?;
+            let unread = self.reader.unread(*sequence, None)?;
+            needs.push((*sequence, unread.tokens.len() + block.map_or(0, |(_, masks)| 1 + masks)));
+            rows.push(unread);
+        }
+        let kept = make_room(&mut self.reader, &needs);
+        let (mut batch, mut features) = (Batch::default(), Vec::new());
+        for ((sequence, block), rows) in sequences.iter().zip(rows) {
+            if !kept.contains(sequence) {
+                continue;
+            }
             let number = *sequence as u32;
             batch.work.push(Work { sequence: number, tokens: rows.tokens, outputs: OutputRows::None });
             features.push(rows.features);
@@ -49,12 +61,9 @@ impl DraftDflash {
                 features.push(Vec::new());
             }
         }
-        let needed = batch.work.iter().map(|work| work.tokens.len()).sum::<usize>();
-        let asked: Vec<usize> = sequences.iter().map(|(sequence, _)| *sequence).collect();
-        self.reader.make_room(needed, &asked)?;
         let outputs = guarded(|| self.reader.head.run(&batch, &features))?;
-        asked.into_iter().for_each(|sequence| self.reader.note_read(sequence));
-        Ok(outputs.rows)
+        kept.iter().for_each(|sequence| self.reader.note_read(*sequence));
+        Ok((kept, outputs.rows))
     }
 
     fn guess(&mut self, texts: &[Text<'_>]) -> Result<Vec<Vec<u32>>, EngineError> {
@@ -69,8 +78,8 @@ impl DraftDflash {
         if asked.is_empty() {
             return Ok(all);
         }
-        let outputs = self.read(&blocks)?;
-        for index in asked {
+        let (kept, outputs) = self.read(&blocks)?;
+        for index in asked.into_iter().filter(|index| kept.contains(&texts[*index].sequence)) {
             // The first row is that of a token that is known.
             let rows = outputs.of(texts[index].sequence as u32).skip(1);
             let tokens = rows
@@ -98,7 +107,7 @@ impl Proposer for DraftDflash {
         }
     }
 
-    fn computes(&self) -> bool {
-        true
+    fn reads(&self) -> Option<u64> {
+        Some(self.reader.head.weight_bytes())
     }
 }

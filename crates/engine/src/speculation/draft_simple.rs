@@ -1,7 +1,8 @@
 //! What a smaller model with the same vocabulary would say.
 
-use puna_runtime::{Batch, OutputRows, RuntimeError, Work};
+use puna_runtime::{Batch, OutputRows, Work};
 
+use super::room::{Room, make_room};
 use super::{Proposer, SpeculationSettings, Text};
 use crate::Runner;
 use crate::worker::{common_prefix, guarded};
@@ -88,9 +89,15 @@ impl DraftSimple {
                 guesses.push(Guess { index, sequence, most, tokens: Vec::new() });
             }
         }
-        let needed: usize = work.iter().map(|(_, tokens, _)| tokens.len()).sum::<usize>()
-            + guesses.iter().map(|guess| guess.most).sum::<usize>();
-        self.make_room(needed, texts)?;
+        let more = |sequence: u32| {
+            let guess = guesses.iter().find(|guess| guess.sequence == sequence);
+            guess.map_or(0, |guess| guess.most)
+        };
+        let needs =
+            work.iter().map(|(sequence, tokens, _)| (*sequence as usize, tokens.len() + more(*sequence)));
+        let kept = make_room(self, &needs.collect::<Vec<_>>());
+        work.retain(|(sequence, _, _)| kept.contains(&(*sequence as usize)));
+        guesses.retain(|guess| kept.contains(&(guess.sequence as usize)));
         if work.is_empty() {
             return Ok(guesses);
         }
@@ -99,25 +106,6 @@ impl DraftSimple {
             guess.tokens.extend(token);
         }
         Ok(guesses)
-    }
-
-    /// Forgets texts that nobody asks about until there are so many free cells.
-    fn make_room(&mut self, needed: usize, texts: &[Text<'_>]) -> Result<(), crate::EngineError> {
-        for sequence in 0..self.held.len() {
-            if self.model.free_cells() as usize >= needed {
-                return Ok(());
-            }
-            if !texts.iter().any(|text| text.sequence == sequence) {
-                self.model.clear(sequence as u32);
-                self.held[sequence].clear();
-            }
-        }
-        let (free, context) = (self.model.free_cells(), self.model.context());
-        if free as usize >= needed {
-            return Ok(());
-        }
-        let needed = u32::try_from(needed).unwrap_or(u32::MAX);
-        Err(RuntimeError::ContextFull { needed, free, context }.into())
     }
 
     fn guess(&mut self, texts: &[Text<'_>]) -> Result<Vec<Vec<u32>>, crate::EngineError> {
@@ -149,6 +137,24 @@ impl DraftSimple {
     }
 }
 
+impl Room for DraftSimple {
+    fn sequences(&self) -> usize {
+        self.held.len()
+    }
+
+    fn free(&mut self) -> usize {
+        self.model.free_cells() as usize
+    }
+
+    fn forget(&mut self, sequence: usize) {
+        self.held[sequence].clear();
+        let _ = guarded(|| {
+            self.model.clear(sequence as u32);
+            Ok::<_, crate::EngineError>(())
+        });
+    }
+}
+
 /// The best token, if it has at least this probability.
 pub(super) fn likely(logits: &[f32], least: f32) -> Option<u32> {
     let better = |best: (u32, f32), (token, logit): (usize, &f32)| {
@@ -166,19 +172,13 @@ impl Proposer for DraftSimple {
     fn propose(&mut self, texts: &[Text<'_>]) -> Vec<Vec<u32>> {
         self.guess(texts).unwrap_or_else(|_| {
             // Guesses are not needed; what the failed step left cannot be relied on.
-            for sequence in 0..self.held.len() {
-                self.held[sequence].clear();
-                let _ = guarded(|| {
-                    self.model.clear(sequence as u32);
-                    Ok::<_, crate::EngineError>(())
-                });
-            }
+            (0..self.held.len()).for_each(|sequence| self.forget(sequence));
             vec![Vec::new(); texts.len()]
         })
     }
 
-    fn computes(&self) -> bool {
-        true
+    fn reads(&self) -> Option<u64> {
+        Some(self.model.weight_bytes())
     }
 }
 

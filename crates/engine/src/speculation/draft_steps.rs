@@ -8,6 +8,7 @@ use puna_runtime::{Batch, DraftHead, DraftOutputs, HeadKind, OutputRows, Work};
 
 use super::draft_simple::likely;
 use super::learned::Reader;
+use super::room::make_room;
 use super::{Evaluated, Proposer, SpeculationSettings, Text};
 use crate::EngineError;
 use crate::worker::guarded;
@@ -28,6 +29,15 @@ struct Guess {
     tokens: Vec<u32>,
 }
 
+/// What the head shall read of a sequence: all rows that it has not read, with the last token of the text, where that is
+/// known, also the last of them, which then gives logits.
+struct Reading {
+    sequence: usize,
+    last: Option<u32>,
+    /// Rows that will come after these.
+    more: usize,
+}
+
 impl DraftSteps {
     /// None for a head of another kind.
     pub(super) fn new(kind: HeadKind, head: DraftHead, settings: &SpeculationSettings) -> Option<Self> {
@@ -39,41 +49,45 @@ impl DraftSteps {
         })
     }
 
-    /// Lets the head read the rows of sequences that it has not read; with the last token of a text all of them, of which the
-    /// last gives logits.
-    fn read(&mut self, sequences: &[(usize, Option<u32>)], more: usize) -> Result<DraftOutputs, EngineError> {
-        let (mut batch, mut features) = (Batch::default(), Vec::new());
-        let mut needed = more;
-        for (sequence, last) in sequences {
-            let rows = self.reader.unread(*sequence, *last)?;
-            needed += rows.tokens.len();
-            let outputs = if last.is_some() { OutputRows::Last } else { OutputRows::None };
-            batch.work.push(Work { sequence: *sequence as u32, tokens: rows.tokens, outputs });
-            features.push(rows.features);
+    /// Lets the head read. Returns the sequences that it had room for, in their order, with what came of them.
+    fn read(&mut self, readings: &[Reading]) -> Result<(Vec<usize>, DraftOutputs), EngineError> {
+        let (mut rows, mut needs) = (Vec::with_capacity(readings.len()), Vec::with_capacity(readings.len()));
+        for Reading { sequence, last, more } in readings {
+            let unread = self.reader.unread(*sequence, *last)?;
+            needs.push((*sequence, unread.tokens.len() + more));
+            rows.push(unread);
         }
-        let asked: Vec<usize> = sequences.iter().map(|(sequence, _)| *sequence).collect();
-        self.reader.make_room(needed, &asked)?;
+        let kept = make_room(&mut self.reader, &needs);
+        let (mut batch, mut features) = (Batch::default(), Vec::new());
+        for (Reading { sequence, last, .. }, rows) in readings.iter().zip(rows) {
+            if kept.contains(sequence) {
+                let outputs = if last.is_some() { OutputRows::Last } else { OutputRows::None };
+                batch.work.push(Work { sequence: *sequence as u32, tokens: rows.tokens, outputs });
+                features.push(rows.features);
+            }
+        }
         let outputs = guarded(|| self.reader.head.run(&batch, &features))?;
-        asked.into_iter().for_each(|sequence| self.reader.note_read(sequence));
-        Ok(outputs)
+        kept.iter().for_each(|sequence| self.reader.note_read(*sequence));
+        Ok((kept, outputs))
     }
 
     fn guess(&mut self, texts: &[Text<'_>]) -> Result<Vec<Vec<u32>>, EngineError> {
         let mut all = vec![Vec::new(); texts.len()];
         let mut going: Vec<Guess> = Vec::new();
-        let mut sequences = Vec::new();
+        let mut readings = Vec::new();
         for (index, text) in texts.iter().enumerate() {
             let most = self.reader.room(text.sequence, text.tokens).min(text.most).min(self.most);
             if most > 0 {
                 going.push(Guess { index, sequence: text.sequence, most, tokens: Vec::new() });
-                sequences.push((text.sequence, text.tokens.last().copied()));
+                let last = text.tokens.last().copied();
+                readings.push(Reading { sequence: text.sequence, last, more: most });
             }
         }
         if going.is_empty() {
             return Ok(all);
         }
-        let more = going.iter().map(|guess| guess.most).sum();
-        let mut outputs = self.read(&sequences, more)?;
+        let (kept, mut outputs) = self.read(&readings)?;
+        going.retain(|guess| kept.contains(&guess.sequence));
         loop {
             let (mut batch, mut features) = (Batch::default(), Vec::new());
             let width = outputs.hidden.len() / going.len().max(1);
@@ -111,12 +125,13 @@ impl Proposer for DraftSteps {
     }
 
     fn learn(&mut self, evaluated: &Evaluated<'_>) {
-        if self.reader.learn(evaluated) && self.read(&[(evaluated.sequence, None)], 0).is_err() {
+        let reading = Reading { sequence: evaluated.sequence, last: None, more: 0 };
+        if self.reader.learn(evaluated) && self.read(&[reading]).is_err() {
             self.reader.forget_all();
         }
     }
 
-    fn computes(&self) -> bool {
-        true
+    fn reads(&self) -> Option<u64> {
+        Some(self.reader.head.weight_bytes())
     }
 }

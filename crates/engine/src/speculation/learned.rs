@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use puna_runtime::{DraftHead, RuntimeError};
+use puna_runtime::DraftHead;
 
 use super::Evaluated;
+use super::room::Room;
 use crate::EngineError;
 use crate::worker::{common_prefix, guarded};
 
@@ -154,28 +155,19 @@ impl Reader {
         }
     }
 
-    /// Forgets texts that nobody asks about until there are so many free cells.
-    pub(super) fn make_room(&mut self, needed: usize, asked: &[usize]) -> Result<(), EngineError> {
-        for sequence in 0..self.texts.len() {
-            if self.head.model().free_cells() as usize >= needed {
-                return Ok(());
-            }
-            if !asked.contains(&sequence) {
-                self.forget(sequence);
-            }
-        }
-        let model = self.head.model();
-        let (free, context) = (model.free_cells(), model.options().context);
-        if free as usize >= needed {
-            return Ok(());
-        }
-        let needed = u32::try_from(needed).unwrap_or(u32::MAX);
-        Err(RuntimeError::ContextFull { needed, free, context }.into())
-    }
-
     /// Forgets everything: what a failed step left cannot be relied on.
     pub(super) fn forget_all(&mut self) {
         (0..self.texts.len()).for_each(|sequence| self.forget(sequence));
+    }
+}
+
+impl Room for Reader {
+    fn sequences(&self) -> usize {
+        self.texts.len()
+    }
+
+    fn free(&mut self) -> usize {
+        self.head.model().free_cells() as usize
     }
 
     fn forget(&mut self, sequence: usize) {

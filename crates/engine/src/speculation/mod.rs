@@ -20,6 +20,7 @@ mod ngram_mod;
 mod ngram_simple;
 mod payoff;
 mod plan;
+mod room;
 
 pub(crate) use plan::{Speculation, Wish};
 
@@ -65,9 +66,9 @@ pub trait Proposer: Send {
     /// Hears of what the model has computed, if it was loaded to hand out states of layers.
     fn learn(&mut self, _evaluated: &Evaluated<'_>) {}
 
-    /// A guess costs time itself, so that asking for fewer tokens saves some.
-    fn computes(&self) -> bool {
-        false
+    /// Bytes of weights that are read for each token of a guess, if it is computed and costs time itself.
+    fn reads(&self) -> Option<u64> {
+        None
     }
 }
 

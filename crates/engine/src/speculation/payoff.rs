@@ -1,11 +1,19 @@
 //! Whether guesses pay: what rows of a step cost, and how often guesses are right.
+//!
+//! Where a guess has to be computed, a token of it has a least price that follows from sizes alone. So how many tokens are
+//! guessed at most follows from what was right before, the same each time; measured times only make guesses shorter.
 
 /// How fast old steps are forgotten.
 const MEMORY: f64 = 0.98;
 /// How fast old guesses are forgotten.
 const TRUST_MEMORY: f64 = 0.9;
-/// A text begins with the belief that so many tokens were right, and so many wrong.
-const BELIEF: (f64, f64) = (4.0, 1.0);
+/// How fast guesses of earlier texts are forgotten.
+const LESSON_MEMORY: f64 = 0.95;
+/// Tokens that what earlier texts taught counts for in a new one, and which share of them was right before anything is known.
+const BELIEF: (f64, f64) = (5.0, 0.8);
+/// The least price of a computed token: the share of the model's bytes that are read for it, within these bounds. Below the
+/// first, what is around a step costs more; above the second, sizes say little (of experts only some are read).
+const LEAST_PRICE: (f64, f64) = (0.1, 0.5);
 /// Guesses that are not made after one that did not pay; doubled each time it still does not.
 const REST: (u32, u32) = (16, 1024);
 /// Tokens of a guess that is made to see whether it would pay again.
@@ -20,6 +28,8 @@ pub(super) struct StepTimes {
     time: f64,
     rows_rows: f64,
     rows_time: f64,
+    /// Seconds that one more row costs; 0 while steps do not differ enough to tell.
+    row: f64,
     /// Seconds that a token of a guess costs before it is checked.
     guessing: f64,
 }
@@ -34,6 +44,14 @@ impl StepTimes {
         for (sum, new) in sums.into_iter().zip(new) {
             *sum = *sum * MEMORY + new;
         }
+        let (rows_mean, time_mean) = (self.rows / self.weight, self.time / self.weight);
+        let variance = self.rows_rows / self.weight - rows_mean * rows_mean;
+        // Steps that hardly differ say nothing about what a row costs.
+        let covariance = self.rows_time / self.weight - rows_mean * time_mean;
+        self.row = match variance >= 1e-2 {
+            true => (covariance / variance).clamp(0.0, time_mean / rows_mean),
+            false => 0.0,
+        };
     }
 
     /// A guess of so many tokens took so many seconds.
@@ -51,16 +69,42 @@ impl StepTimes {
             return 0.0;
         }
         let (rows_mean, time_mean) = (self.rows / self.weight, self.time / self.weight);
-        let variance = self.rows_rows / self.weight - rows_mean * rows_mean;
-        let covariance = self.rows_time / self.weight - rows_mean * time_mean;
-        // Steps that hardly differ say nothing about what a row costs.
-        if variance < 1e-2 {
-            return 0.0;
-        }
-        let slope = (covariance / variance).clamp(0.0, time_mean / rows_mean);
-        let step = time_mean + slope * (rows as f64 - rows_mean);
-        let row = slope + if computed { self.guessing } else { 0.0 };
+        let step = time_mean + self.row * (rows as f64 - rows_mean);
+        let row = self.row + if computed { self.guessing } else { 0.0 };
         if step > 0.0 { row * rows as f64 / step } else { 0.0 }
+    }
+}
+
+/// The least price of a token whose guess reads so many bytes of weights, in a model of so many.
+pub(super) fn least_price(read: u64, model: u64) -> f64 {
+    let share = if model > 0 { read as f64 / model as f64 } else { 0.0 };
+    share.clamp(LEAST_PRICE.0, LEAST_PRICE.1)
+}
+
+/// What the guesses about all texts teach about the next one.
+pub(super) struct Lesson {
+    right: f64,
+    wrong: f64,
+}
+
+impl Default for Lesson {
+    fn default() -> Self {
+        Self { right: BELIEF.0 * BELIEF.1, wrong: BELIEF.0 * (1.0 - BELIEF.1) }
+    }
+}
+
+impl Lesson {
+    /// So many tokens of a guess were right, and whether one was wrong.
+    pub(super) fn judge(&mut self, right: usize, wrong: bool) {
+        self.right = self.right * LESSON_MEMORY + right as f64;
+        self.wrong = self.wrong * LESSON_MEMORY + f64::from(u8::from(wrong));
+    }
+
+    /// The trust that a new text begins with.
+    pub(super) fn trust(&self) -> Trust {
+        let share = self.right / (self.right + self.wrong);
+        let share = if share.is_finite() { share } else { BELIEF.1 };
+        Trust { right: BELIEF.0 * share, wrong: BELIEF.0 * (1.0 - share), resting: 0, rest: REST.0 }
     }
 }
 
@@ -72,12 +116,6 @@ pub(super) struct Trust {
     /// Guesses that are not made before the next trial, and how many it will be then.
     resting: u32,
     rest: u32,
-}
-
-impl Default for Trust {
-    fn default() -> Self {
-        Self { right: BELIEF.0, wrong: BELIEF.1, resting: 0, rest: REST.0 }
-    }
 }
 
 impl Trust {
@@ -109,7 +147,7 @@ impl Trust {
         }
         self.resting = self.rest;
         self.rest = (self.rest * 2).min(REST.1);
-        if price < 1.0 { TRIAL.min(most) } else { 0 }
+        if price < 1.0 { TRIAL.min(most) } else { most.min(1) }
     }
 }
 
@@ -152,7 +190,7 @@ mod tests {
 
     #[test]
     fn right_guesses_grow_and_wrong_ones_end() {
-        let mut trust = Trust::default();
+        let mut trust = Lesson::default().trust();
         let first = trust.worth(0.3, 48);
         assert!((3..48).contains(&first), "{first}");
         (0..20).for_each(|_| trust.judge(8, false));
@@ -162,6 +200,48 @@ mod tests {
         assert!(made.len() <= 4 && made.iter().all(|length| *length == TRIAL), "{made:?}");
         (0..20).for_each(|_| trust.judge(2, false));
         assert!(trust.worth(0.3, 48) > 8, "it pays again");
-        assert_eq!(trust.worth(1.0, 48), 0, "nothing pays where only rows cost");
+        let made: usize = (0..200).map(|_| trust.worth(1.0, 48)).sum();
+        assert!((1..=4).contains(&made), "where only rows cost nothing pays: {made}");
+    }
+
+    #[test]
+    fn what_a_guess_costs_is_known_where_nothing_is_known_of_rows() {
+        let mut times = times(0.008, 0.002);
+        times.note_guess(1, 0.006);
+        assert!((times.price(1, true) - 0.8).abs() < 1e-6);
+        (0..2000).for_each(|_| times.note(1, 0.010));
+        assert!(times.price(1, false) <= 0.0);
+        assert!((times.price(1, true) - 0.6).abs() < 1e-6);
+    }
+
+    #[test]
+    fn bad_guesses_get_fewer_by_what_was_right_alone() {
+        let price = least_price(1, 1000);
+        assert_eq!(
+            (price, least_price(300, 1000), least_price(999, 1000), least_price(0, 0)),
+            (0.1, 0.3, 0.5, 0.1)
+        );
+        let mut lesson = Lesson::default();
+        let text = |lesson: &mut Lesson, right: usize| {
+            let (mut trust, mut guessed) = (lesson.trust(), Vec::new());
+            for _ in 0..400 {
+                let length = trust.worth(price, 5);
+                if length > 0 {
+                    trust.judge(right.min(length), right < length);
+                    lesson.judge(right.min(length), right < length);
+                    guessed.push(length);
+                }
+            }
+            guessed
+        };
+        let first = text(&mut lesson, 0);
+        assert_eq!(first[..4], [5, 5, 3, 2], "{first:?}");
+        assert!(first.iter().sum::<usize>() < 50, "{first:?}");
+        let second = text(&mut lesson, 0);
+        assert!(second.iter().all(|length| *length == TRIAL) && second.len() <= 6, "{second:?}");
+        // A text of another kind is guessed at again, and the next one from its start.
+        let right = text(&mut lesson, 5);
+        assert!(right.len() > 200 && right.ends_with(&[5, 5, 5]), "{right:?}");
+        assert_eq!(text(&mut lesson, 5)[..2], [5, 5]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::payoff::{StepTimes, Trust};
+use super::payoff::{Lesson, StepTimes, Trust, least_price};
 use super::{Evaluated, Proposer, Text};
 use crate::worker::guarded;
 
@@ -18,12 +18,20 @@ pub(crate) struct Wish<'a> {
 pub(crate) struct Speculation {
     proposers: Vec<Box<dyn Proposer>>,
     times: StepTimes,
+    /// What a token of a guess costs at least.
+    least_price: f64,
+    lesson: Lesson,
     trust: Vec<Trust>,
 }
 
 impl Speculation {
-    pub(crate) fn new(proposers: Vec<Box<dyn Proposer>>, sequences: usize) -> Self {
-        Self { proposers, times: StepTimes::default(), trust: vec![Trust::default(); sequences] }
+    /// For so many sequences of a model with so many bytes of weights.
+    pub(crate) fn new(proposers: Vec<Box<dyn Proposer>>, sequences: usize, bytes: u64) -> Self {
+        let prices = proposers.iter().filter_map(|proposer| proposer.reads());
+        let least_price = prices.map(|read| least_price(read, bytes)).fold(0.0, f64::max);
+        let lesson = Lesson::default();
+        let trust = vec![lesson.trust(); sequences];
+        Self { proposers, times: StepTimes::default(), least_price, lesson, trust }
     }
 
     /// Whether there is anything to ask.
@@ -33,7 +41,7 @@ impl Speculation {
 
     /// Another request begins in a sequence.
     pub(crate) fn begin(&mut self, sequence: usize) {
-        self.trust[sequence] = Trust::default();
+        self.trust[sequence] = self.lesson.trust();
     }
 
     /// A step with so many rows took so long.
@@ -44,6 +52,7 @@ impl Speculation {
     /// Of a guess so many tokens were right, and whether one was wrong.
     pub(crate) fn judge(&mut self, sequence: usize, right: usize, wrong: bool) {
         self.trust[sequence].judge(right, wrong);
+        self.lesson.judge(right, wrong);
     }
 
     /// The model has computed something of a text.
@@ -65,8 +74,8 @@ impl Speculation {
         rows: usize,
         vocabulary: u32,
     ) -> Vec<(usize, Vec<u32>)> {
-        let computes = self.proposers.iter().any(|proposer| proposer.computes());
-        let price = self.times.price(rows, computes);
+        let computes = self.proposers.iter().any(|proposer| proposer.reads().is_some());
+        let price = self.times.price(rows, computes).max(self.least_price);
         let trust = &mut self.trust;
         let mut texts: Vec<Text<'_>> = wishes
             .iter()
@@ -84,7 +93,7 @@ impl Speculation {
             let start = Instant::now();
             // Without a guess everything goes on as it would.
             let found = guarded(|| Ok::<_, crate::EngineError>(proposer.propose(&texts))).unwrap_or_default();
-            if proposer.computes() {
+            if proposer.reads().is_some() {
                 let tokens = found.iter().map(Vec::len).sum();
                 self.times.note_guess(tokens, start.elapsed().as_secs_f64());
             }

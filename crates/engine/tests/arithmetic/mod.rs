@@ -61,6 +61,8 @@ pub struct Arithmetic {
     pub logits: Option<Logits>,
     pub scripts: Vec<Script>,
     pub log: Log,
+    /// Whether each batch was to be computed row by row.
+    pub deterministic: Arc<Mutex<Vec<bool>>>,
 }
 
 impl Arithmetic {
@@ -84,6 +86,7 @@ impl Arithmetic {
             logits: None,
             scripts: Vec::new(),
             log: Log::default(),
+            deterministic: Arc::default(),
         }
     }
 
@@ -166,6 +169,7 @@ impl Runner for Arithmetic {
         std::thread::sleep(self.delay + self.row_delay * rows as u32);
         let sizes = batch.work.iter().map(|work| (work.sequence, work.tokens.len()));
         self.log.lock().unwrap().push(sizes.collect());
+        self.deterministic.lock().unwrap().push(batch.deterministic);
         let needed = batch.work.iter().map(|work| work.tokens.len() as u32).sum::<u32>();
         if needed > self.free_cells() {
             return Err(RuntimeError::ContextFull { needed, free: self.free_cells(), context: self.cells });

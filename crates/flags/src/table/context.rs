@@ -235,11 +235,14 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
         .env("LLAMA_ARG_KV_UNIFIED")
         .inert("all sequences share one cache")
         .tools(ToolSet::ENGINE),
-    Flag::value("-ctxcp --ctx-checkpoints --swa-checkpoints", "N", "Saved states per sequence", |_, v| {
-        integer::<u32>(v).map(drop)
-    })
+    Flag::value(
+        "-ctxcp --ctx-checkpoints --swa-checkpoints",
+        "N",
+        "Earlier states kept of a sequence of a recurrent or windowed model",
+        |_, v| integer::<u32>(v).map(drop),
+    )
     .env("LLAMA_ARG_CTX_CHECKPOINTS")
-    .inert("prompts are reused without saved states")
+    .inert("four recurrent states per sequence, and half a window, are always kept")
     .tools(ToolSet::CLI.or(ToolSet::SERVE)),
     Flag::value("-cram --cache-ram", "MIB", "Memory for saved prompts", |_, v| integer::<i32>(v).map(drop))
         .env("LLAMA_ARG_CACHE_RAM")

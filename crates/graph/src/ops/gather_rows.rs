@@ -4,7 +4,7 @@ use super::{OpDef, expect_inputs, row_index, shape_error};
 use crate::{Array, Dim, GraphError, Symbol, Type, evaluate::Context};
 
 /// Inputs: table `[n, ...]`, indexes `[m]` or `[m, k]`. Result: `[m, ...]` or `[m, k, ...]`; an index past the end counts
-/// as the last, as of a position beyond a table of learned ones.
+/// as the last. No step has one: tokens are checked, and texts are no longer than a table of positions ([`crate::Graph::positions`]).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct GatherRows;
 

@@ -115,9 +115,8 @@ impl Builder<'_> {
 
     fn head_dim(&self, key: &str) -> Result<u32, ModelError> {
         let default = match self.any_heads()? {
-            None if self.has_key(key) => 0,
-            None => return Err(self.missing_key("attention.head_count")),
-            Some(heads) => self.width_or("embedding_length", 0)? / heads,
+            None | Some(0) if self.has_key(key) => 0,
+            _ => self.width_or("embedding_length", 0)? / self.most_heads()?,
         };
         self.width_or(key, default)
     }
@@ -337,7 +336,7 @@ impl Builder<'_> {
         function: Function,
         shape: HeadShape,
     ) -> Result<ValueId, ModelError> {
-        let per_head = self.rows_of("attn_gate.weight")? == shape.heads;
+        let per_head = self.has_rows("attn_gate.weight", shape.heads);
         let width = if per_head { shape.heads } else { self.width(h) };
         let gate = self.linear("attn_gate", x, width)?;
         let gate = self.unary(function, gate, "attn_gate")?;

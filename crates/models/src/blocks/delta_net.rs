@@ -132,7 +132,8 @@ impl Builder<'_> {
         self.linear("attn_output", o, width)
     }
 
-    /// `second · (first · x)`, or without the second tensor `first · x`.
+    /// `second · (first · x)`, or without the second tensor `first · x`. What is between them is as wide as a head, if the tensors
+    /// do not say otherwise.
     fn low_rank(
         &mut self,
         x: ValueId,
@@ -142,7 +143,9 @@ impl Builder<'_> {
         if !self.has_any(&[second]) {
             return self.linear(first, x, width);
         }
-        let rank = self.rows_of(&format!("{first}.weight"))?;
+        let said =
+            [(first, 1), (second, 0)].map(|(name, axis)| self.said_by(&format!("{name}.weight"), axis));
+        let rank = self.agreed(Some(self.extent("kda.head_dim")?), said)?;
         let h = self.linear(first, x, rank)?;
         self.linear(second, h, width)
     }

@@ -8,6 +8,7 @@ use puna_graph::{Input, Operand, ValueId};
 
 use super::feed_forward::SHARED_EXPERT;
 use super::{Activation, FeedForward, GateSource};
+use crate::builder::Claim;
 use crate::{Builder, ModelError};
 
 /// What varies between mixtures. Keys of the file (`expert_gating_func`, `expert_weights_norm`,
@@ -58,6 +59,10 @@ pub struct Routing {
 
 /// Names of the experts' tensors: gate, up, down.
 pub const EXPERTS: [&str; 3] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
+/// Gate and value in one.
+const FUSED: &str = "ffn_gate_up_exps";
+/// Width of an expert.
+const WIDTH: &str = "expert_feed_forward_length";
 /// Experts of each token of the vocabulary, in layers without a choice by score.
 const TABLE: &str = "ffn_gate_tid2eid.weight";
 /// Names of GroveMoE's chunk experts.
@@ -145,6 +150,13 @@ impl Builder<'_> {
                     let rule = "between 1 and expert_group_count";
                     return Err(self.value_error("expert_group_used_count", used_groups, rule));
                 }
+                if !count.is_multiple_of(groups) {
+                    return Err(self.value_error("expert_group_count", groups, "a divisor of expert_count"));
+                }
+                if count / groups * used_groups < used {
+                    let rule = "enough for the groups to have expert_used_count experts";
+                    return Err(self.value_error("expert_group_used_count", used_groups, rule));
+                }
                 Some(ExpertGroups { count: groups, used: used_groups })
             }
         };
@@ -198,19 +210,29 @@ impl Builder<'_> {
         [gate_name, up_name, down_name]: [&'static str; 3],
     ) -> Result<ValueId, ModelError> {
         let width = self.width(x);
-        let is_fused = experts.gated
-            && up_name == EXPERTS[1]
-            && self.either("ffn_gate_up_exps.weight", "ffn_up_exps.weight")?;
+        let is_main = up_name == EXPERTS[1];
+        let is_fused =
+            experts.gated && is_main && self.either("ffn_gate_up_exps.weight", "ffn_up_exps.weight")?;
+        let hidden = match (is_fused, is_main) {
+            (true, _) => self.fused_experts_width()?,
+            (false, true) => self.network_width(self.expert_width()?, experts.gated, EXPERTS)?,
+            (false, false) => self.network_width(None, experts.gated, [gate_name, up_name, down_name])?,
+        };
+        match self.layer_u32(WIDTH)? {
+            Some(width) if is_main && width != hidden => {
+                return Err(self.value_error(WIDTH, width, "the width of the experts' tensors"));
+            }
+            _ => {}
+        }
         let (gate, up) = if is_fused {
-            let both = self.project_experts("ffn_gate_up_exps", x, width, routing)?;
-            let hidden = self.width(both) / 2;
+            let both = self.project_experts(FUSED, x, hidden.saturating_mul(2), routing)?;
             (Some(self.slice(both, 0, hidden)?), self.slice(both, hidden, hidden)?)
         } else {
             let gate = match experts.gated {
-                true => Some(self.project_experts(gate_name, x, width, routing)?),
+                true => Some(self.project_experts(gate_name, x, hidden, routing)?),
                 false => None,
             };
-            (gate, self.project_experts(up_name, x, width, routing)?)
+            (gate, self.project_experts(up_name, x, hidden, routing)?)
         };
         let scaled = |b: &mut Self, h: ValueId| match experts.scales_input {
             // The projections are linear: scaling their results equals scaling their input.
@@ -220,15 +242,7 @@ impl Builder<'_> {
         let gate = gate.map(|gate| scaled(self, gate)).transpose()?;
         let up = scaled(self, up)?;
         let h = self.activate(experts.activation, gate, up)?;
-        let hidden = self.width(h);
-        const WIDTH: &str = "expert_feed_forward_length";
-        match self.layer_u32(WIDTH)? {
-            Some(width) if up_name == EXPERTS[1] && width != hidden => {
-                return Err(self.value_error(WIDTH, width, "the width of the experts' tensors"));
-            }
-            _ => {}
-        }
-        let h = self.project_experts(down_name, h, hidden, routing)?;
+        let h = self.project_experts(down_name, h, width, routing)?;
         let mut inputs = vec![h.into()];
         if !experts.scales_input {
             inputs.push(routing.shares.into());
@@ -236,29 +250,40 @@ impl Builder<'_> {
         self.push(SumExperts, inputs, "ffn_experts")
     }
 
+    /// What the file says about the width of an expert; where it says nothing of experts, networks are as wide as dense ones.
+    fn expert_width(&self) -> Result<Option<u32>, ModelError> {
+        let key = if self.has_key(WIDTH) { WIDTH } else { "feed_forward_length" };
+        Ok(self.layer_u32(key)?.filter(|width| *width > 0))
+    }
+
+    /// The width of experts whose gate and value are one matrix.
+    fn fused_experts_width(&self) -> Result<u32, ModelError> {
+        let both = self.said_by(&format!("{FUSED}.weight"), 1).and_then(Claim::half);
+        let down = self.said_by(&format!("{}.weight", EXPERTS[2]), 0);
+        self.agreed(self.expert_width()?, [both, down])
+    }
+
+    /// The width of the space in which experts work, where two matrices lead into it and out of it.
+    pub fn narrow_width(&self, key: &str, [into, out]: [&str; 2]) -> Result<u32, ModelError> {
+        let [gate, up, down] = EXPERTS.map(|name| format!("{name}.weight"));
+        let said = [(into, 1), (out, 0), (&gate, 0), (&up, 0), (&down, 1)];
+        self.agreed(self.optional_u32(key)?, said.map(|(name, axis)| self.said_by(name, axis)))
+    }
+
     fn project_experts(
         &mut self,
         name: &'static str,
         x: ValueId,
-        width: u32,
+        rows: u32,
         routing: Routing,
     ) -> Result<ValueId, ModelError> {
         let file_name = format!("{name}.weight");
-        // A single expert's extent is not written.
-        let (found, rows) = match self.shape_of(&file_name)?[..] {
-            [found, rows, _] => (found, rows),
-            [rows, _] => (1, rows),
-            ref found => {
-                let (name, found) = (self.full_name(&file_name), found.iter().map(|n| *n as u64).collect());
-                let expected = vec![self.expert_count()?, 0, width];
-                return Err(ModelError::TensorShape { name, found, expected });
-            }
-        };
-        let count = match routing.groups {
-            1 => self.expert_count()?,
-            size => found.max(self.expert_count()?.div_ceil(size)),
-        };
-        let weight = self.weight(&file_name, &[count, rows, width])?;
+        let mut count = self.expert_count()?.div_ceil(routing.groups.max(1));
+        if routing.groups > 1 {
+            // There may be more than groups; they are never chosen.
+            count = count.max(self.said_by(&file_name, 2).map_or(0, Claim::extent));
+        }
+        let weight = self.weight(&file_name, &[count, rows, self.width(x)])?;
         let h = self.push(MatMulExperts, vec![weight, x.into(), routing.chosen.into()], name)?;
         match self.optional_weight(&format!("{name}.bias"), &[count, rows])? {
             Some(bias) => self.push(AddExpertBias, vec![h.into(), bias, routing.chosen.into()], name),

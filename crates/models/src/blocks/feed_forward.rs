@@ -113,16 +113,28 @@ impl Builder<'_> {
         self.network(x, network, FEED_FORWARD)
     }
 
-    /// The shared expert of a mixture, as wide as its tensors.
+    /// The shared expert of a mixture, as wide as most of its tensors and `expert_shared_feed_forward_length` say.
     pub fn shared_expert(
         &mut self,
         x: ValueId,
         gate: GateSource,
         activation: Activation,
     ) -> Result<ValueId, ModelError> {
-        let hidden = Some(self.rows_of("ffn_up_shexp.weight")?);
-        let network = FeedForward { gate, hidden, ..FeedForward::gated(activation) };
+        let key = self.optional_u32("expert_shared_feed_forward_length")?.filter(|hidden| *hidden > 0);
+        let hidden = self.network_width(key, gate != GateSource::None, SHARED_EXPERT)?;
+        let network = FeedForward { gate, hidden: Some(hidden), ..FeedForward::gated(activation) };
         self.network(x, network, SHARED_EXPERT)
+    }
+
+    /// The width between a network's matrices on which most of them and the key agree.
+    pub fn network_width(
+        &self,
+        key: Option<u32>,
+        gated: bool,
+        [gate, up, down]: [&str; 3],
+    ) -> Result<u32, ModelError> {
+        let said = |name: &str, axis| self.said_by(&format!("{name}.weight"), axis);
+        self.agreed(key, [said(gate, 1).filter(|_| gated), said(up, 1), said(down, 0)])
     }
 
     fn network(

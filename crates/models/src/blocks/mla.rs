@@ -233,7 +233,7 @@ impl Builder<'_> {
     /// Multiplies heads `[rows, heads, value]` by the gate and joins them.
     fn gate_latent(&mut self, x: ValueId, h: ValueId, function: Function) -> Result<ValueId, ModelError> {
         let heads = self.heads_of(h);
-        let per_head = self.rows_of("attn_gate.weight")? == heads;
+        let per_head = self.has_rows("attn_gate.weight", heads);
         let width = if per_head { heads } else { heads * self.width(h) };
         let gate = self.linear("attn_gate", x, width)?;
         if !per_head {

@@ -23,13 +23,25 @@ impl Default for Classifier {
     }
 }
 
+/// How rows become an embedding.
+const KEY: &str = "pooling_type";
+/// The scores of a classifier, one if the file does not say.
+const LABELS: &str = "classifier.output_labels";
+/// The same for what a classifier reads.
+const ROWS_KEY: &str = "classifier.pooling_type";
+
 impl Builder<'_> {
     /// How rows are pooled: as the options say, else as `pooling_type` does, else not at all.
     pub fn pooling(&self) -> Result<Pooling, ModelError> {
         if let Purpose::Embed(Some(pooling)) = self.purpose() {
             return Ok(pooling);
         }
-        self.pooling_key("pooling_type").map(|pooling| pooling.unwrap_or(Pooling::None))
+        self.pooling_key(KEY).map(|pooling| pooling.unwrap_or(Pooling::None))
+    }
+
+    /// Refuses a file whose poolings are none, whatever it is asked for.
+    pub fn check_pooling(&self) -> Result<(), ModelError> {
+        [KEY, ROWS_KEY].iter().try_for_each(|key| self.pooling_key(key).map(|_| ()))
     }
 
     fn pooling_key(&self, key: &str) -> Result<Option<Pooling>, ModelError> {
@@ -76,22 +88,24 @@ impl Builder<'_> {
             x = self.classified(x)?;
         }
         let has_second = self.has_any(&["dense_3"]);
-        for (dense, there) in [("dense_2", has_second || self.has_any(&["dense_2"])), ("dense_3", has_second)]
-        {
-            if there {
-                let width = self.rows_of(&format!("{dense}.weight"))?;
-                x = self.linear(dense, x, width)?;
-            }
+        if has_second || self.has_any(&["dense_2"]) {
+            let said = [self.said_globally("dense_2.weight", 1), self.said_globally("dense_3.weight", 0)];
+            let width = self.agreed(self.optional_u32("dense_2_feat_out")?, said)?;
+            x = self.linear("dense_2", x, width)?;
+        }
+        if has_second {
+            let said = self.said_globally("dense_3.weight", 1);
+            let width = self.agreed(self.optional_u32("dense_3_feat_out")?, [said])?;
+            x = self.linear("dense_3", x, width)?;
         }
         Ok(self.finish(vec![(Output::Embeddings(rows), x)]))
     }
 
     fn classified_rows(&self) -> Result<PooledRows, ModelError> {
-        const KEY: &str = "classifier.pooling_type";
-        if let Some(rows) = self.classifier().rows.filter(|_| !self.has_key(KEY)) {
+        if let Some(rows) = self.classifier().rows.filter(|_| !self.has_key(ROWS_KEY)) {
             return Ok(rows);
         }
-        Ok(match self.pooling_key(KEY)? {
+        Ok(match self.pooling_key(ROWS_KEY)? {
             Some(Pooling::Mean) => PooledRows::Mean,
             _ if self.is_bidirectional() => PooledRows::First,
             _ => PooledRows::Last,
@@ -107,8 +121,12 @@ impl Builder<'_> {
         }
         let mut x = x;
         if inner {
-            // As wide as the model, or a single score.
-            let width = self.rows_of("cls.weight")?;
+            // As wide as the model, or the scores themselves.
+            let (full, labels) = (self.width(x), self.array_length(LABELS)?.max(1));
+            if !outer && labels != full && self.has_rows("cls.weight", full) {
+                return Err(self.missing_tensor("cls.output.weight".to_string()));
+            }
+            let width = if outer { full } else { labels };
             x = self.linear("cls", x, width)?;
             x = self.unary(classifier.function, x, "cls_function")?;
             if self.has("cls.norm.weight") {
@@ -120,7 +138,7 @@ impl Builder<'_> {
             }
         }
         if outer {
-            let labels = self.array_length("classifier.output_labels")?.max(1);
+            let labels = self.array_length(LABELS)?.max(1);
             let weight = self.weight("cls.output.weight", &[labels, self.width(x)])?;
             let mut inputs = vec![weight, x.into()];
             inputs.extend(self.optional_weight("cls.output.bias", &[labels])?);

@@ -10,7 +10,7 @@ use crate::{Builder, ModelError};
 pub struct RopeSettings {
     /// The operation.
     pub rope: Rope,
-    /// Divisors of the frequencies, at least `[dimensions / 2]`.
+    /// Divisors of the frequencies, `[dimensions / 2]`, or more where some layers rotate less than others.
     pub factors: Option<Operand>,
     /// Those of long texts, where they have others.
     pub long_factors: Option<Operand>,
@@ -97,9 +97,7 @@ impl Builder<'_> {
     ) -> Result<[Option<Operand>; 2], ModelError> {
         let shape = [dimensions / 2];
         if self.has_global("rope_freqs.weight") {
-            // A model may rotate fewer pairs than it has factors.
-            let count = self.global_elements("rope_freqs.weight").max(dimensions / 2);
-            return Ok([self.optional_global_weight("rope_freqs.weight", &[count])?, None]);
+            return Ok([self.optional_global_weight("rope_freqs.weight", &shape)?, None]);
         }
         const LONG: &str = "rope_factors_long.weight";
         if self.only_long_texts() && train_context > original_context && self.has_global(LONG) {

@@ -104,8 +104,8 @@ impl Builder<'_> {
         const DIMENSIONS: &str = "rope.dimension_count_swa";
         settings.rope.dimensions = self.width_or(DIMENSIONS, full.rope.dimensions)?;
         let widest = self.width_or("attention.key_length_swa", self.key_dim()?)?;
-        if settings.rope.dimensions > widest {
-            let rule = "at most the width of a head in window layers";
+        if settings.rope.dimensions > widest || !settings.rope.dimensions.is_multiple_of(2) {
+            let rule = "even and at most the width of a head in window layers";
             return Err(self.value_error(DIMENSIONS, settings.rope.dimensions, rule));
         }
         if kind != WindowRope::Copied {

@@ -7,7 +7,7 @@ use puna_graph::{Input, Operand, Output, ValueId};
 
 use super::{Builder, MOST_WIDTH, ModelError, Result};
 use crate::Purpose;
-use crate::ahead::{self, Reads};
+use crate::ahead::Reads;
 
 /// How many layers of the file guess ahead.
 const KEY: &str = "nextn_predict_layers";
@@ -23,11 +23,11 @@ impl Builder<'_> {
     }
 
     /// Looks up what layers that guess ahead read, where they or what they read are asked for.
-    pub(super) fn prepare_ahead(&mut self) -> Result<()> {
+    pub(super) fn prepare_ahead(&mut self, reads: Option<Reads>) -> Result<()> {
         if !self.options.last_state && !self.guesses_ahead() {
             return Ok(());
         }
-        self.reads = ahead::reads(self.architecture).ok_or_else(|| ModelError::Unsuitable {
+        self.reads = reads.ok_or_else(|| ModelError::Unsuitable {
             architecture: self.architecture.to_string(),
             what: "layers that guess tokens ahead",
         })?;

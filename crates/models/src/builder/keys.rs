@@ -95,16 +95,20 @@ impl Builder<'_> {
         Ok(values.and_then(|values| values.get(self.layer.unwrap_or(0) as usize).copied()))
     }
 
-    /// Largest number of query heads of any layer, `None` if the key is absent or 0 everywhere.
+    /// Largest number of query heads of any layer, `None` if the key is absent.
     pub fn any_heads(&self) -> Result<Option<u32>> {
         let key = self.key("attention.head_count");
         let heads = self.metadata.u32_per_layer(&key, self.stack as usize)?;
-        Ok(heads.and_then(|heads| heads.into_iter().max()).filter(|heads| *heads > 0))
+        Ok(heads.and_then(|heads| heads.into_iter().max()))
     }
 
     /// Largest number of query heads of any layer, of which one must have some.
     pub fn most_heads(&self) -> Result<u32> {
-        self.any_heads()?.ok_or_else(|| self.missing_key("attention.head_count"))
+        const KEY: &str = "attention.head_count";
+        match self.any_heads()?.ok_or_else(|| self.missing_key(KEY))? {
+            0 => Err(self.value_error(KEY, 0, "above 0 in some layer")),
+            heads => Ok(heads),
+        }
     }
 
     /// Width of the current layer's feed-forward network.

@@ -217,8 +217,9 @@ impl Ledger {
         Ok(Shift { copies, turns })
     }
 
-    /// Replaces a sequence by these ascending positions below `next` and returns the cells that take them, for
-    /// the last so many positions that there is room for. After a refusal the ledger is not to be used any more.
+    /// Replaces a sequence by these ascending positions below `next` and returns the cells that take them in their order:
+    /// the last so many positions that there is room for, of a recurrent group those that cover the others best. After a
+    /// refusal the ledger is not to be used any more.
     pub(crate) fn adopt(
         &mut self,
         sequence: u32,

@@ -56,10 +56,26 @@ impl Ledger {
         self.group != puna_graph::CacheGroup::Recurrent || positions.last().copied() == next.checked_sub(1)
     }
 
-    /// Takes cells for the newest of these positions, as many as are free but one for the next step.
+    /// Lengths whose states a sequence has again for sure when it was saved and restored, ascending.
+    pub(crate) fn restorable(&self, sequence: u32) -> Vec<u32> {
+        let positions: Vec<i32> = self.held(sequence).iter().map(|(position, _)| *position).collect();
+        let kept = thinned(&positions, self.assured_checkpoints());
+        kept.iter().map(|position| position.unsigned_abs() + 1).collect()
+    }
+
+    /// States of one sequence that [`Ledger::adopt`] always finds room for: its share of the cells but one, which the
+    /// next step writes.
+    fn assured_checkpoints(&self) -> usize {
+        (self.positions.len() / self.sequences.len().max(1)).saturating_sub(1).max(1)
+    }
+
+    /// Takes cells for these positions, all but one of the free ones at most. Others give up for them what is more than
+    /// their share. Where there is no room for all, those stay that are far from others, and always the newest.
     pub(super) fn adopt_checkpoints(&mut self, sequence: u32, positions: &[i32], next: i32) -> Vec<u32> {
-        let count = positions.len().min((self.free as usize).saturating_sub(1).max(1));
-        let cells = self.take(sequence, &positions[positions.len() - count..]);
+        let assured = positions.len().min(self.assured_checkpoints());
+        self.give_up_checkpoints(assured as u32 + 1, &[]);
+        let room = (self.free as usize).saturating_sub(1).max(1);
+        let cells = self.take(sequence, &thinned(positions, room));
         self.sequences[sequence as usize].next = next;
         // What was worth saving is worth keeping.
         cells.iter().for_each(|cell| self.anchor(*cell));
@@ -117,9 +133,27 @@ impl Ledger {
     }
 }
 
+/// So many of these ascending positions, at least one: again and again that one goes which lies closest between its
+/// neighbours, never the last.
+fn thinned(positions: &[i32], count: usize) -> Vec<i32> {
+    // Nobody has so many more than there is room for but who means harm.
+    let most = count.max(1).saturating_add(256);
+    let mut kept = positions[positions.len().saturating_sub(most)..].to_vec();
+    while kept.len() > count.max(1) {
+        let before = |index: usize| index.checked_sub(1).map_or(-1, |index| kept[index]);
+        let weakest = (0..kept.len() - 1).min_by_key(|index| kept[index + 1] - before(*index));
+        if let Some(index) = weakest {
+            kept.remove(index);
+        }
+    }
+    kept
+}
+
 #[cfg(test)]
 mod tests {
     use puna_graph::CacheGroup;
+
+    use super::thinned;
 
     use crate::ledger::{Ledger, Refusal};
 
@@ -246,6 +280,45 @@ mod tests {
         let cells = ledger.adopt(0, &[2, 3, 4, 7], 8, 0).expect("has room");
         assert_eq!(cells.len(), 2);
         assert_eq!(ledger.held(0), [(4, cells[0]), (7, cells[1])]);
+        let cells = ledger.adopt(0, &[3, 5, 6, 7], 8, 0).expect("has room");
+        assert_eq!(ledger.held(0), [(3, cells[0]), (7, cells[1])], "the ends cover more than the newest two");
+        ledger.adopt(0, &[2, 3, 4, 7], 8, 0).expect("has room");
+        let cells = [ledger.held(0)[0].1, ledger.held(0)[1].1];
         assert_eq!(place(&mut ledger, 0, 1).0, Some(cells[1]));
+    }
+
+    #[test]
+    fn thinning_keeps_what_is_far_from_others() {
+        let cases: [(&[i32], usize, &[i32]); 6] = [
+            // Four tokens before a prompt's end, its end, and the last two steps of a long answer.
+            (&[95, 99, 128, 129], 3, &[95, 99, 129]),
+            (&[95, 99, 128, 129], 2, &[95, 129]),
+            (&[95, 99, 100, 101], 3, &[95, 99, 101]),
+            (&[7], 0, &[7]),
+            (&[], 3, &[]),
+            (&[0, 1, 2], 5, &[0, 1, 2]),
+        ];
+        for (positions, count, expected) in cases {
+            assert_eq!(thinned(positions, count), expected, "{positions:?}");
+        }
+        let many: Vec<i32> = (0..1 << 20).collect();
+        assert_eq!(thinned(&many, 3).last(), Some(&((1 << 20) - 1)));
+    }
+
+    #[test]
+    fn a_restored_sequence_gets_its_share_from_others() {
+        // Four cells for each of three sequences, of which one has taken nearly all.
+        let mut ledger = ledger(12, 3);
+        for _ in 0..20 {
+            place(&mut ledger, 1, 10);
+            ledger.mark(1);
+        }
+        place(&mut ledger, 2, 5);
+        assert_eq!((ledger.free(), ledger.assured_checkpoints()), (0, 3));
+        ledger.adopt(0, &[95, 99, 128, 129], 130, 0).expect("has room");
+        assert_eq!([129, 128, 99, 95].map(|length| ledger.longest_truncation(0, length)), [100, 100, 96, 0]);
+        assert_eq!((ledger.free(), ledger.next(1), ledger.longest_truncation(1, 200)), (1, 200, 200));
+        place(&mut ledger, 0, 1);
+        assert_eq!(ledger.longest_truncation(0, 129), 100);
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use puna_backend::Backend;
+use puna_backend_cpu::isa::Features;
 use puna_backend_cpu::{Cpu, CpuOptions};
 use puna_conformance::zoo::ZooModel;
 use puna_conformance::{normalised_squared_error, requantised};
@@ -17,6 +18,9 @@ use puna_runtime::{Batch, Model, ModelOptions, OutputRows, Placement, RuntimeErr
 pub struct Check {
     /// Heading of its column.
     pub name: &'static str,
+    /// For so many models at least it means something: all but those of which every row sees all, that no text can be cut. Those with
+    /// recurrent layers, or with positions that are more than a rotation of keys, cannot be shifted either.
+    pub least: usize,
     run: fn(&Subject<'_>) -> Outcome,
 }
 
@@ -35,25 +39,28 @@ pub enum Outcome {
 
 /// Every check, in the order of the report's columns.
 pub const CHECKS: &[Check] = &[
-    Check { name: "one step", run: one_step },
-    Check { name: "by token", run: token_by_token },
-    Check { name: "interleaved", run: interleaved },
-    Check { name: "restored", run: restored },
-    Check { name: "rolled back", run: rolled_back },
-    Check { name: "shared", run: shared },
-    Check { name: "shifted", run: shifted },
-    Check { name: "greedy", run: greedy },
-    Check { name: "Q8_0", run: quantised },
-    Check { name: "its weights", run: weights_share },
-    Check { name: "Q8_0 fast", run: fast },
+    Check { name: "one step", least: 184, run: one_step },
+    Check { name: "by token", least: 180, run: token_by_token },
+    Check { name: "interleaved", least: 184, run: interleaved },
+    Check { name: "restored", least: 180, run: restored },
+    Check { name: "rolled back", least: 180, run: rolled_back },
+    Check { name: "shared", least: 180, run: shared },
+    Check { name: "shifted", least: 135, run: shifted },
+    Check { name: "greedy", least: 184, run: greedy },
+    Check { name: "Q8_0", least: 184, run: quantised },
+    Check { name: "its weights", least: 184, run: weights_share },
+    Check { name: "Q8_0 fast", least: 184, run: fast },
 ];
 
 /// Squared error that other sums of a step may make: f32 sums in another order, and nothing else.
 pub const SAME: f64 = 1e-10;
 /// Squared error of weights of eight bits.
 const EIGHT_BITS: f64 = 1e-3;
-/// The same with rounded activations, whose largest are 1.5e-2 with AVX-512 and AMX and 5.7e-2 without.
-const FAST: f64 = 1e-1;
+/// The same with rounded activations: the largest are 1.5e-2 where the processor has AMX (BF16 from 24 rows on), and 5.7e-2 elsewhere (one
+/// byte).
+fn fast_limit() -> f64 {
+    if Features::detect().names().contains(&"AMX") { 2e-2 } else { 7e-2 }
+}
 
 /// A model with the processor it runs on.
 pub struct Subject<'a> {
@@ -80,7 +87,8 @@ impl Subject<'_> {
 
     fn load_on(&self, file: Arc<File>, backend: &Arc<dyn Backend>) -> Result<Model, String> {
         let options = ModelOptions {
-            context: 256,
+            // No more than three sequences of the model with fewest learned positions, 64.
+            context: 192,
             sequences: 3,
             keys: DType::F32,
             values: DType::F32,
@@ -331,8 +339,8 @@ struct Sensitive {
     llama_cpp: Option<f64>,
 }
 
-/// How many times the share of its weights the error of such a model may be.
-const OF_SHARE: f64 = 1.5;
+/// How many times the share of its weights the error of such a model may be: 1.09 was the most, and shares are listed with two digits.
+const OF_SHARE: f64 = 1.15;
 
 #[rustfmt::skip] // a table
 const SENSITIVE: &[Sensitive] = &[
@@ -421,7 +429,7 @@ fn quantised(subject: &Subject<'_>) -> Outcome {
 }
 
 /// The error of all rows in one step, whose activations are rounded. It depends on the processor's instructions, and where experts
-/// are nearly tied, any rounding may choose others, so that its limit is [`FAST`].
+/// are nearly tied, any rounding may choose others, so that its limit is [`fast_limit`].
 fn fast(subject: &Subject<'_>) -> Outcome {
     match with_eight_bits(subject, &subject.cpu) {
         Some(found) => rounded(found),
@@ -429,10 +437,10 @@ fn fast(subject: &Subject<'_>) -> Outcome {
     }
 }
 
-/// A figure of at most [`FAST`], marked where it is above [`EIGHT_BITS`].
+/// A figure of at most [`fast_limit`], marked where it is above [`EIGHT_BITS`].
 pub fn rounded(found: Result<f64, String>) -> Outcome {
     match (outcome(found.clone(), EIGHT_BITS), found) {
-        (Outcome::Fail(figure), Ok(error)) if error <= FAST => Outcome::Known(figure),
+        (Outcome::Fail(figure), Ok(error)) if error <= fast_limit() => Outcome::Known(figure),
         (outcome, _) => outcome,
     }
 }

@@ -1,6 +1,6 @@
 //! From the file's rows to the packed layout, and back to numbers.
 
-use super::integers::{INTEGERS, Integer};
+use super::integers::{INTEGERS, Integer, with_format};
 use super::layout::{BLOCK, GROUP, Geometry, Layout};
 use super::scales::{pack_scales, row_scales};
 use half::{bf16, f16};
@@ -13,44 +13,58 @@ pub(super) fn pack_group(geometry: &Geometry, source: &[u8], destination: &mut [
         destination[..source.len()].copy_from_slice(source);
         return;
     }
+    if let Layout::Integer(position) = geometry.layout {
+        let (codes, scales) = destination.split_at_mut(geometry.scale_offset);
+        if source.len() < GROUP * row_bytes {
+            codes.fill(0);
+            scales.fill(0);
+        }
+        with_format!(position, pack_integers(source, row_bytes, codes, scales));
+        return;
+    }
     destination.fill(0);
-    for (row, bytes) in source.chunks_exact(row_bytes.max(1)).enumerate() {
-        match geometry.layout {
-            Layout::Integer(position) => {
-                let (codes, scales) = destination.split_at_mut(geometry.scale_offset);
-                pack_integer_row(&INTEGERS[position], bytes, row, codes, scales);
+    match geometry.layout {
+        Layout::Single => interleave::<4>(source, row_bytes, destination),
+        Layout::Half => interleave::<2>(source, row_bytes, destination),
+        Layout::Brain => {
+            interleave::<4>(source, row_bytes, destination);
+            // The last of an odd number of columns.
+            let pairs = row_bytes / 4;
+            for (row, bytes) in
+                source.chunks_exact(row_bytes).enumerate().filter(|_| !row_bytes.is_multiple_of(4))
+            {
+                destination[(pairs * GROUP + row) * 4..][..2].copy_from_slice(&bytes[pairs * 4..]);
             }
-            Layout::Single => {
-                for (column, value) in bytes.chunks_exact(4).enumerate() {
-                    destination[(column * GROUP + row) * 4..][..4].copy_from_slice(value);
-                }
-            }
-            Layout::Half => {
-                for (column, value) in bytes.chunks_exact(2).enumerate() {
-                    destination[(column * GROUP + row) * 2..][..2].copy_from_slice(value);
-                }
-            }
-            Layout::Brain => {
-                for (pair, values) in bytes.chunks(4).enumerate() {
-                    destination[(pair * GROUP + row) * 4..][..values.len()].copy_from_slice(values);
-                }
-            }
-            Layout::Rows => {}
+        }
+        Layout::Integer(_) | Layout::Rows => {}
+    }
+}
+
+/// Interleaves the whole units of `N` bytes of the rows, from first to last.
+fn interleave<const N: usize>(source: &[u8], row_bytes: usize, destination: &mut [u8]) {
+    let (destination, _) = destination.as_chunks_mut::<N>();
+    for (unit, places) in destination.chunks_exact_mut(GROUP).take(row_bytes / N).enumerate() {
+        for (row, place) in source.chunks_exact(row_bytes).zip(places) {
+            place.copy_from_slice(&row[unit * N..][..N]);
         }
     }
 }
 
-fn pack_integer_row(integer: &Integer, source: &[u8], row: usize, codes: &mut [u8], scales: &mut [u8]) {
-    let format = integer.dtype.format();
-    let per_source = format.block / BLOCK;
-    let code_bytes = integer.code_bytes();
-    for (index, block) in source.chunks_exact(format.bytes).enumerate() {
-        let records = &mut scales[index * integer.scales.bytes()..][..integer.scales.bytes()];
-        pack_scales(integer, block, row, records);
-        for part in 0..per_source {
-            let quads = source_quads(integer.dtype, block, part);
-            let plane = &mut codes[(index * per_source + part) * code_bytes..][..code_bytes];
-            pack_quads(integer.bits, &quads, row, plane);
+/// Packs the rows of a group of integers, block by block: so the packed bytes, which may be touched for the first time, are
+/// written from first to last. Places of missing rows and bytes of padding are left.
+fn pack_integers<const F: usize>(source: &[u8], row_bytes: usize, codes: &mut [u8], scales: &mut [u8]) {
+    let integer = const { &INTEGERS[F] };
+    let (code_bytes, scale_bytes) = const { (INTEGERS[F].code_bytes(), INTEGERS[F].scales.bytes()) };
+    let per_source = const { INTEGERS[F].scales.blocks() };
+    let block_bytes = integer.dtype.format().bytes;
+    let records = scales.chunks_exact_mut(scale_bytes);
+    for (index, (codes, record)) in codes.chunks_exact_mut(per_source * code_bytes).zip(records).enumerate() {
+        for (row, source) in source.chunks_exact(row_bytes).enumerate() {
+            let block = &source[index * block_bytes..][..block_bytes];
+            pack_scales(integer, block, row, record);
+            for (part, plane) in codes.chunks_exact_mut(code_bytes).enumerate() {
+                pack_quads(integer.bits, &source_quads(integer.dtype, block, part), row, plane);
+            }
         }
     }
 }
@@ -77,7 +91,8 @@ const fn place(width: usize, quad: usize) -> (usize, usize) {
     }
 }
 
-/// Writes the codes of 32 columns of one row into the planes of a block, whose bytes are zeros.
+/// Writes the codes of 32 columns of one row into the planes of a block.
+#[inline(always)]
 fn pack_quads(bits: usize, quads: &[u32; 8], row: usize, block: &mut [u8]) {
     let mut first = 0;
     for &(width, shift) in planes(bits) {

@@ -6,6 +6,7 @@ use puna_quant::codes::{half_word, six_bit_pair, sub_scale};
 use puna_quant::{DType, FloatField};
 
 /// Writes the F16 number `index` of a block of the file to `place`.
+#[inline(always)]
 fn pack_half(dtype: DType, block: &[u8], index: usize, place: &mut [u8]) {
     match dtype.format().floats[index] {
         FloatField::F16(at) => place.copy_from_slice(&block[at..at + 2]),
@@ -18,6 +19,7 @@ fn pack_half(dtype: DType, block: &[u8], index: usize, place: &mut [u8]) {
 }
 
 /// Writes the scales of one block of the file, which is one record, as those of row `row`.
+#[inline(always)]
 pub(super) fn pack_scales(integer: &Integer, block: &[u8], row: usize, record: &mut [u8]) {
     let dtype = integer.dtype;
     let mut half = |index: usize| {

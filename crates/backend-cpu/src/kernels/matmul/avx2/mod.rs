@@ -2,6 +2,7 @@
 //! dot-product steps.
 
 mod float;
+mod many;
 mod split;
 mod unpack;
 
@@ -54,6 +55,10 @@ fn integer_groups_vnni<const F: usize>(operands: &Operands<'_>, groups: Range<us
 /// With `V`, the processor has AVX-VNNI.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn integer_tokens<const F: usize, const V: bool>(operands: &Operands<'_>, groups: Range<usize>) {
+    if operands.tokens >= many::TOKENS {
+        // SAFETY: forwarded from the caller.
+        return unsafe { many::multiply::<F, V>(operands, groups) };
+    }
     let end = groups.end;
     let steps = (operands.geometry.blocks(), const { INTEGERS[F].code_bytes() });
     for group in groups {
@@ -140,8 +145,6 @@ unsafe fn add_block<const F: usize, const V: bool>(
     let halves = integer.scales.halves();
     // SAFETY: offsets up to 44 lie in the activation block.
     let word = |at: usize| unsafe { _mm256_set1_epi32(x.add(at).cast::<i32>().read_unaligned()) };
-    // SAFETY: as above.
-    let float = |at: usize| unsafe { _mm256_set1_ps(x.add(at).cast::<f32>().read_unaligned()) };
     let mut dots = [_mm256_setzero_si256(); 2];
     // Full bytes could overflow the 16-bit sums of AVX2; as signed numbers (their offset is 128) they do not.
     let signed = !V && integer.offset == 128;
@@ -174,17 +177,52 @@ unsafe fn add_block<const F: usize, const V: bool>(
             dots[side] = _mm256_add_epi32(dots[side], wide);
         }
     }
-    if integer.offset != 0 && !signed {
-        let offset = -integer.offset as i16 as u16 as i32;
-        if halves {
-            let left = _mm256_madd_epi16(word(40), _mm256_set1_epi32(offset));
-            let right = _mm256_madd_epi16(word(40), _mm256_set1_epi32(offset << 16));
-            dots = [_mm256_add_epi32(dots[0], left), _mm256_add_epi32(dots[1], right)];
-        } else {
-            let both = _mm256_madd_epi16(word(40), _mm256_set1_epi32(offset | offset << 16));
-            dots[0] = _mm256_add_epi32(dots[0], both);
-        }
+    // SAFETY: forwarded from the caller.
+    unsafe {
+        let dots = if signed { dots } else { less_offset::<F>(dots, x) };
+        *sum = combine::<F>(dots, scales, x, *sum);
     }
+}
+
+/// Takes what the offset of the codes is too much from the sums of a block, apart for its halves or all in the first.
+///
+/// # Safety
+/// `x` points to a block of a Q8 activation.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn less_offset<const F: usize>(dots: [__m256i; 2], x: *const u8) -> [__m256i; 2] {
+    let integer = const { INTEGERS[F] };
+    if integer.offset == 0 {
+        return dots;
+    }
+    let offset = -integer.offset as i16 as u16 as i32;
+    // SAFETY: the sums of both halves lie in the activation block.
+    let sums = unsafe { _mm256_set1_epi32(x.add(40).cast::<i32>().read_unaligned()) };
+    if integer.scales.halves() {
+        let left = _mm256_madd_epi16(sums, _mm256_set1_epi32(offset));
+        let right = _mm256_madd_epi16(sums, _mm256_set1_epi32(offset << 16));
+        [_mm256_add_epi32(dots[0], left), _mm256_add_epi32(dots[1], right)]
+    } else {
+        let both = _mm256_madd_epi16(sums, _mm256_set1_epi32(offset | offset << 16));
+        [_mm256_add_epi32(dots[0], both), dots[1]]
+    }
+}
+
+/// Adds the integer sums of one block, apart for its halves or to be added to each other, to the sum of 8 rows.
+///
+/// # Safety
+/// `x` points to a block of a Q8 activation.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+unsafe fn combine<const F: usize>(
+    dots: [__m256i; 2],
+    scales: [__m256; 3],
+    x: *const u8,
+    sum: __m256,
+) -> __m256 {
+    let integer = const { INTEGERS[F] };
+    // SAFETY: offsets up to 44 lie in the activation block.
+    let float = |at: usize| unsafe { _mm256_set1_ps(x.add(at).cast::<f32>().read_unaligned()) };
     if integer.scales == Scales::SuperNibbles {
         // Each half's sum fits 16 bits: 16 products of 3 by 127.
         let pairs = _mm256_castps_si256(scales[2]);
@@ -192,18 +230,22 @@ unsafe fn add_block<const F: usize, const V: bool>(
         let minima = _mm256_srli_epi16::<4>(pairs);
         let both = _mm256_blend_epi16::<0xaa>(dots[0], _mm256_slli_epi32::<16>(dots[1]));
         let product = _mm256_cvtepi32_ps(_mm256_madd_epi16(factors, both));
-        let minimum = _mm256_cvtepi32_ps(_mm256_madd_epi16(minima, word(40)));
+        // SAFETY: as above.
+        let sums = unsafe { _mm256_set1_epi32(x.add(40).cast::<i32>().read_unaligned()) };
+        let minimum = _mm256_cvtepi32_ps(_mm256_madd_epi16(minima, sums));
         let value = _mm256_fmadd_ps(product, scales[0], _mm256_mul_ps(minimum, scales[1]));
-        *sum = _mm256_fmadd_ps(value, float(32), *sum);
-    } else if halves {
+        _mm256_fmadd_ps(value, float(32), sum)
+    } else if integer.scales.halves() {
         let first = _mm256_mul_ps(scales[0], _mm256_cvtepi32_ps(dots[0]));
         let product = _mm256_fmadd_ps(scales[1], _mm256_cvtepi32_ps(dots[1]), first);
-        *sum = _mm256_fmadd_ps(product, float(32), *sum);
+        _mm256_fmadd_ps(product, float(32), sum)
     } else {
         let dot = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[0], dots[1]));
-        *sum = _mm256_fmadd_ps(_mm256_mul_ps(dot, float(32)), scales[0], *sum);
+        let sum = _mm256_fmadd_ps(_mm256_mul_ps(dot, float(32)), scales[0], sum);
         if matches!(integer.scales, Scales::Affine | Scales::SuperAffine) {
-            *sum = _mm256_fmadd_ps(scales[1], float(36), *sum);
+            _mm256_fmadd_ps(scales[1], float(36), sum)
+        } else {
+            sum
         }
     }
 }
