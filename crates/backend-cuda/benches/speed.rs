@@ -35,7 +35,8 @@ impl Bench {
         let group = || {
             let mut group = GroupStep::default();
             let end = lengths.iter().enumerate().map(|(s, length)| s as u32 * stride + length + count).max();
-            group.cell_positions = (0..end.unwrap_or(0)).map(|cell| (cell % stride) as i32).collect();
+            let positions = (0..end.unwrap_or(0)).step_by(stride as usize).flat_map(|_| 0..stride as i32);
+            group.cell_positions = positions.take(end.unwrap_or(0) as usize).collect();
             for (sequence, length) in lengths.iter().enumerate() {
                 let first = sequence as u32 * stride;
                 group.write_cells.extend(first + length..first + length + count);

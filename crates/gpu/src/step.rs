@@ -1,6 +1,8 @@
 //! The data of a step as integers in device memory. Places depend on the bucket of rows alone, so that recorded launches
 //! find them; only what a step uses is written.
 
+use std::ops::Range;
+
 use puna_backend::BackendError;
 use puna_graph::{CacheGroup, Graph, Step};
 
@@ -198,19 +200,12 @@ impl StepData {
                 }
             }
             let (buffer, known) = &mut self.positions[index];
-            let changed = |(old, new): (&i32, &i32)| old != new;
-            let pairs = || known.iter().zip(&group.cell_positions);
-            if let Some(first) = pairs().position(changed) {
-                let last = group.cell_positions.len().min(known.len())
-                    - known[..group.cell_positions.len().min(known.len())]
-                        .iter()
-                        .zip(&group.cell_positions)
-                        .rev()
-                        .position(changed)
-                        .unwrap_or(0);
-                let new = &group.cell_positions[first..last];
-                device.write(Address { buffer: *buffer, offset: 4 * first as u64 }, &bytes_of(new))?;
-                known[first..last].copy_from_slice(new);
+            let changed = changed(known, &group.cell_positions);
+            if !changed.is_empty() {
+                let new = &group.cell_positions[changed.clone()];
+                device
+                    .write(Address { buffer: *buffer, offset: 4 * changed.start as u64 }, &bytes_of(new))?;
+                known[changed].copy_from_slice(new);
             }
         }
         if staged.len() - fixed > self.ranges_capacity || staged.len() > self.capacity {
@@ -228,7 +223,49 @@ impl StepData {
     }
 }
 
+/// From the first to the last integer that differs, of as many as both have. There are tens of thousands, of which few differ in a step,
+/// so pieces that are equal are passed over whole.
+fn changed(old: &[i32], new: &[i32]) -> Range<usize> {
+    const PIECE: usize = 256;
+    let count = old.len().min(new.len());
+    let (old, new) = (&old[..count], &new[..count]);
+    let equal = |(old, new): &(&[i32], &[i32])| old == new;
+    let pieces = || old.chunks(PIECE).zip(new.chunks(PIECE));
+    let before = pieces().take_while(equal).count() * PIECE;
+    if before >= count {
+        return 0..0;
+    }
+    let after = pieces().rev().take_while(equal).count();
+    let end = count.min((count.div_ceil(PIECE) - after) * PIECE);
+    let differs = |index: &usize| old[*index] != new[*index];
+    let first = (before..end).find(differs).unwrap_or(end);
+    first..(first..end).rev().find(differs).map_or(first, |last| last + 1)
+}
+
 /// Little-endian bytes of integers.
 pub fn bytes_of(integers: &[i32]) -> Vec<u8> {
     integers.iter().flat_map(|integer| integer.to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_is_found_where_it_is() {
+        let old: Vec<i32> = (0..1000).collect();
+        let with = |places: &[usize]| {
+            let mut new = old.clone();
+            places.iter().for_each(|place| new[*place] = -1);
+            new
+        };
+        assert!(changed(&old, &old).is_empty());
+        assert_eq!(changed(&old, &with(&[999])), 999..1000);
+        assert_eq!(changed(&old, &with(&[0, 511])), 0..512);
+        assert_eq!(changed(&old, &with(&[255, 256, 700])), 255..701);
+        // Of the longer one only as much as both have.
+        assert_eq!(changed(&old[..600], &with(&[599, 700])), 599..600);
+        assert!(changed(&old[..600], &with(&[700])).is_empty());
+        assert!(changed(&[], &old).is_empty());
+    }
 }

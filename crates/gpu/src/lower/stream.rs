@@ -11,8 +11,9 @@ const COPIERS: u32 = 4;
 const THREADS: u32 = 32 * (WARPS + COPIERS);
 /// Products of one launch, at most.
 const MOST_PRODUCTS: usize = 4;
-/// Blocks of weights that a warp's ring has room for at least; more are better.
+/// Blocks of weights that a warp's ring has room for: at least, and wanted, which is what kernels need to take two at once.
 const LEAST_BLOCKS: u32 = 2;
+const WANTED_BLOCKS: u32 = 4;
 /// Shared memory of these kernels besides activations and rings, and what the system takes for each block.
 const OTHER: u32 = 4 << 10;
 /// Rings begin at multiples of this.
@@ -52,12 +53,14 @@ impl Lowering<'_, '_> {
         self.ring(streamed.activation_bytes, block_bytes).map(|_| streamed)
     }
 
-    /// Bytes of a warp's ring: in as much shared memory as lets another launch have the same at the same time, if that is enough.
+    /// Bytes of a warp's ring: in as much shared memory as lets another launch have the same at the same time, if that is enough, else
+    /// what is wanted, as far as there is room.
     fn ring(&self, activation_bytes: u32, block_bytes: u32) -> Option<u32> {
         let ring = |room: u32| room.saturating_sub(activation_bytes + OTHER) / WARPS / LINE * LINE;
-        let least = (LEAST_BLOCKS * block_bytes).next_multiple_of(LINE);
+        let [least, wanted] =
+            [LEAST_BLOCKS, WANTED_BLOCKS].map(|blocks| (blocks * block_bytes).next_multiple_of(LINE));
         let whole = self.device.shared_bytes();
-        let ring = ring(whole / 2).max(ring(whole).min(least));
+        let ring = ring(whole / 2).max(ring(whole).min(wanted));
         (ring >= least).then_some(ring)
     }
 
