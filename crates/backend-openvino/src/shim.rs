@@ -40,7 +40,7 @@ pub(crate) fn open(lookup: Lookup<'_>, library: &Path, version: &str) -> Result<
 /// Opens the shim at a path and refuses one that was built for another version.
 fn of_version(path: &Path, version: &str) -> Result<Shim, String> {
     let shim = Shim::open(path)?;
-    match version.starts_with(&shim.version) {
+    match shim.version == version {
         true => Ok(shim),
         false => {
             let built = &shim.version;

@@ -105,9 +105,11 @@ fn switches_log_what_they_promise() {
     for (variable, part) in [
         ("GGML_OPENVINO_PROFILING", "run of 3 rows"),
         ("GGML_OPENVINO_PROFILING", "translated in"),
-        ("GGML_OPENVINO_DEBUG_INPUT", "step.tokens [3]"),
+        ("GGML_OPENVINO_DEBUG_INPUT", "step.tokens i32 [3]: 3 5 7"),
         ("GGML_OPENVINO_DEBUG_OUTPUT", "new.0.keys"),
+        ("GGML_OPENVINO_DEBUG_INPUT", "past.0.keys f32 ["),
         ("GGML_OPENVINO_PRINT_CGRAPH_TENSOR_ADDRESS", "step.tokens at 0x"),
+        ("GGML_OPENVINO_PRINT_CGRAPH_TENSOR_ADDRESS", "past.0.keys at 0x"),
     ] {
         for (value, is_on) in [("1", true), ("0", false)] {
             let Some((backend, lines)) = start(&[(variable, value)]) else { return };
