@@ -336,16 +336,14 @@ type KeepColumns = unsafe extern "C" fn(*mut c_void, *const u64, usize, *mut c_c
 
 /// The small library of ours that adds what the C interface lacks.
 pub struct Shim {
-    /// Version of OpenVINO that it was built for.
-    pub version: String,
     page_attention: OnObject,
     read_attention: OnObject,
     keep_columns: KeepColumns,
 }
 
 impl Shim {
-    /// Opens it; OpenVINO's own library is loaded.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
+    /// Opens it; OpenVINO's own library is loaded and has this version. One for another version is refused.
+    pub fn open(path: &Path, version: &str) -> Result<Self, Failure> {
         let shown = path.display();
         // SAFETY: opening runs the library's initialisers; it is the shim that lies beside the program or OpenVINO, or
         // that the user names.
@@ -353,16 +351,19 @@ impl Shim {
         let missing = |_| format!("{shown} lacks a function; build it again");
         // SAFETY: the types are those of the functions in shim.cpp, and the library is never closed.
         unsafe {
-            let version = *library
+            let built_for = *library
                 .get::<unsafe extern "C" fn() -> *const c_char>(b"puna_openvino_version")
                 .map_err(missing)?;
+            let built_for = text_of(built_for());
+            if built_for != version {
+                return Err(format!("{shown} is for OpenVINO {built_for}, not {version}; build it again"));
+            }
             let page_attention = *library.get::<OnObject>(b"puna_page_attention").map_err(missing)?;
             let read_attention = *library.get::<OnObject>(b"puna_read_attention").map_err(missing)?;
             let keep_columns = *library.get::<KeepColumns>(b"puna_keep_columns").map_err(missing)?;
-            let version = text_of(version());
             // Objects that its functions made live in OpenVINO's hands, so its code stays until the process ends.
             std::mem::forget(library);
-            Ok(Self { version, page_attention, read_attention, keep_columns })
+            Ok(Self { page_attention, read_attention, keep_columns })
         }
     }
 
