@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use puna_backend::Backend;
 use puna_backend_openvino::OpenVino;
 use puna_conformance::run::SingleSequence;
 use puna_conformance::zoo;
