@@ -60,7 +60,7 @@ fn variables_forget_what_no_text_needs() {
             sequences.push(&[(0, &tokens(1, 30)), (1, &tokens(2, 10))]);
         }
         let row_bytes = all[1].cache_bytes() / rows;
-        for round in 0..30 {
+        for round in 0..12 {
             let (prompt, answer) = (tokens(round, 40), tokens(round + 5, 1));
             let found = all.each_mut().map(|sequences| {
                 sequences.truncate(1, 10);
