@@ -76,12 +76,11 @@ fn version_of(library: &libloading::Library) -> Option<String> {
 /// # Safety
 /// The text ends with zero, or the pointer is null.
 unsafe fn text_of(text: *const c_char) -> String {
-    // SAFETY: by this function's contract.
     if text.is_null() {
-        String::new()
-    } else {
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        return String::new();
     }
+    // SAFETY: by this function's contract.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 /// Version of the loaded library, for example `2026.4.1-…`; never empty.
@@ -460,8 +459,8 @@ impl Compiled {
     /// Writes it to a file. Success does not mean that all of it was written: the library does not look.
     pub fn export(&self, path: &Path) -> Result<(), Failure> {
         let path = text(&path.to_string_lossy())?;
-        // SAFETY: the path ends with zero.
         self.while_dropping(|| {
+            // SAFETY: the path ends with zero.
             check(unsafe { sys::ov_compiled_model_export_model(self.0.pointer, path.as_ptr()) })
         })
     }
