@@ -1,4 +1,5 @@
-// What OpenVINO's C interface lacks: attention over paged caches, also in models that are read back.
+// What OpenVINO's C interface lacks: attention over paged caches, also in models that are read back, and variables of a
+// model within reach.
 //
 // The functions take the C interface's own objects. Each of those is a structure whose only member is a shared pointer to
 // the C++ object; that holds for the version that the headers are of, which is why this library is built against the
@@ -20,6 +21,7 @@
 #include <openvino/op/op.hpp>
 #include <openvino/opsets/opset13.hpp>
 #include <openvino/runtime/core.hpp>
+#include <openvino/runtime/infer_request.hpp>
 
 namespace ov {
 namespace op {
@@ -220,6 +222,24 @@ void replace_attention(const std::shared_ptr<ov::Node>& node, Parameters& parame
     }
 }
 
+// Rows `columns` of a cache `[1, heads, rows, width]`, in this order.
+ov::Tensor kept_columns(const ov::Tensor& all, const uint64_t* columns, size_t count) {
+    const auto shape = all.get_shape();
+    OPENVINO_ASSERT(shape.size() == 4 && shape[0] == 1, "a variable that is no cache");
+    ov::Tensor kept(all.get_element_type(), {1, shape[1], count, shape[3]});
+    const size_t row = shape[3] * all.get_element_type().size();
+    const auto* from = static_cast<const char*>(all.data());
+    auto* to = static_cast<char*>(kept.data());
+    for (size_t head = 0; head < shape[1]; ++head) {
+        for (size_t index = 0; index < count; ++index) {
+            OPENVINO_ASSERT(columns[index] < shape[2], "a row that the variable lacks");
+            std::memcpy(to, from + (head * shape[2] + columns[index]) * row, row);
+            to += row;
+        }
+    }
+    return kept;
+}
+
 }  // namespace
 
 extern "C" {
@@ -250,6 +270,18 @@ int puna_page_attention(void* model, char* message, size_t length) {
 int puna_read_attention(void* core, char* message, size_t length) {
     return guarded(message, length, [&] {
         static_cast<Holder<ov::Core>*>(core)->object->add_extension(std::make_shared<AttentionReader>());
+    });
+}
+
+// Leaves of every cache in a request's variables only the rows `columns`, in this order. `request`: an `ov_infer_request_t`.
+int puna_keep_columns(void* request, const uint64_t* columns, size_t count, char* message, size_t length) {
+    return guarded(message, length, [&] {
+        for (auto& state : static_cast<Holder<ov::InferRequest>*>(request)->object->query_state()) {
+            const auto name = state.get_name();
+            if (name.rfind("keys.", 0) == 0 || name.rfind("values.", 0) == 0) {
+                state.set_state(kept_columns(state.get_state(), columns, count));
+            }
+        }
     });
 }
 

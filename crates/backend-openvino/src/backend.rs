@@ -9,12 +9,12 @@ use puna_backend::{
 };
 use puna_graph::ops::RopeKind;
 use puna_graph::{CacheGroup, Graph, Op, Operand, StateDecl, StateId};
-use puna_quant::DType;
 
 use crate::blocks::Blocks;
 use crate::caches::{Plane, Turn};
 use crate::compiled_cache::Shared;
 use crate::ffi::{self, Core, Shim};
+use crate::formats::{formats, saved_as};
 use crate::ir::Element;
 use crate::memory::Kept;
 use crate::pages::Pages;
@@ -34,6 +34,10 @@ pub(crate) struct Device {
     pub(crate) name: String,
     /// Name of the library's.
     pub(crate) plugin: String,
+    /// The product's name.
+    pub(crate) product: String,
+    /// The library's version, for example `2026.4.1-…`.
+    pub(crate) version: String,
     pub(crate) settings: Arc<Settings>,
     pub(crate) threads: usize,
     pub(crate) shim: Option<Arc<Shim>>,
@@ -101,6 +105,7 @@ impl OpenVino {
             )
         })?;
         ffi::load(&path).map_err(failed)?;
+        let full_version = ffi::version().map_err(failed)?;
         let core = Core::new().map_err(failed)?;
         let available = core.devices().map_err(failed)?;
         let mut plugin = settings.device();
@@ -112,24 +117,27 @@ impl OpenVino {
             plugin = "CPU".to_owned();
         }
         let product = core.property(&plugin, "FULL_DEVICE_NAME").unwrap_or_default();
-        let version = ffi::version();
-        let version = version.split('-').next().unwrap_or("");
-        let description = format!("OpenVINO {version} on {plugin} ({})", product.trim());
+        let product = product.trim().to_owned();
+        let version = full_version.split('-').next().unwrap_or("");
+        let description = format!("OpenVINO {version} on {plugin} ({product})");
         let is_static = settings.is_static(&plugin);
         if settings.stateful && is_static {
             tell("GGML_OPENVINO_STATEFUL_EXECUTION has no effect with fixed extents");
         }
         // Only there it is of use.
-        let takes_shim = plugin.starts_with("CPU") && !settings.stateful && !is_static;
+        let takes_shim = plugin.starts_with("CPU") && !is_static;
         let shim = takes_shim.then(|| shim::open(lookup, &path, version)).transpose();
-        let (shim, without_pages) = match shim {
+        let (shim, without_shim) = match shim {
             Ok(shim) => (shim, None),
             Err(reason) => (None, Some(reason)),
         };
+        let without_pages = without_shim.filter(|_| !settings.stateful);
         let device = Device {
             core,
             name: DEVICE_NAME.to_owned(),
             plugin,
+            product,
+            version: full_version.clone(),
             settings: Arc::new(settings),
             threads,
             shim: shim.flatten().map(Arc::new),
@@ -137,11 +145,8 @@ impl OpenVino {
             log,
             logged: Arc::default(),
         };
-        Ok(Self {
-            device,
-            description,
-            without_pages: Mutex::new(without_pages.map(|reason| reason.to_string())),
-        })
+        device.settings.without_effect(device.form()).iter().for_each(|line| device.log(line));
+        Ok(Self { device, description, without_pages: Mutex::new(without_pages) })
     }
 }
 
@@ -190,9 +195,15 @@ impl Backend for OpenVino {
                 "{DEVICE_NAME}: keys and values are kept by the host, which is slower: {reason}"
             ));
         }
+        let form = self.device.form();
+        let formats = formats(&self.device.settings, form, caches);
+        let formats =
+            formats.map_err(|reason| BackendError::Device { device: self.device.name.clone(), reason })?;
         let mut partition = OpenVinoPartition {
             device: self.device.clone(),
-            kept: kept(&segment, caches, self.device.form())?,
+            kept: kept(&segment, caches, form, formats)?,
+            formats,
+            saved_formats: [saved_as(caches.keys)?, saved_as(caches.values)?],
             turns: HashMap::new(),
             key_orders: order::find(&segment.graph, segment.nodes.clone()).keys,
             columns: caches.cells.iter().map(|_| HashMap::new()).collect(),
@@ -217,20 +228,15 @@ impl Backend for OpenVino {
     }
 }
 
-/// Element type of a cache in this format.
-pub(crate) fn cache_element(dtype: DType) -> Result<Element, BackendError> {
-    match dtype {
-        DType::F32 => Ok(Element::F32),
-        DType::F16 | DType::BF16 => Ok(Element::F16),
-        _ => Err(BackendError::CacheFormatUnknown { dtype }),
-    }
-}
-
 /// Room for the states of a segment.
-fn kept(segment: &Segment, caches: &CacheOptions, form: CacheForm) -> Result<Vec<Kept>, BackendError> {
+fn kept(
+    segment: &Segment,
+    caches: &CacheOptions,
+    form: CacheForm,
+    [key_element, value_element]: [Element; 2],
+) -> Result<Vec<Kept>, BackendError> {
     let own = states(&segment.graph, segment.nodes.clone());
     let groups = segment.graph.groups();
-    let (key_element, value_element) = (cache_element(caches.keys)?, cache_element(caches.values)?);
     let mut all = Vec::new();
     for (index, state) in segment.graph.states.iter().enumerate() {
         if !own.iter().any(|own| own.index() == index) {
@@ -249,7 +255,10 @@ fn kept(segment: &Segment, caches: &CacheOptions, form: CacheForm) -> Result<Vec
             StateDecl::KeyValue { kv_heads, key_dim, value_dim, group, .. }
                 if form == CacheForm::Stateful && group.is_kept() =>
             {
-                Kept::InModel { cell_bytes: (kv_heads * (key_dim + value_dim)) as usize * 4 }
+                let bytes = |width: u32, dtype| Ok((kv_heads * width) as usize * saved_as(dtype)?.bits() / 8);
+                Kept::InModel {
+                    cell_bytes: bytes(*key_dim, caches.keys)? + bytes(*value_dim, caches.values)?,
+                }
             }
             StateDecl::KeyValue { kv_heads, key_dim, value_dim, .. } => Kept::KeyValue {
                 keys: Plane::new(*kv_heads as usize, *key_dim as usize, key_element),

@@ -157,6 +157,17 @@ impl Blocks {
     }
 }
 
+/// Numbers of one format in another.
+pub(crate) fn recast(bytes: Vec<u8>, from: Element, to: Element) -> Vec<u8> {
+    if from == to {
+        return bytes;
+    }
+    let floats = decoded(&bytes, from);
+    let mut recast = vec![0; floats.len() * to.bits() / 8];
+    encode(&floats, to, &mut recast);
+    recast
+}
+
 fn decoded(bytes: &[u8], element: Element) -> Vec<f32> {
     match element {
         Element::F16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),

@@ -10,14 +10,15 @@ use puna_backend::{BackendError, Bounds};
 use puna_graph::ops::MaskRule;
 use puna_graph::{Op, Operand, WeightId};
 
-use crate::backend::cache_element;
 use crate::compiled_cache::{Entry, manifest};
 use crate::ffi::{self, Compiled, Core, Model, Tensor};
+use crate::formats;
 use crate::ir::Element;
 use crate::memory::Kept;
 use crate::pages::BLOCK;
 use crate::partition::{OpenVinoPartition, Program};
-use crate::settings::Settings;
+use crate::settings::{Settings, is_for_runs};
+use crate::sums;
 use crate::translate::{CacheForm, Choices, Feed, Interface, Translated, translate};
 use crate::weights::Kind;
 
@@ -28,7 +29,7 @@ struct Plan {
     /// What goes in and comes out, once that is known.
     interface: Option<Interface>,
     properties: Vec<(String, String)>,
-    /// What the compiled model is made of.
+    /// What the compiled model is made of, but for the bytes of its weights.
     manifest: String,
     compiled: Option<Arc<Compiled>>,
 }
@@ -43,18 +44,22 @@ impl OpenVinoPartition {
     pub(crate) fn compile_programs(&mut self, bounds: Bounds) -> Result<Vec<Program>, BackendError> {
         let settings = self.device.settings.clone();
         let plugin = self.device.plugin.clone();
+        let form = self.device.form();
+        // Plugins make one operation of attention and the variables it reads, so there it is written out only for who asks.
+        let is_usual = form != CacheForm::Stateful;
         let base = Choices {
-            form: self.device.form(),
-            manual_attention: settings.manual_attention(&plugin),
+            form,
+            manual_attention: settings.manual_attention(&plugin)
+                && (is_usual || settings.manual_attention == Some(true)),
             kind: settings.kind(&plugin),
-            keys: cache_element(self.options.keys)?,
-            values: cache_element(self.options.values)?,
+            keys: self.formats[0],
+            values: self.formats[1],
             ..Choices::default()
         };
         if !settings.is_static(&plugin) {
             let shares_caches = match base.form {
                 CacheForm::Host => true,
-                CacheForm::Paged => [base.keys, base.values] == [Element::F16; 2],
+                CacheForm::Paged => self.formats == [Element::F16; 2],
                 CacheForm::Stateful => false,
             };
             let mut plans = vec![self.plan(base.clone(), false)?];
@@ -109,24 +114,27 @@ impl OpenVinoPartition {
         let device = &self.device;
         let mut properties = Vec::new();
         if choices.form != CacheForm::Host {
-            properties.push(("KEY_CACHE_PRECISION".to_owned(), choices.keys.name().to_owned()));
-            properties.push(("VALUE_CACHE_PRECISION".to_owned(), choices.values.name().to_owned()));
+            properties.extend(formats::properties(self.formats));
         }
-        properties.extend(device.settings.properties(&device.plugin, device.threads));
+        let others = device.settings.properties(&device.plugin, device.threads).into_iter();
+        properties.extend(others.filter(|(key, _)| !formats::is_cache_format(key)));
         if is_for_prompts {
             properties = Settings::prompt_properties(&properties);
         } else {
             self.dump(&choices)?;
         }
-        let compiled_for = format!("{} {} {properties:?}", ffi::version(), device.plugin);
-        let manifest = manifest(&self.segment, self.weights.as_ref(), &choices, &compiled_for);
+        let lasting: Vec<_> = properties.iter().filter(|(key, _)| !is_for_runs(key)).collect();
+        let compiled_for = format!("{} {} {} {lasting:?}", device.version, device.plugin, device.product);
+        let manifest = manifest(&self.segment, &self.used_weights(), &choices, &compiled_for);
         Ok(Plan { choices, is_for_prompts, interface: None, properties, manifest, compiled: None })
     }
 
     /// Finds or compiles the models of all plans.
     fn compile(&mut self, mut plans: Vec<Plan>) -> Result<Vec<Program>, BackendError> {
         let device = self.device.clone();
-        self.find_compiled(&mut plans);
+        self.share_compiled(&mut plans);
+        let sums = self.weight_sums(&plans);
+        self.find_compiled(&mut plans, &sums);
         // Of the last model that was read, its choices.
         let mut read: Option<(Choices, Interface, Model)> = None;
         for plan in plans.iter_mut().filter(|plan| plan.compiled.is_none()) {
@@ -134,7 +142,7 @@ impl OpenVinoPartition {
                 Some((_, interface, model)) => (interface, model),
                 None => self.translate_and_read(&plan.choices)?,
             };
-            self.compile_model(plan, &model)?;
+            self.compile_model(plan, &model, &sums)?;
             plan.interface = Some(interface.clone());
             read = Some((plan.choices.clone(), interface, model));
         }
@@ -174,7 +182,11 @@ impl OpenVinoPartition {
     /// Writes what the environment asks for into the current folder.
     fn dump(&self, choices: &Choices) -> Result<(), BackendError> {
         let write = |name: &str, text: &str| {
-            std::fs::write(Path::new(name), text).map_err(|error| self.failed(format!("{name}: {error}")))
+            let written = std::fs::write(Path::new(name), text);
+            written.map_err(|error| {
+                let folder = std::env::current_dir().unwrap_or_default();
+                self.failed(format!("{}: {error}", folder.join(name).display()))
+            })
         };
         if self.device.settings.dump_graph {
             write("cgraph_ov.txt", &self.segment.graph.to_string())?;
@@ -187,19 +199,50 @@ impl OpenVinoPartition {
         Ok(())
     }
 
-    /// Looks for compiled models in this process and in the folder of compiled models.
-    fn find_compiled(&self, plans: &mut [Plan]) {
+    /// Looks for compiled models that others of this process use.
+    fn share_compiled(&self, plans: &mut [Plan]) {
+        let device = &self.device;
+        if device.settings.disable_cache {
+            return;
+        }
+        let used = self.used_weights();
+        for plan in plans {
+            plan.compiled = device.shared.find(&plan.manifest, &used, &self.weights);
+            if let Some(compiled) = &plan.compiled {
+                device.profile(|| "compiled model shared within the process".to_owned());
+                plan.interface = Some(self.interface_of(compiled, &plan.choices));
+            }
+        }
+    }
+
+    /// Sums of all weights, where a folder of compiled models needs them: a model that was trained on has the same shapes, and
+    /// the same numbers at the ends of its tensors.
+    fn weight_sums(&self, plans: &[Plan]) -> String {
+        let device = &self.device;
+        let has_folder = device.settings.compiled_model_folder.is_some();
+        if !has_folder || plans.iter().all(|plan| plan.compiled.is_some()) {
+            return String::new();
+        }
+        let start = Instant::now();
+        let reduces_memory = device.settings.reduces_memory();
+        let done = |weight| {
+            if reduces_memory {
+                self.weights.release(weight);
+            }
+        };
+        let (graph, weights) = (&self.segment.graph, self.weights.as_ref());
+        let sums = sums::of_weights(graph, weights, &self.used_weights(), device.threads, done);
+        device.profile(|| format!("sums of all weights in {:.2?}", start.elapsed()));
+        sums
+    }
+
+    /// Looks for compiled models in their folder.
+    fn find_compiled(&self, plans: &mut [Plan], sums: &str) {
         let device = &self.device;
         let start = Instant::now();
         let find = |plan: &Plan| {
-            if !device.settings.disable_cache
-                && let Some(shared) = device.shared.find(&plan.manifest)
-            {
-                device.profile(|| "compiled model shared within the process".to_owned());
-                return Some(shared);
-            }
             let folder = device.settings.compiled_model_folder.as_deref()?;
-            let entry = Entry::new(folder, &plan.manifest);
+            let entry = Entry::new(folder, &plan.manifest, sums);
             let bytes = match entry.find() {
                 Ok(found) => found?,
                 Err(reason) => {
@@ -223,7 +266,7 @@ impl OpenVinoPartition {
         };
         // Importing is work for one thread, so two at once take no longer.
         std::thread::scope(|scope| {
-            for plan in plans.iter_mut() {
+            for plan in plans.iter_mut().filter(|plan| plan.compiled.is_none()) {
                 scope.spawn(|| {
                     let found = find(plan);
                     plan.interface =
@@ -253,13 +296,13 @@ impl OpenVinoPartition {
     fn share(&self, plans: &[Plan]) {
         for plan in plans {
             if let (Some(compiled), false) = (&plan.compiled, self.device.settings.disable_cache) {
-                self.device.shared.keep(&plan.manifest, compiled);
+                self.device.shared.keep(&plan.manifest, &self.weights, compiled);
             }
         }
     }
 
     /// Compiles a model that was read and keeps it.
-    fn compile_model(&self, plan: &mut Plan, model: &Model) -> Result<(), BackendError> {
+    fn compile_model(&self, plan: &mut Plan, model: &Model, sums: &str) -> Result<(), BackendError> {
         let device = &self.device;
         let start = Instant::now();
         let compiled = device
@@ -268,7 +311,7 @@ impl OpenVinoPartition {
             .map_err(|error| self.failed(format!("compiling: {error}")))?;
         device.profile(|| format!("compiled in {:.2?}", start.elapsed()));
         if let Some(folder) = &device.settings.compiled_model_folder
-            && let Err(error) = Entry::new(folder, &plan.manifest).keep(|path| compiled.export(path))
+            && let Err(error) = Entry::new(folder, &plan.manifest, sums).keep(|path| compiled.export(path))
         {
             device.log_once(&format!("the compiled model is not kept: {error}"));
         }
@@ -324,7 +367,8 @@ impl OpenVinoPartition {
         Ok(model)
     }
 
-    /// Gives paged states the element types that the plugin chose. Those of the model for prompts are bf16.
+    /// Gives paged states the element types that the plugin chose. Those of the model for prompts are bf16, which only numbers
+    /// of two bytes can be turned into in their places.
     fn take_block_types(
         &mut self,
         compiled: &Compiled,
@@ -340,7 +384,7 @@ impl OpenVinoPartition {
             let expected = blocks.shape().into_iter().map(i64::unsigned_abs);
             let fits = shape.iter().zip(expected).skip(1).all(|(found, expected)| *found == Some(expected));
             match element {
-                Some(Element::BF16) if fits && is_for_prompts => {}
+                Some(Element::BF16) if fits && is_for_prompts && blocks.element() == Element::F16 => {}
                 Some(element @ (Element::F32 | Element::F16 | Element::BF16)) if fits && !is_for_prompts => {
                     blocks.set_element(element)
                 }

@@ -33,7 +33,8 @@ pub fn load(path: &Path) -> Result<(), Failure> {
         let found = unsafe { library.get::<*const c_void>(name.as_bytes()) };
         found.map_err(|_| {
             let version = version_of(&library).unwrap_or_default();
-            let version = version.split('-').next().unwrap_or("");
+            let version = version.split('-').next().filter(|version| !version.is_empty());
+            let version = version.unwrap_or("of an unknown version");
             format!("{} is OpenVINO {version}, which is too old: it lacks {name}", path.display())
         })?;
     }
@@ -64,24 +65,36 @@ fn version_of(library: &libloading::Library) -> Option<String> {
         if read(&mut version) != OK {
             return None;
         }
-        let text = CStr::from_ptr(version.buildNumber).to_string_lossy().into_owned();
+        let text = text_of(version.buildNumber);
         free(&mut version);
         Some(text)
     }
 }
 
-/// Version of the loaded library, for example `2026.4.1-…`.
-pub fn version() -> String {
+/// A copy of a text of the library's; empty where there is none.
+///
+/// # Safety
+/// The text ends with zero, or the pointer is null.
+unsafe fn text_of(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: by this function's contract.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// Version of the loaded library, for example `2026.4.1-…`; never empty.
+pub fn version() -> Result<String, Failure> {
     let mut version = sys::ov_version_t { buildNumber: ptr::null(), description: ptr::null() };
     // SAFETY: the function fills the structure, which is freed after its text is copied.
-    unsafe {
-        if sys::ov_get_openvino_version(&mut version) != OK {
-            return String::new();
-        }
-        let text = CStr::from_ptr(version.buildNumber).to_string_lossy().into_owned();
+    let text = unsafe {
+        check(sys::ov_get_openvino_version(&mut version))?;
+        let text = text_of(version.buildNumber);
         sys::ov_version_free(&mut version);
         text
-    }
+    };
+    // Compiled models and the shim are told apart by it.
+    if text.is_empty() { Err("the library does not tell its version".to_owned()) } else { Ok(text) }
 }
 
 /// Whether this processor multiplies tiles of bf16 numbers (AMX).
@@ -317,18 +330,19 @@ impl Model {
 
 /// Functions of the shim.
 type OnObject = unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> c_int;
+/// The same with numbers and how many there are.
+type KeepColumns = unsafe extern "C" fn(*mut c_void, *const u64, usize, *mut c_char, usize) -> c_int;
 
 /// The small library of ours that adds what the C interface lacks.
 pub struct Shim {
-    /// Version of OpenVINO that it was built for.
-    pub version: String,
     page_attention: OnObject,
     read_attention: OnObject,
+    keep_columns: KeepColumns,
 }
 
 impl Shim {
-    /// Opens it; OpenVINO's own library is loaded.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
+    /// Opens it; OpenVINO's own library is loaded and has this version. One for another version is refused.
+    pub fn open(path: &Path, version: &str) -> Result<Self, Failure> {
         let shown = path.display();
         // SAFETY: opening runs the library's initialisers; it is the shim that lies beside the program or OpenVINO, or
         // that the user names.
@@ -336,28 +350,35 @@ impl Shim {
         let missing = |_| format!("{shown} lacks a function; build it again");
         // SAFETY: the types are those of the functions in shim.cpp, and the library is never closed.
         unsafe {
-            let version = *library
+            let built_for = *library
                 .get::<unsafe extern "C" fn() -> *const c_char>(b"puna_openvino_version")
                 .map_err(missing)?;
+            let built_for = text_of(built_for());
+            if built_for != version {
+                return Err(format!("{shown} is for OpenVINO {built_for}, not {version}; build it again"));
+            }
             let page_attention = *library.get::<OnObject>(b"puna_page_attention").map_err(missing)?;
             let read_attention = *library.get::<OnObject>(b"puna_read_attention").map_err(missing)?;
-            let version = CStr::from_ptr(version()).to_string_lossy().into_owned();
+            let keep_columns = *library.get::<KeepColumns>(b"puna_keep_columns").map_err(missing)?;
             // Objects that its functions made live in OpenVINO's hands, so its code stays until the process ends.
             std::mem::forget(library);
-            Ok(Self { version, page_attention, read_attention })
+            Ok(Self { page_attention, read_attention, keep_columns })
         }
     }
 
     fn call(&self, function: OnObject, object: *mut c_void) -> Result<(), Failure> {
-        let mut message: [c_char; 1024] = [0; 1024];
-        // SAFETY: the object is one of the C interface's own, of the kind that the function expects, and the message is
-        // as long as said; the function ends it with zero.
-        unsafe {
-            if function(object, message.as_mut_ptr(), message.len()) == 0 {
-                return Ok(());
-            }
-            Err(CStr::from_ptr(message.as_ptr()).to_string_lossy().into_owned())
-        }
+        // SAFETY: the object is one of the C interface's own, of the kind that the function expects.
+        with_message(|message, length| unsafe { function(object, message, length) })
+    }
+}
+
+/// Calls a function of the shim with room for a message.
+fn with_message(function: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<(), Failure> {
+    let mut message: [c_char; 1024] = [0; 1024];
+    match function(message.as_mut_ptr(), message.len()) {
+        0 => Ok(()),
+        // SAFETY: the message is as long as said, and functions of the shim end it with zero.
+        _ => Err(unsafe { text_of(message.as_ptr()) }),
     }
 }
 
@@ -435,11 +456,13 @@ impl Compiled {
         (0..length).map(name_of).collect()
     }
 
-    /// Writes it to a file.
+    /// Writes it to a file. Success does not mean that all of it was written: the library does not look.
     pub fn export(&self, path: &Path) -> Result<(), Failure> {
         let path = text(&path.to_string_lossy())?;
-        // SAFETY: the path ends with zero.
-        check(unsafe { sys::ov_compiled_model_export_model(self.0.pointer, path.as_ptr()) })
+        self.while_dropping(|| {
+            // SAFETY: the path ends with zero.
+            check(unsafe { sys::ov_compiled_model_export_model(self.0.pointer, path.as_ptr()) })
+        })
     }
 
     /// Element type, if it is one of ours, and extents of an input, dynamic ones as `None`.
@@ -527,6 +550,15 @@ impl Request {
         Ok(())
     }
 
+    /// Leaves these rows in the variables that keys and values are appended to, in this order; each is there.
+    pub fn keep_columns(&mut self, shim: &Shim, columns: &[u64]) -> Result<(), Failure> {
+        let object = self.0.pointer.cast();
+        // SAFETY: the object is a request, which nobody else uses meanwhile; the numbers are as many as said.
+        with_message(|message, length| unsafe {
+            (shim.keep_columns)(object, columns.as_ptr(), columns.len(), message, length)
+        })
+    }
+
     /// Calls `read` with an output's bytes and extents.
     pub fn output<R>(&self, name: &CStr, read: impl FnOnce(&[u8], &[i64]) -> R) -> Result<R, Failure> {
         let mut pointer = ptr::null_mut();
@@ -585,7 +617,7 @@ impl Spilled {
     fn filled(folder: &Path, bytes: u64, fill: impl FnOnce(&mut [u8])) -> Result<Self, Failure> {
         let shown = |error: std::io::Error| format!("{}: {error}", folder.display());
         let file = tempfile::tempfile_in(folder).map_err(shown)?;
-        file.set_len(bytes.max(1)).map_err(shown)?;
+        take_room(&file, bytes.max(1)).map_err(shown)?;
         // SAFETY: the file has no name, so nobody else changes or shortens it.
         let mut map = unsafe { memmap2::MmapMut::map_mut(&file) }.map_err(shown)?;
         // SAFETY: the map has so many bytes and outlives this function; until it ends nothing else reads or writes them.
@@ -619,20 +651,40 @@ impl Spilled {
     }
 }
 
+/// Makes a new file so long that what is written to its pages has a place: without one, writing to a page when the disk is
+/// full ends the process.
+fn take_room(file: &std::fs::File, bytes: u64) -> std::io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        let length = i64::try_from(bytes).map_err(std::io::Error::other)?;
+        loop {
+            // SAFETY: the file is open.
+            match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+                0 => return Ok(()),
+                libc::EINTR => {}
+                // Not every file system can.
+                libc::EOPNOTSUPP | libc::EINVAL => break,
+                error => return Err(std::io::Error::from_raw_os_error(error)),
+            }
+        }
+    }
+    let zeros = std::io::Read::take(std::io::repeat(0), bytes);
+    std::io::copy(&mut std::io::BufReader::with_capacity(1 << 20, zeros), &mut &*file).map(|_| ())
+}
+
 /// A whole file that is only read, whose pages the system keeps only as long as it has room for them.
 pub struct MappedFile(Option<memmap2::Mmap>);
 
 impl MappedFile {
-    /// Opens a file that is not changed while it is used: files of compiled models are replaced as a whole.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
-        let shown = |error: std::io::Error| format!("{}: {error}", path.display());
-        let file = std::fs::File::open(path).map_err(shown)?;
+    /// Of a file that is not changed while it is used: files of compiled models are replaced as a whole.
+    pub fn of(file: &std::fs::File) -> std::io::Result<Self> {
         // Nothing cannot be mapped.
-        if file.metadata().map_err(shown)?.len() == 0 {
+        if file.metadata()?.len() == 0 {
             return Ok(Self(None));
         }
         // SAFETY: by this function's contract.
-        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(shown)?;
+        let map = unsafe { memmap2::Mmap::map(file) }?;
         Ok(Self(Some(map)))
     }
 }

@@ -7,6 +7,7 @@ mod caches;
 mod compile;
 mod compiled_cache;
 mod ffi;
+mod formats;
 pub mod ir;
 mod library;
 mod memory;
@@ -18,6 +19,7 @@ mod run;
 pub mod settings;
 mod shim;
 mod states;
+mod sums;
 pub mod translate;
 pub mod weights;
 

@@ -1,4 +1,4 @@
-//! A segment that is compiled and runs with its caches in the host's memory.
+//! A segment that is compiled and runs, with its caches in pages, in the host's memory or in the model.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -18,7 +18,7 @@ use crate::ir::Element;
 use crate::memory::{Kept, inputs};
 use crate::pages::{Pages, Run};
 use crate::pieces::{Limits, Piece, cut};
-use crate::run::Data;
+use crate::run::{Data, log_inputs};
 use crate::translate::order::HeadOrder;
 use crate::translate::{Choices, Feed, Product, RopeTable};
 
@@ -43,6 +43,10 @@ pub(crate) struct OpenVinoPartition {
     pub(crate) segment: Segment,
     pub(crate) weights: Arc<dyn WeightSource>,
     pub(crate) options: CacheOptions,
+    /// Formats in which keys and values are kept, as far as the plugin does not choose another for pages.
+    pub(crate) formats: [Element; 2],
+    /// Formats in which they are saved: those of the options.
+    pub(crate) saved_formats: [Element; 2],
     pub(crate) kept: Vec<Kept>,
     pub(crate) turns: HashMap<StateId, Turn>,
     /// States whose keys have another order than the model's.
@@ -71,6 +75,9 @@ fn has_long_spans(step: &Step, piece: &Piece) -> bool {
     let own = spans.iter().find(|span| (span.tokens.end as usize) > piece.rows.start);
     own.is_some_and(|span| span.tokens.len() >= LONG_SPAN)
 }
+
+/// Rows of variables that may lie unused, however few are used.
+const MOST_UNUSED: usize = 256;
 
 /// Cells are added in such steps, so that few steps change the extents of the caches.
 const CELL_STEP: usize = 256;
@@ -189,7 +196,7 @@ impl OpenVinoPartition {
         self.kept.iter().any(|kept| matches!(kept, Kept::InModel { .. }))
     }
 
-    /// Forgets cells that a run writes, and all variables if it sees nothing of them.
+    /// Forgets cells that a run writes, and rows of the variables that no cell is in any more.
     fn forget_columns(&mut self, program: usize, piece: &Piece, step: &Step) -> Result<(), BackendError> {
         if !self.keeps_in_model() {
             return Ok(());
@@ -203,14 +210,42 @@ impl OpenVinoPartition {
             let seen = data.spans.iter().flat_map(|span| span.cells.iter().cloned().flatten());
             sees_past |= seen.into_iter().any(|cell| columns.contains_key(&cell));
         }
+        // Of several sequences others may need what this run does not see.
         if !sees_past && self.appended > 0 && self.options.sequences == 1 {
-            let program = &mut self.programs[program];
-            let reset = program.compiled.request();
-            program.request =
-                reset.map_err(|reason| BackendError::Device { device: self.device.name.clone(), reason })?;
             self.columns.iter_mut().for_each(HashMap::clear);
-            self.appended = 0;
         }
+        self.drop_columns(program)
+    }
+
+    /// Takes rows out of the variables that no cell is in, once they are as many as the others. Only the shim can take out
+    /// some; without it all go when none is needed.
+    fn drop_columns(&mut self, program: usize) -> Result<(), BackendError> {
+        // Each group may have cells in other rows.
+        let least = self.columns.iter().map(HashMap::len).max().unwrap_or(0);
+        if self.appended == 0 || least > 0 && self.appended < least + least.max(MOST_UNUSED) {
+            return Ok(());
+        }
+        let mut used: Vec<u64> =
+            self.columns.iter().flat_map(HashMap::values).map(|column| *column as u64).collect();
+        used.sort_unstable();
+        used.dedup();
+        let failed = |reason| BackendError::Device { device: self.device.name.clone(), reason };
+        let program = &mut self.programs[program];
+        match &self.device.shim {
+            _ if used.is_empty() => program.request = program.compiled.request().map_err(failed)?,
+            _ if self.appended < used.len() + used.len().max(MOST_UNUSED) => return Ok(()),
+            Some(shim) => program.request.keep_columns(shim, &used).map_err(failed)?,
+            None => {
+                self.device.log_once(
+                    "the model keeps keys and values that no text needs any more: taking them out needs the shim",
+                );
+                return Ok(());
+            }
+        }
+        for column in self.columns.iter_mut().flat_map(HashMap::values_mut) {
+            *column = used.binary_search(&(*column as u64)).unwrap_or(0);
+        }
+        self.appended = used.len();
         Ok(())
     }
 
@@ -339,11 +374,11 @@ impl OpenVinoPartition {
             .iter()
             .map(|(feed, _)| self.render(feed, program, piece, step, &outputs, boundary, &runs))
             .collect::<Result<_, _>>()?;
-        self.log_inputs(program_index, &owned);
-        let Self { kept, programs, device, .. } = self;
+        let Self { kept, programs, device, has_printed_addresses, .. } = self;
         let program = &mut programs[program_index];
         let pages = program.is_for_prompts.then_some(Element::BF16);
         let inputs = inputs(pages, &program.feeds, &owned, kept);
+        log_inputs(device, &inputs, has_printed_addresses);
         let rendered = start.elapsed();
         let Program { compiled, request, rows_run, .. } = program;
         // The plugin arranges matrices for products with so many rows when it first computes some.

@@ -2,9 +2,13 @@
 
 use std::collections::HashMap;
 
+use half::{bf16, f16};
 use puna_backend::{BackendError, Boundary};
 use puna_graph::{Dim, Input, Step, Symbol, ValueId};
 
+use crate::backend::Device;
+use crate::ffi::{self, Bytes};
+use crate::ir::Element;
 use crate::memory::Kept;
 use crate::pages::{BLOCK, Run};
 use crate::partition::{OpenVinoPartition, Program};
@@ -19,17 +23,6 @@ pub(crate) enum Data {
     I64(Vec<i64>),
     /// In the partition's caches.
     Kept,
-}
-
-impl Data {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Data::F32(data) => bytemuck::cast_slice(data),
-            Data::I32(data) => bytemuck::cast_slice(data),
-            Data::I64(data) => bytemuck::cast_slice(data),
-            Data::Kept => &[],
-        }
-    }
 }
 
 impl OpenVinoPartition {
@@ -202,7 +195,10 @@ impl OpenVinoPartition {
         for (product, name) in &program.products {
             let stored = program.request.output(name, |bytes, shape| {
                 if device.settings.debug_output {
-                    device.log(&described(&product.name(), shape, bytes));
+                    let is_integer = matches!(product, Product::Value(value)
+                        if segment.graph.value_type(*value).element == puna_graph::Element::I32);
+                    let element = if is_integer { Element::I32 } else { Element::F32 };
+                    device.log(&described(&product.name(), element, shape, bytes));
                 }
                 match product {
                     Product::Value(value) => {
@@ -254,25 +250,31 @@ impl OpenVinoPartition {
         }
         Ok(())
     }
+}
 
-    /// Logs inputs as far as the environment asks for that.
-    pub(crate) fn log_inputs(&mut self, program: usize, data: &[(Vec<i64>, Data)]) {
-        let settings = &self.device.settings;
-        let addresses = settings.print_addresses && !self.has_printed_addresses;
-        if !settings.debug_input && !addresses {
-            return;
-        }
-        for ((feed, _), (shape, data)) in self.programs[program].feeds.iter().zip(data) {
-            let bytes = data.bytes();
-            if settings.debug_input {
-                self.device.log(&described(&feed.name(), shape, bytes));
-            }
-            if addresses {
-                self.device.log(&format!("{} at {:p}", feed.name(), bytes.as_ptr()));
-            }
-        }
-        self.has_printed_addresses = true;
+/// Logs inputs of a run, caches among them, as far as the environment asks for that.
+pub(crate) fn log_inputs(device: &Device, inputs: &[ffi::Input<'_>], has_printed_addresses: &mut bool) {
+    let settings = &device.settings;
+    let addresses = settings.print_addresses && !*has_printed_addresses;
+    if !settings.debug_input && !addresses {
+        return;
     }
+    for ffi::Input { name, element, shape, bytes } in inputs {
+        let name = name.to_string_lossy();
+        let bytes = match bytes {
+            Bytes::Read(bytes) => bytes,
+            Bytes::Write(bytes) => &**bytes,
+        };
+        if settings.debug_input {
+            device.log(&described(&name, *element, shape, bytes));
+        }
+        match bytes.is_empty() {
+            _ if !addresses => {}
+            true => device.log(&format!("{name} is empty")),
+            false => device.log(&format!("{name} at {:p}", bytes.as_ptr())),
+        }
+    }
+    *has_printed_addresses = true;
 }
 
 /// Most memory for scores that kernels are made for in advance.
@@ -303,15 +305,19 @@ fn floats_of(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-/// Name, extents and first bytes of a tensor.
-fn described(name: &str, shape: &[i64], bytes: &[u8]) -> String {
-    let words: Vec<String> = bytes
-        .chunks_exact(4)
+/// Name, extents and first numbers of a tensor.
+fn described(name: &str, element: Element, shape: &[i64], bytes: &[u8]) -> String {
+    let numbers: Vec<String> = bytes
+        .chunks_exact((element.bits() / 8).max(1))
         .take(4)
-        .map(|b| {
-            let word = [b[0], b[1], b[2], b[3]];
-            format!("{:e}|{}", f32::from_le_bytes(word), i32::from_le_bytes(word))
+        .map(|bytes| match (element, bytes) {
+            (Element::F32, &[a, b, c, d]) => format!("{:e}", f32::from_le_bytes([a, b, c, d])),
+            (Element::F16, &[a, b]) => format!("{:e}", f16::from_le_bytes([a, b]).to_f32()),
+            (Element::BF16, &[a, b]) => format!("{:e}", bf16::from_le_bytes([a, b]).to_f32()),
+            (_, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]).to_string(),
+            (_, &[a, b, c, d, e, f, g, h]) => i64::from_le_bytes([a, b, c, d, e, f, g, h]).to_string(),
+            (_, other) => format!("{other:?}"),
         })
         .collect();
-    format!("{name} {shape:?}: {}", words.join(" "))
+    format!("{name} {} {shape:?}: {}", element.name(), numbers.join(" "))
 }

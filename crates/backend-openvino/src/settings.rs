@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::translate::CacheForm;
 use crate::weights::Kind;
 
 /// Looks up a variable.
@@ -34,7 +35,7 @@ pub struct Settings {
     pub memory_optimize: bool,
     /// Pages of the file are given back while weights are taken in; unset: as `memory_optimize`.
     pub reduce_compile_memory: Option<bool>,
-    /// Pages of the file are given back once the model is compiled; unset: as `memory_optimize`, on GPU.
+    /// Pages of the file are given back once the model is compiled; unset: on GPU with `memory_optimize`.
     pub release_weights: Option<bool>,
     /// Folder for a file that constants lie in, so that the system can drop their pages; unset: `/var/tmp` where
     /// memory is saved.
@@ -126,12 +127,12 @@ pub const VARIABLES: &[Variable] = &[
     ),
     row(
         "GGML_OPENVINO_DISABLE_KV_SLICE",
-        "cache inputs always have all cells",
+        "cache inputs always have all cells (where the host keeps keys and values)",
         Switch(|s, v| s.disable_slice = v),
     ),
     row(
         "GGML_OPENVINO_MANUAL_GQA_ATTN",
-        "attention as products and softmax (default: on GPU)",
+        "attention as products and softmax, but for pages (default: on GPU where the host keeps keys and values)",
         Switch(|s, v| s.manual_attention = Some(v)),
     ),
     row(
@@ -146,7 +147,7 @@ pub const VARIABLES: &[Variable] = &[
     ),
     row(
         "GGML_OPENVINO_RELEASE_WEIGHTS",
-        "gives pages of the file back once the model is compiled (default: on GPU)",
+        "gives pages of the file back once the model is compiled (default: on GPU with the switch above)",
         Switch(|s, v| s.release_weights = Some(v)),
     ),
     row(
@@ -244,6 +245,21 @@ impl Settings {
             }
         }
         settings
+    }
+
+    /// Lines about variables that are on and have no effect where keys and values are kept in this form.
+    pub(crate) fn without_effect(&self, form: CacheForm) -> Vec<String> {
+        let (place, can_be_manual) = match form {
+            CacheForm::Host => return Vec::new(),
+            CacheForm::Paged => {
+                ("keys and values in pages (PUNA_OPENVINO_SHIM=0 leaves them to the host)", false)
+            }
+            CacheForm::Stateful => ("keys and values that the model keeps", true),
+        };
+        let manual = ("GGML_OPENVINO_MANUAL_GQA_ATTN", !can_be_manual && self.manual_attention == Some(true));
+        let all = [manual, ("GGML_OPENVINO_DISABLE_KV_SLICE", self.disable_slice)];
+        let on = all.into_iter().filter(|(_, is_on)| *is_on);
+        on.map(|(name, _)| format!("{name} has no effect on {place}")).collect()
     }
 
     /// The device asked for, in upper case.
@@ -358,6 +374,11 @@ impl Settings {
     }
 }
 
+/// Whether a property changes only how a compiled model runs. It is set again when a model is read back.
+pub(crate) fn is_for_runs(key: &str) -> bool {
+    ["INFERENCE_NUM_THREADS", "PERF_COUNT"].contains(&key)
+}
+
 /// Elements of an activation that share a scale; 0 leaves activations as they are.
 const DYNAMIC_QUANTIZATION: &str = "DYNAMIC_QUANTIZATION_GROUP_SIZE";
 
@@ -443,6 +464,19 @@ mod tests {
         assert!(umbrella.reduces_memory());
         let set = [("GGML_OPENVINO_MEMORY_OPTIMIZE", "1"), ("GGML_OPENVINO_REDUCE_COMPILE_MEM", "0")];
         assert!(!read(&set).reduces_memory());
+    }
+
+    #[test]
+    fn variables_without_effect_in_a_form_are_told() {
+        let names = ["GGML_OPENVINO_MANUAL_GQA_ATTN", "GGML_OPENVINO_DISABLE_KV_SLICE"];
+        let on = read(&names.map(|name| (name, "1")));
+        let off = read(&names.map(|name| (name, "0")));
+        for (form, expected) in [(CacheForm::Host, 0), (CacheForm::Paged, 2), (CacheForm::Stateful, 1)] {
+            let told = on.without_effect(form);
+            assert_eq!(told.len(), expected, "{form:?}");
+            assert!(told.iter().all(|line| line.contains(" has no effect on keys and values ")), "{told:?}");
+            assert!(off.without_effect(form).is_empty());
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! Operations on cells of caches in the host's memory.
+//! Operations on cells of caches, wherever these are; those in the model are out of reach.
 
 use puna_backend::partition::states;
 use puna_backend::{BackendError, CellMove, States};
 use puna_graph::StateId;
 
+use crate::blocks::recast;
 use crate::ir::Element;
 use crate::memory::Kept;
 use crate::pages::Slot;
@@ -80,26 +81,31 @@ impl States for OpenVinoPartition {
         let last = cells.iter().map(|cell| *cell as usize + 1).max().unwrap_or(0);
         self.room_for(state, last)?;
         let mut bytes = Vec::new();
+        let [saved_keys, saved_values] = self.saved_formats;
         let group = self.group_of(state);
         let slots = self.pages[group].slots(cells);
         let order = self.key_orders.get(&state).copied();
         for (cell, slot) in cells.iter().map(|cell| *cell as usize).zip(slots) {
             match &mut self.kept[state.index()] {
                 Kept::KeyValue { keys, values } => {
-                    let start = bytes.len();
-                    keys.save(cell, &mut bytes);
-                    reorder(order, &mut bytes[start..], keys.element(), HeadOrder::together);
-                    values.save(cell, &mut bytes);
+                    let (mut key, mut value) = (Vec::new(), Vec::new());
+                    keys.save(cell, &mut key);
+                    reorder(order, &mut key, keys.element(), HeadOrder::together);
+                    values.save(cell, &mut value);
+                    bytes.extend(recast(key, keys.element(), saved_keys));
+                    bytes.extend(recast(value, values.element(), saved_values));
                 }
                 Kept::Recurrent { elements, numbers } => {
                     let cell = &numbers[cell * *elements..][..*elements];
                     bytes.extend(cell.iter().flat_map(|number| number.to_le_bytes()));
                 }
                 Kept::Paged { keys, values } => {
-                    let start = bytes.len();
-                    keys.save(slot, &mut bytes);
-                    reorder(order, &mut bytes[start..], keys.element(), HeadOrder::together);
-                    values.save(slot, &mut bytes);
+                    let (mut key, mut value) = (Vec::new(), Vec::new());
+                    keys.save(slot, &mut key);
+                    reorder(order, &mut key, keys.element(), HeadOrder::together);
+                    values.save(slot, &mut value);
+                    bytes.extend(recast(key, keys.element(), saved_keys));
+                    bytes.extend(recast(value, values.element(), saved_values));
                 }
                 Kept::InModel { cell_bytes } => {
                     if self.columns[group].contains_key(&(cell as u32)) {
@@ -118,10 +124,19 @@ impl States for OpenVinoPartition {
         let last = cells.iter().map(|cell| *cell as usize + 1).max().unwrap_or(0);
         self.room_for(state, last)?;
         let layer = self.segment.graph.states[state.index()].layer();
+        let [saved_keys, saved_values] = self.saved_formats;
+        let saved = |bytes: usize, from: Element, to: Element| bytes * to.bits() / from.bits();
+        let mut key_length = 0;
         let cell_bytes = match &self.kept[state.index()] {
-            Kept::KeyValue { keys, values } => keys.cell_bytes() + values.cell_bytes(),
+            Kept::KeyValue { keys, values } => {
+                key_length = saved(keys.cell_bytes(), keys.element(), saved_keys);
+                key_length + saved(values.cell_bytes(), values.element(), saved_values)
+            }
             Kept::Recurrent { elements, .. } => 4 * elements,
-            Kept::Paged { keys, values } => keys.cell_bytes() + values.cell_bytes(),
+            Kept::Paged { keys, values } => {
+                key_length = saved(keys.cell_bytes(), keys.element(), saved_keys);
+                key_length + saved(values.cell_bytes(), values.element(), saved_values)
+            }
             Kept::InModel { .. } => return Err(self.out_of_reach("restored")),
             Kept::Elsewhere => 0,
         };
@@ -138,22 +153,22 @@ impl States for OpenVinoPartition {
             let cell = *cell as usize;
             match &mut self.kept[state.index()] {
                 Kept::KeyValue { keys, values } => {
-                    let (key_bytes, value_bytes) = bytes.split_at(keys.cell_bytes());
-                    let mut key_bytes = key_bytes.to_vec();
-                    reorder(order, &mut key_bytes, keys.element(), HeadOrder::apart);
-                    keys.restore(cell, &key_bytes);
-                    values.restore(cell, value_bytes);
+                    let (key, value) = bytes.split_at(key_length);
+                    let mut key = recast(key.to_vec(), saved_keys, keys.element());
+                    reorder(order, &mut key, keys.element(), HeadOrder::apart);
+                    keys.restore(cell, &key);
+                    values.restore(cell, &recast(value.to_vec(), saved_values, values.element()));
                 }
                 Kept::Recurrent { elements, numbers } => {
                     let floats = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
                     numbers[cell * *elements..].iter_mut().zip(floats).for_each(|(to, from)| *to = from);
                 }
                 Kept::Paged { keys, values } => {
-                    let (key_bytes, value_bytes) = bytes.split_at(keys.cell_bytes());
-                    let mut key_bytes = key_bytes.to_vec();
-                    reorder(order, &mut key_bytes, keys.element(), HeadOrder::apart);
-                    keys.restore(slot, &key_bytes);
-                    values.restore(slot, value_bytes);
+                    let (key, value) = bytes.split_at(key_length);
+                    let mut key = recast(key.to_vec(), saved_keys, keys.element());
+                    reorder(order, &mut key, keys.element(), HeadOrder::apart);
+                    keys.restore(slot, &key);
+                    values.restore(slot, &recast(value.to_vec(), saved_values, values.element()));
                 }
                 Kept::InModel { .. } | Kept::Elsewhere => {}
             }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use puna_backend::Backend;
 use puna_backend_openvino::OpenVino;
 use puna_conformance::run::SingleSequence;
 use puna_conformance::zoo;
@@ -78,13 +79,16 @@ fn load(backend: &OpenVino) {
 #[test]
 fn a_shim_of_another_version_is_left_out_and_named() {
     let folder = tempfile::tempdir().expect("a folder");
-    let functions = "int puna_page_attention(void *model, char *message, long length) { return 1; }
-        int puna_read_attention(void *core, char *message, long length) { return 1; }";
-    let version = "const char *puna_openvino_version(void) { return \"2025.1.0\"; }";
-    for (name, source, told) in [
-        ("other.so", format!("{version} {functions}"), "is for OpenVINO 2025.1.0, not "),
-        ("half.so", version.to_owned(), "lacks a function; build it again"),
+    let Some((backend, _)) = common::start(&[common::NO_SHIM]) else { return };
+    let description = backend.devices()[0].description.clone();
+    let own = description.split(' ').nth(1).expect("OpenVINO and its version");
+    let begin = &own[..own.len() - 1];
+    for (name, version, told) in [
+        ("other.so", "2025.1.0", "is for OpenVINO 2025.1.0, not "),
+        ("begin.so", begin, &format!("is for OpenVINO {begin}, not {own}; build it again")),
+        ("half.so", own, "lacks a function; build it again"),
     ] {
+        let source = format!("const char *puna_openvino_version(void) {{ return \"{version}\"; }}");
         let Some(path) = library(folder.path(), name, &source) else { return };
         let path = path.to_string_lossy();
         let Some((backend, lines)) = common::start(&[("PUNA_OPENVINO_SHIM", &path)]) else { return };

@@ -8,7 +8,7 @@ use puna_backend::{Backend, Boundary, Bounds, CacheOptions, DeviceId, Partition,
 use puna_backend_openvino::OpenVino;
 use puna_backend_openvino::settings::{Settings, VARIABLES};
 use puna_conformance::run::{FileWeights, group_step};
-use puna_conformance::zoo;
+use puna_conformance::{normalised_squared_error, zoo};
 use puna_graph::ops::GatherRows;
 use puna_graph::{Graph, Input, Operand, Output, Step, WeightDecl, WeightId};
 use puna_models::{BuildOptions, build};
@@ -105,9 +105,11 @@ fn switches_log_what_they_promise() {
     for (variable, part) in [
         ("GGML_OPENVINO_PROFILING", "run of 3 rows"),
         ("GGML_OPENVINO_PROFILING", "translated in"),
-        ("GGML_OPENVINO_DEBUG_INPUT", "step.tokens [3]"),
+        ("GGML_OPENVINO_DEBUG_INPUT", "step.tokens i32 [3]: 3 5 7"),
         ("GGML_OPENVINO_DEBUG_OUTPUT", "new.0.keys"),
+        ("GGML_OPENVINO_DEBUG_INPUT", "past.0.keys f32 ["),
         ("GGML_OPENVINO_PRINT_CGRAPH_TENSOR_ADDRESS", "step.tokens at 0x"),
+        ("GGML_OPENVINO_PRINT_CGRAPH_TENSOR_ADDRESS", "past.0.keys at 0x"),
     ] {
         for (value, is_on) in [("1", true), ("0", false)] {
             let Some((backend, lines)) = start(&[(variable, value)]) else { return };
@@ -333,6 +335,28 @@ fn caches_have_all_cells_if_they_are_not_sliced() {
     };
     let Some(sliced) = caches(&[]) else { return };
     assert_eq!(caches(&[("GGML_OPENVINO_DISABLE_KV_SLICE", "1")]), Some(2 * sliced));
+    // Elsewhere it is told that it does nothing.
+    let stateful = [("GGML_OPENVINO_STATEFUL_EXECUTION", "1"), ("GGML_OPENVINO_DISABLE_KV_SLICE", "1")];
+    let Some((_, lines)) = start(&stateful) else { return };
+    assert_eq!(
+        said(&lines, "GGML_OPENVINO_DISABLE_KV_SLICE has no effect on keys and values that the model"),
+        1
+    );
+}
+
+#[test]
+fn attention_is_written_out_where_the_model_keeps_its_cache_and_not_in_pages() {
+    let manual = ("GGML_OPENVINO_MANUAL_GQA_ATTN", "1");
+    let exact = [common::EXACT, manual];
+    let Some((backend, _)) = start_stateful(&[common::EXACT]) else { return };
+    let right = load(&backend).expect("it runs").logits;
+    let Some((backend, lines)) = start_stateful(&exact) else { return };
+    let found = load(&backend).expect("it runs").logits;
+    assert!(found != right, "another way to compute the same");
+    assert!(normalised_squared_error(&found, &right) < 1e-8);
+    assert_eq!(said(&lines, "has no effect"), 0);
+    let Some((_, lines)) = common::start_with_shim(&exact) else { return };
+    assert_eq!(said(&lines, "GGML_OPENVINO_MANUAL_GQA_ATTN has no effect on keys and values in pages"), 1);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod common;
 
 use common::{Run, llama, random_model, real_model, run};
+use puna_conformance::{normalised_squared_error, zoo};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -250,6 +251,34 @@ fn same_choices(name: &str, model: &str, folder: &Path) {
     assert!(sure >= positions / 3, "{name}: sure of {sure} of {positions} choices");
 }
 
+/// Models with an operation that has no translation run with it on the processor and the rest on OpenVINO.
+#[test]
+fn operations_without_translation_run_on_the_processor() {
+    if !is_installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let file = folder.path().join("logits");
+    for (name, operation) in [("deepseek4-moe", "CompressBlocks"), ("qwen4exp-moe", "NgramRows")] {
+        let model = zoo::models().into_iter().find(|model| model.name == name).unwrap();
+        std::fs::write(&path, model.bytes()).unwrap();
+        let tokens = model.tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let arguments = ["logits", "-m", path.to_str().unwrap(), "-c", "256", "-ctk", "f32", "-ctv", "f32"];
+        let arguments = [&arguments[..], &["-o", file.to_str().unwrap(), "--tokens", &tokens]].concat();
+        let variables = [("GGML_OPENVINO_PROPERTIES", EXACT), ("GGML_OPENVINO_LOG_UNSUPPORTED_OPS", "1")];
+        let found = run(&mut on_openvino(&arguments, &variables));
+        ok(&found);
+        let told = found.err.lines().filter(|line| line.contains(operation)).collect::<Vec<_>>();
+        assert!(told.iter().any(|line| line.contains("runs elsewhere: ")), "{name}: {}", found.err);
+        let bytes = std::fs::read(&file).unwrap();
+        let logits: Vec<f32> =
+            bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
+        let error = normalised_squared_error(&logits, &model.logits);
+        assert!(error <= model.tolerance().max(1e-5), "{name}: {error:.1e}");
+    }
+}
+
 #[test]
 fn what_is_wrong_with_a_set_up_is_one_line() {
     if !is_installed() {
@@ -294,6 +323,11 @@ fn what_is_wrong_with_a_set_up_is_one_line() {
     for (variable, value, line) in [
         ("OPENVINO_DIR", text, "libopenvino_c.so"),
         ("GGML_OPENVINO_PROPERTIES", "NO_SUCH=1", "NO_SUCH"),
+        (
+            "GGML_OPENVINO_PROPERTIES",
+            "KV_CACHE_PRECISION=u8",
+            "keys and values that the host keeps are f32 or f16",
+        ),
         ("GGML_OPENVINO_PROPERTIES", "INFERENCE_PRECISION_HINT=f5", "f5"),
     ] {
         let found = run(&mut on_openvino(&[&ask[..], &["--log-disable"]].concat(), &[(variable, value)]));

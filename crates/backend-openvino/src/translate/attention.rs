@@ -39,7 +39,7 @@ impl Translator<'_> {
             }
             CacheForm::Stateful if self.graph.states[op.state.index()].group().is_kept() => {
                 let [keys, values] = self.appended(op.state, &heads, [keys, values]);
-                match simple {
+                match simple && !self.choices.manual_attention {
                     true => self.stateful_attention(op, &heads, queries, keys, values),
                     false => {
                         let [keys, values] = [keys, values].map(|x| self.squeeze(x, 0));
@@ -62,8 +62,9 @@ impl Translator<'_> {
         }
     }
 
-    /// Attention over a variable, neither of which is used. A plugin that finds both, or paged attention, takes a model for
-    /// one of language: then it multiplies with F16 and BF16 as they are, instead of turning them into F32 for good.
+    /// Attention over a variable of its own, whose result only goes back there. A plugin that finds attention and a variable, or
+    /// paged attention, takes a model for one of language: then it multiplies with F16 and BF16 as they are, instead of turning
+    /// them into F32 for good.
     pub(super) fn mark_as_language_model(&mut self) {
         let zero = self.floats_constant(&[1, 1, 1, 1], &[0.0]);
         let x = self.variable("mark", "1,1,1,1", zero);

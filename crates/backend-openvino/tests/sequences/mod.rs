@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use puna_backend::partition::partition;
-use puna_backend::{Backend, Boundary, Bounds, CacheOptions, DeviceId, Partition, ProgramId};
+use puna_backend::{Backend, BackendError, Boundary, Bounds, CacheOptions, DeviceId, Partition, ProgramId};
 use puna_backend_openvino::OpenVino;
 use puna_conformance::run::FileWeights;
 use puna_gguf::{File, OpenOptions};
@@ -54,17 +54,27 @@ impl Sequences {
 
     /// Of so many cells for each sequence.
     pub fn load_with(backend: &OpenVino, file: &Arc<File>, count: u32, cache: DType, of_one: u32) -> Self {
+        Self::try_load(backend, file, count, [cache; 2], of_one).expect("the segment loads")
+    }
+
+    /// With keys and values in these formats.
+    pub fn try_load(
+        backend: &OpenVino,
+        file: &Arc<File>,
+        count: u32,
+        [keys, values]: [DType; 2],
+        of_one: u32,
+    ) -> Result<Self, BackendError> {
         let options = BuildOptions { context: of_one, ..BuildOptions::default() };
         let graph = Arc::new(build(&file.metadata, &file.tensors, &options).expect("the model builds"));
         let weights = Arc::new(FileWeights::new(file.clone(), graph.clone()));
         let cells = vec![of_one * count; graph.groups().len()];
-        let caches = CacheOptions { keys: cache, values: cache, sequences: count, cells };
+        let caches = CacheOptions { keys, values, sequences: count, cells };
         let (_, segment) = partition(&graph, |_| 0).remove(0);
-        let mut partition =
-            backend.load(DeviceId(0), segment, weights, &caches, &mut |_| true).expect("the segment loads");
+        let mut partition = backend.load(DeviceId(0), segment, weights, &caches, &mut |_| true)?;
         let bounds = Bounds { tokens: of_one, outputs: count };
-        let program = partition.compile(bounds).expect("the segment compiles");
-        Self { graph, partition, program, lengths: vec![0; count as usize], cells: of_one }
+        let program = partition.compile(bounds)?;
+        Ok(Self { graph, partition, program, lengths: vec![0; count as usize], cells: of_one })
     }
 
     /// Appends tokens to sequences in one step; returns the logits after the last token of each.
@@ -100,6 +110,30 @@ impl Sequences {
         let logits = boundary.values.remove(&logits).expect("logits leave the model").into_floats();
         let width = logits.len() / texts.len();
         logits.chunks_exact(width).map(<[f32]>::to_vec).collect()
+    }
+
+    /// Forgets what a sequence has after so many tokens.
+    pub fn truncate(&mut self, sequence: usize, length: u32) {
+        self.lengths[sequence] = length;
+    }
+
+    /// Bytes that all caches take.
+    pub fn cache_bytes(&self) -> u64 {
+        self.partition.memory().caches
+    }
+
+    /// What is saved of the first cells of the first state.
+    pub fn saved(&mut self, cells: u32) -> Vec<u8> {
+        let states = self.partition.states();
+        let state = states.states()[0];
+        states.save(state, &(0..cells).collect::<Vec<_>>()).expect("it is saved")
+    }
+
+    /// Puts back what was saved of the first cells of the first state.
+    pub fn restore(&mut self, cells: u32, bytes: &[u8]) {
+        let states = self.partition.states();
+        let state = states.states()[0];
+        states.restore(state, &(0..cells).collect::<Vec<_>>(), bytes).expect("it is restored");
     }
 
     /// Forgets all texts.
