@@ -116,7 +116,7 @@ fn weights_of_eight_bits_lose_next_to_nothing_a_row_at_a_time_and_one_byte_in_la
         "{} models differ, {same} do not; alone {mean_alone:.1e}, most {alone:?}; together {mean_rounded:.1e}, most {rounded:?}",
         errors.len()
     );
-    assert!(errors.len() > 100, "{} models, {same} are the same", errors.len());
+    assert!(errors.len() > 90, "{} models, {same} are the same", errors.len());
     assert!(mean_alone < EIGHT_BITS_ALONE.0 && alone.0 < EIGHT_BITS_ALONE.1, "{mean_alone:.1e}, {alone:?}");
     assert!(mean_rounded < EIGHT_BITS.0 && rounded.0 < EIGHT_BITS.1, "{mean_rounded:.1e}, {rounded:?}");
 }

@@ -160,8 +160,8 @@ pub enum RuntimeError {
     },
     /// A context was asked for that texts cannot fill.
     #[error(
-        "a context of {context} is more than {sequences} texts can fill: the model has learned {positions} positions, and no text \
-         may have more tokens (-c {})", .positions.saturating_mul(*.sequences)
+        "a context of {context} is more than texts can fill: the model has learned {positions} positions, so that no text gets \
+         longer; the most for {} is {} (-c)", texts(*.sequences), .positions.saturating_mul(*.sequences)
     )]
     Positions {
         /// Tokens of context.
@@ -330,4 +330,9 @@ pub enum SavedError {
         /// Which part.
         part: &'static str,
     },
+}
+
+/// So many texts, in words.
+fn texts(count: u32) -> String {
+    if count == 1 { "one text".to_owned() } else { format!("{count} texts") }
 }

@@ -146,11 +146,11 @@ fn texts_stay_within_learned_positions() {
     refused(
         "1",
         &["-c", "65"],
-        "a context of 65 is more than 1 texts can fill: the model has learned 64 positions",
+        "the model has learned 64 positions, so that no text gets longer; the most for one text is 64 (-c)",
     );
     // Two texts have room for twice as many.
     assert_eq!(model.run("1,2;3,4", &["-c", "128"]).code, 0);
-    refused("1,2;3,4", &["-c", "129"], "no text may have more tokens (-c 128)");
+    refused("1,2;3,4", &["-c", "129"], "the most for 2 texts is 128 (-c)");
 }
 
 /// The recorded answers of the peer, made without flash attention and with activations quantised to 8 bits.
