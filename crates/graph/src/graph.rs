@@ -195,6 +195,8 @@ pub enum Output {
     Hidden,
     /// `[Tokens, width]`: of every row the last state, which layers that guess tokens further ahead read.
     LastState,
+    /// `[Outputs, width]`: the same of the rows that leave the model, if it is computed for these apart.
+    OutputState,
     /// Any value that somebody watches.
     Watched,
     /// `[Outputs, width]`: embeddings or scores, of these rows of each sequence.
@@ -282,7 +284,9 @@ impl Graph {
     pub fn embeddings(&self) -> Option<(ValueId, PooledRows)> {
         self.outputs.iter().find_map(|(role, value)| match role {
             Output::Embeddings(rows) => Some((*value, *rows)),
-            Output::Logits | Output::Hidden | Output::LastState | Output::Watched => None,
+            Output::Logits | Output::Hidden | Output::LastState | Output::OutputState | Output::Watched => {
+                None
+            }
         })
     }
 

@@ -1,7 +1,7 @@
 //! States of a model, handed out for draft heads.
 
 use puna_backend::Boundary;
-use puna_graph::{Dim, Graph, Operand, Output, Symbol, ValueId};
+use puna_graph::{Dim, Graph, Operand, Output, Step, Symbol, ValueId};
 
 use crate::{HeadInputs, RuntimeError};
 
@@ -42,6 +42,19 @@ fn input(graph: &Graph, layer: u32) -> Option<ValueId> {
     let alike = values.filter(|value| graph.value_type(*value).shape == *shape);
     let streams = alike.filter(|value| reads(Some(layer), *value) && !reads(before, *value)).take(2).count();
     (is_row && streams < 2).then_some(value)
+}
+
+/// The first of the nodes at the graph's end that serve only rows which do not leave the model; none if there are no such
+/// nodes.
+pub(crate) fn apart(graph: &Graph) -> Option<usize> {
+    graph.output(Output::OutputState)?;
+    graph.output(Output::Logits).map(|logits| logits.index() + 1)
+}
+
+/// Whether all rows of a step leave the model, in their order.
+pub(crate) fn all_leave(step: &Step) -> bool {
+    step.output_rows.len() == step.tokens.len()
+        && step.output_rows.iter().enumerate().all(|(index, row)| *row as usize == index)
 }
 
 /// Appends a step's rows of these values, side by side.

@@ -113,6 +113,7 @@ impl Model {
         weights::check(&graph, weights.as_ref())?;
         let mut graph = graph;
         let head_inputs = layer_inputs::hand_out(&mut graph, &options.head_inputs)?;
+        let graph_output_state = graph.output(Output::OutputState);
         let graph = Arc::new(graph);
         let caches = CacheOptions {
             keys: options.keys,
@@ -145,6 +146,7 @@ impl Model {
             pooled: output.1,
             hidden,
             head_inputs,
+            output_state: graph_output_state,
             cell_bytes,
             texts,
             identity: None,
@@ -254,13 +256,16 @@ fn load_segments(
     let mut places = plan.nodes.clone();
     places.sort();
     places.dedup();
-    let number = |node: usize| places.binary_search(&plan.nodes[node]).unwrap_or(0);
+    let apart = layer_inputs::apart(graph).unwrap_or(usize::MAX);
+    // What some steps do without is a segment of its own, also on the device of the one before.
+    let number =
+        |node: usize| 2 * places.binary_search(&plan.nodes[node]).unwrap_or(0) + usize::from(node >= apart);
     let segments = partition(graph, number);
     let total = segments.iter().map(|(_, segment)| segment_bytes(segment)).sum::<u64>().max(1) as f32;
     let mut done = 0.0;
     let mut loaded: Vec<Option<Loaded>> = segments.iter().map(|_| None).collect();
     for (index, Place { backend, device }) in places.into_iter().enumerate() {
-        let own = segments.iter().enumerate().filter(|(_, (place, _))| *place == index);
+        let own = segments.iter().enumerate().filter(|(_, (place, _))| *place / 2 == index);
         let (orders, own): (Vec<usize>, Vec<Segment>) =
             own.map(|(order, (_, segment))| (order, segment.clone())).unzip();
         let size = own.iter().map(segment_bytes).sum::<u64>() as f32;
@@ -276,7 +281,8 @@ fn load_segments(
         }
         for (order, mut partition) in orders.into_iter().zip(result?) {
             let program = partition.compile(bounds)?;
-            loaded[order] = Some(Loaded { partition, program });
+            let apart = segments[order].0 % 2 == 1;
+            loaded[order] = Some(Loaded { apart, partition, program });
         }
         done += size;
     }

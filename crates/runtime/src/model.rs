@@ -10,7 +10,7 @@ use puna_graph::{Array, CacheGroup, Graph, GroupStep, PooledRows, Span, Step, Va
 use crate::batch::{MicroBatch, split};
 use crate::draft::DraftOutputs;
 use crate::identity::Identity;
-use crate::layer_inputs;
+use crate::layer_inputs::{self, all_leave};
 use crate::ledger::Ledger;
 use crate::texts::Texts;
 use crate::{Batch, ModelInformation, ModelOptions, OutputRow, OutputRows, Outputs, Plan, RuntimeError};
@@ -32,6 +32,8 @@ pub struct Model {
     pub(crate) hidden: Option<ValueId>,
     /// The states of `ModelOptions::head_inputs`.
     pub(crate) head_inputs: Vec<ValueId>,
+    /// The same of a step whose rows all leave the model, where that spares the work of segments apart.
+    pub(crate) output_state: Option<ValueId>,
     /// Bytes of one saved cell of each state.
     pub(crate) cell_bytes: Vec<usize>,
     /// Which sequences hold long texts.
@@ -49,6 +51,8 @@ pub type Observer = Box<dyn FnMut(&HashMap<ValueId, Array>) + Send>;
 
 /// A segment on its device.
 pub(crate) struct Loaded {
+    /// It serves only rows that do not leave the model, so steps without such rows do without it.
+    pub(crate) apart: bool,
     pub(crate) partition: Box<dyn Partition>,
     pub(crate) program: ProgramId,
 }
@@ -254,7 +258,10 @@ impl Model {
         if let Some(observer) = &mut self.observer {
             observer(&boundary.values);
         }
-        layer_inputs::append(&self.head_inputs, &boundary, step.tokens.len(), &mut outputs.states)?;
+        let of_outputs = self.output_state.as_slice();
+        let states =
+            if of_outputs.is_empty() || !all_leave(&step) { &self.head_inputs[..] } else { of_outputs };
+        layer_inputs::append(states, &boundary, step.tokens.len(), &mut outputs.states)?;
         if step.output_rows.is_empty() {
             return Ok(());
         }
@@ -316,7 +323,10 @@ impl Model {
     /// Runs all partitions in order.
     pub(crate) fn run_step(&mut self, step: &Step) -> Result<Boundary, RuntimeError> {
         let mut boundary = Boundary::default();
-        for Loaded { partition, program } in &mut self.segments {
+        let skips = self.output_state.is_some() && all_leave(step);
+        for Loaded { partition, program, .. } in
+            self.segments.iter_mut().filter(|loaded| !(skips && loaded.apart))
+        {
             partition.run(*program, step, &mut boundary)?;
         }
         Ok(boundary)

@@ -9,6 +9,7 @@ use puna_backend::reference::Reference;
 use puna_backend_cpu::{Cpu, CpuOptions};
 use puna_conformance::zoo::{DraftModel, ahead_models};
 use puna_gguf::{Bytes, File, Value};
+use puna_graph::Output;
 use puna_quant::DType;
 use puna_runtime::{
     Batch, DraftHead, DraftOutputs, HeadInputs, HeadKind, Model, ModelOptions, OutputRows, Outputs,
@@ -81,6 +82,12 @@ fn the_state_that_the_layer_reads_leaves_the_model_and_changes_nothing() {
         assert_eq!(DraftHead::inputs(&file.metadata).expect("the key is good"), HeadInputs::LastState);
         let mut with = load(&file, &backend, &options(HeadInputs::LastState)).expect("the model loads");
         let mut without = load(&file, &backend, &options(HeadInputs::None)).expect("the model loads");
+        // Rows apart from those that leave are computed only where there are such rows.
+        let last_state = with.graph().output(Output::LastState).expect("it is asked for");
+        let (sender, apart) = std::sync::mpsc::channel();
+        with.observe(Box::new(move |values| {
+            sender.send(values.contains_key(&last_state)).expect("it is heard")
+        }));
         // The prompt's last row, then all rows, then several texts of which some ask for nothing.
         let (first, rest) = model.tokens.split_at(17);
         let mut states = Vec::new();
@@ -91,6 +98,7 @@ fn the_state_that_the_layer_reads_leaves_the_model_and_changes_nothing() {
             assert!(wanted.states.is_empty());
             states.extend(found.states);
         }
+        assert_eq!(apart.try_iter().collect::<Vec<bool>>(), [true, false], "{}", model.name);
         same(&states, model, "state");
         let both = || vec![work(1, first, OutputRows::None), work(2, &model.tokens, OutputRows::Last)];
         let (found, wanted) = (run(&mut with, both()), run(&mut without, both()));

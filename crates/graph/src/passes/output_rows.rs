@@ -7,7 +7,8 @@ use crate::{Dim, Graph, Input, Node, Op, Operand, Output, Symbol, ValueId};
 
 /// Moves the selection of output rows up through operations that treat each row alone, so that what follows
 /// the last attention runs only for rows whose result is asked for. Values are unchanged. What [`Output::LastState`] needs
-/// of that runs for all rows beside it, so that logits are computed as they are without.
+/// of that runs for all rows apart, so that logits are computed as they are without: in nodes after all others, which need
+/// not run where all rows leave, because [`Output::OutputState`] is the same then.
 pub fn move_output_rows_up(graph: &mut Graph) {
     let gather = graph.nodes.iter().rposition(|node| {
         node.op == Op::GatherRows(GatherRows)
@@ -44,21 +45,14 @@ pub fn move_output_rows_up(graph: &mut Graph) {
 
     let last_state = graph.output(Output::LastState);
     let all_rows = last_state.map_or_else(HashSet::new, |value| needed(graph, value, &moved));
-    let mut all_row_ids: HashMap<ValueId, ValueId> = HashMap::new();
+    let mut apart: Vec<(ValueId, Node)> = Vec::new();
     let old = std::mem::take(&mut graph.nodes);
     let mut new_ids: HashMap<ValueId, ValueId> = HashMap::new();
     let mut selections: HashMap<ValueId, ValueId> = HashMap::new();
     for (index, mut node) in old.into_iter().enumerate() {
         let value = ValueId(index as u32);
         if all_rows.contains(&index) {
-            let mut whole = node.clone();
-            for operand in &mut whole.inputs {
-                if let Operand::Value(input) = operand {
-                    *input = *all_row_ids.get(input).unwrap_or(&new_ids[input]);
-                }
-            }
-            all_row_ids.insert(value, ValueId(graph.nodes.len() as u32));
-            graph.nodes.push(whole);
+            apart.push((value, node.clone()));
         }
         if index == gather {
             new_ids.insert(value, new_ids[&selected]);
@@ -90,10 +84,22 @@ pub fn move_output_rows_up(graph: &mut Graph) {
         new_ids.insert(value, ValueId(graph.nodes.len() as u32));
         graph.nodes.push(node);
     }
+    let mut all_row_ids: HashMap<ValueId, ValueId> = HashMap::new();
+    for (value, mut node) in apart {
+        for operand in &mut node.inputs {
+            if let Operand::Value(input) = operand {
+                *input = *all_row_ids.get(input).unwrap_or(&new_ids[input]);
+            }
+        }
+        all_row_ids.insert(value, ValueId(graph.nodes.len() as u32));
+        graph.nodes.push(node);
+    }
+    let leaving = last_state.filter(|value| all_row_ids.contains_key(value));
     for (output, value) in &mut graph.outputs {
         let whole = all_row_ids.get(value).filter(|_| *output == Output::LastState);
         *value = *whole.unwrap_or(&new_ids[value]);
     }
+    graph.outputs.extend(leaving.map(|value| (Output::OutputState, new_ids[&value])));
     debug_assert!(graph.nodes.iter().all(|node| {
         let types: Vec<_> = node.inputs.iter().map(|operand| graph.operand_type(*operand)).collect();
         node.op.infer(&types).as_ref() == Ok(&node.ty)
