@@ -304,6 +304,27 @@ impl<'m> Builder<'m> {
         weight
     }
 
+    /// [`Builder::weight`] of a tensor whose first two axes may be one in the file, as models are published.
+    pub fn joinable_weight(&mut self, name: &str, shape: &[u32]) -> Result<Operand> {
+        let tensor = self.tensors.get(&self.tensor_name(name));
+        let (Some(tensor), [first, second, rest @ ..]) = (tensor, shape) else {
+            return self.weight(name, shape);
+        };
+        let joined: Vec<u32> =
+            [first.saturating_mul(*second)].into_iter().chain(rest.iter().copied()).collect();
+        let fits = tensor.shape.iter().copied().eq(joined.iter().map(|extent| u64::from(*extent)));
+        let has_whole_rows =
+            shape.last().is_some_and(|row| (*row as usize).is_multiple_of(tensor.dtype.block()));
+        if !fits || !has_whole_rows {
+            return self.weight(name, shape);
+        }
+        let operand = self.weight(name, &joined)?;
+        if let Operand::Weight(weight) = operand {
+            self.graph.weights[weight.index()].shape = shape.to_vec();
+        }
+        Ok(operand)
+    }
+
     /// [`Builder::weight`] for a tensor that belongs to no layer.
     pub fn global_weight(&mut self, name: &str, shape: &[u32]) -> Result<Operand> {
         self.weight_at(name.to_string(), shape, None)
@@ -517,11 +538,19 @@ impl<'m> Builder<'m> {
             weight_name = name.to_string();
         }
         let mut shape = vec![self.width(x)];
-        let per_head = self.has(&weight_name) && self.shape_of(&weight_name)?.len() > 1;
-        if per_head && self.graph.value_type(x).shape.len() > 2 {
-            shape.insert(0, self.heads_of(x));
+        let is_split = self.graph.value_type(x).shape.len() > 2;
+        let heads = self.heads_of(x);
+        let per_head = is_split
+            && self.has(&weight_name)
+            && match self.shape_of(&weight_name)?[..] {
+                [] => false,
+                [all] => heads > 1 && all == heads.saturating_mul(self.width(x)),
+                _ => true,
+            };
+        if per_head {
+            shape.insert(0, heads);
         }
-        let weight = self.weight(&weight_name, &shape)?;
+        let weight = self.joinable_weight(&weight_name, &shape)?;
         let bias = self.optional_weight(&format!("{name}.bias"), &shape)?;
         let mut inputs = vec![x.into(), weight];
         match self.norm_kind()? {
