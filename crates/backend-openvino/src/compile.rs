@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::CString;
+use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,14 +12,14 @@ use puna_graph::ops::MaskRule;
 use puna_graph::{Op, Operand, WeightId};
 
 use crate::compiled_cache::{Entry, manifest};
-use crate::ffi::{self, Compiled, Core, Model, Tensor};
+use crate::ffi::{self, Compiled, Core, Exported, Model, Tensor};
 use crate::formats;
 use crate::ir::Element;
+use crate::known_sums;
 use crate::memory::Kept;
 use crate::pages::BLOCK;
 use crate::partition::{OpenVinoPartition, Program};
 use crate::settings::{Settings, is_for_runs};
-use crate::sums;
 use crate::translate::{CacheForm, Choices, Feed, Interface, Translated, translate};
 use crate::weights::Kind;
 
@@ -215,14 +216,13 @@ impl OpenVinoPartition {
         }
     }
 
-    /// Sums of all weights, where a folder of compiled models needs them: a model that was trained on has the same shapes, and
+    /// Sums of all weights, a line each, where a folder of compiled models needs them: a model that was trained on has the same shapes, and
     /// the same numbers at the ends of its tensors.
     fn weight_sums(&self, plans: &[Plan]) -> String {
         let device = &self.device;
-        let has_folder = device.settings.compiled_model_folder.is_some();
-        if !has_folder || plans.iter().all(|plan| plan.compiled.is_some()) {
-            return String::new();
-        }
+        let is_needed = plans.iter().any(|plan| plan.compiled.is_none());
+        let folder = device.settings.compiled_model_folder.as_deref();
+        let Some(folder) = folder.filter(|_| is_needed) else { return String::new() };
         let start = Instant::now();
         let reduces_memory = device.settings.reduces_memory();
         let done = |weight| {
@@ -230,10 +230,18 @@ impl OpenVinoPartition {
                 self.weights.release(weight);
             }
         };
-        let (graph, weights) = (&self.segment.graph, self.weights.as_ref());
-        let sums = sums::of_weights(graph, weights, &self.used_weights(), device.threads, done);
-        device.profile(|| format!("sums of all weights in {:.2?}", start.elapsed()));
-        sums
+        let used = self.used_weights();
+        let sums = known_sums::of_weights(folder, self.weights.as_ref(), &used, device.threads, done);
+        device.profile(|| {
+            let failure =
+                sums.failure.map(|failure| format!(", not remembered: {failure}")).unwrap_or_default();
+            format!("sums of all weights in {:.2?}, {} of them read{failure}", start.elapsed(), sums.read)
+        });
+        let mut text = String::new();
+        for (weight, sum) in sums.all {
+            let _ = writeln!(text, "{} {sum}", self.segment.graph.weights[weight.index()].name);
+        }
+        text
     }
 
     /// Looks for compiled models in their folder.
@@ -250,8 +258,9 @@ impl OpenVinoPartition {
                     return None;
                 }
             };
-            let compiled = match Core::import(bytes, &device.plugin, &plan.properties, device.shim.as_deref())
-            {
+            let source = Exported { file: bytes, drops_pages: device.settings.reduces_memory() };
+            let imported = Core::import(source, &device.plugin, &plan.properties, device.shim.as_deref());
+            let compiled = match imported {
                 Ok(compiled) => compiled,
                 Err(reason) => {
                     let path = entry.blob.display();

@@ -125,10 +125,7 @@ impl Entry {
             std::fs::create_dir_all(folder).map_err(|error| shown(folder, &error))?;
             remove_abandoned_parts(folder);
         }
-        // A number by chance: processes in containers share a folder and have the same number.
-        let chance = RandomState::new().hash_one(std::process::id());
-        let part = |path: &Path| path.with_extension(format!("{PART}{chance:016x}"));
-        let blob_part = part(&self.blob);
+        let blob_part = part_of(&self.blob);
         let kept = export(&blob_part).and_then(|()| {
             let sum = whole(&blob_part).map_err(|error| shown(&self.blob, &error))?;
             std::fs::rename(&blob_part, &self.blob).map_err(|error| shown(&self.blob, &error))?;
@@ -146,7 +143,14 @@ impl Entry {
     }
 }
 
-fn shown(path: &Path, error: &std::io::Error) -> String {
+/// The name of a file in the folder while it is written.
+pub(crate) fn part_of(path: &Path) -> PathBuf {
+    // A number by chance: processes in containers share a folder and have the same number.
+    let chance = RandomState::new().hash_one(std::process::id());
+    path.with_extension(format!("{PART}{chance:016x}"))
+}
+
+pub(crate) fn shown(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 

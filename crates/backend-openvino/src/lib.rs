@@ -9,6 +9,7 @@ mod compiled_cache;
 mod ffi;
 mod formats;
 pub mod ir;
+mod known_sums;
 mod library;
 mod memory;
 mod pages;

@@ -1,11 +1,10 @@
 //! Checksums of many bytes: of weights, by which compiled models are told apart, and of files.
 
-use std::fmt::Write;
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use puna_backend::WeightSource;
-use puna_graph::{Graph, WeightId};
+use puna_graph::WeightId;
 
 /// A checksum of 128 bits that grows with the bytes it is given. About as fast as memory is read.
 ///
@@ -99,15 +98,13 @@ impl Sum {
 /// Bytes that are read at once; they fit into a processor's cache.
 const BUFFER: usize = 256 << 10;
 
-/// Sums of all bytes of these weights as lines of text, made by so many threads. `done` hears of each weight once it is
-/// read.
+/// Sums of all bytes of these weights, in their order, made by so many threads. `done` hears of each weight once it is read.
 pub(crate) fn of_weights(
-    graph: &Graph,
     weights: &dyn WeightSource,
     used: &[WeightId],
     threads: usize,
     done: impl Fn(WeightId) + Sync,
-) -> String {
+) -> Vec<(WeightId, String)> {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut sums = Vec::new();
@@ -124,11 +121,7 @@ pub(crate) fn of_weights(
         all
     });
     sums.sort();
-    let mut text = String::new();
-    for (weight, sum) in sums {
-        let _ = writeln!(text, "{} {sum}", graph.weights[weight.index()].name);
-    }
-    text
+    sums
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! Compiled models of other weights are told apart, in the folder of compiled models and in a process.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use puna_backend::partition::partition;
 use puna_backend::{Backend, Boundary, Bounds, CacheOptions, DeviceId, Partition, WeightSource};
 use puna_backend_openvino::OpenVino;
 use puna_conformance::run::{FileWeights, group_step};
 use puna_conformance::zoo;
+use puna_gguf::{File, OpenOptions};
 use puna_graph::{Output, Step, WeightId};
 use puna_models::{BuildOptions, build};
 use puna_quant::DType;
@@ -30,12 +33,26 @@ impl WeightSource for Changed {
     fn release(&self, weight: WeightId) {
         self.weights.release(weight);
     }
+
+    fn identity(&self, weight: WeightId) -> Option<String> {
+        let is_other = self.other.as_ref().is_some_and(|(other, _)| *other == weight);
+        if is_other { None } else { self.weights.identity(weight) }
+    }
 }
 
 /// A model after a step, with its logits. `changed`: the sign of the number in the middle of one tensor is the other one.
 fn ran(backend: &OpenVino, changed: bool) -> (Box<dyn Partition>, Vec<f32>) {
+    ran_of(backend, model().open(), changed)
+}
+
+fn model() -> zoo::ZooModel {
     let model = zoo::models().into_iter().find(|model| model.name == "llama-gqa4-tied");
-    let file = Arc::new(model.expect("the zoo has it").open());
+    model.expect("the zoo has it")
+}
+
+/// The same of a file.
+fn ran_of(backend: &OpenVino, file: File, changed: bool) -> (Box<dyn Partition>, Vec<f32>) {
+    let file = Arc::new(file);
     let options = BuildOptions { context: 64, ..BuildOptions::default() };
     let graph = Arc::new(build(&file.metadata, &file.tensors, &options).expect("the model builds"));
     let weights = FileWeights::new(file, graph.clone());
@@ -132,4 +149,71 @@ fn settings_of_runs_do_not_tell_compiled_models_apart() {
         }
     }
     assert!(found[0] == found[1]);
+}
+
+/// Weights are read to tell compiled models apart only if their file has changed, whatever its times of writing say.
+#[cfg(unix)]
+#[test]
+fn an_unchanged_file_is_not_read_again_and_a_changed_one_is() {
+    use std::os::unix::fs::FileExt;
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.gguf");
+    let kept = folder.path().join("kept");
+    let variables =
+        [common::EXACT, common::NO_SHIM, PROFILE, ("GGML_OPENVINO_COMPILED_MODEL_CACHE_DIR", text(&kept))];
+    let Some((plain, _)) = common::start(&[common::EXACT, common::NO_SHIM]) else { return };
+    let right = [false, true].map(|changed| ran(&plain, changed).1);
+    let open = || File::open(&path, &OpenOptions::default()).expect("the model opens");
+    // Runs the file, with the logits that it should have, and says whether weights were read and a model was found.
+    let run = |changed: bool| {
+        let (backend, lines) = common::start(&variables).expect("it started before");
+        assert!(ran_of(&backend, open(), false).1 == right[changed as usize], "{changed}");
+        assert_eq!(said(&lines, "sums of all weights"), 1);
+        (said(&lines, ", 0 of them read") == 0, said(&lines, "found in the cache") == 1)
+    };
+    // What was written this moment may change again without another time.
+    let settled = || std::thread::sleep(Duration::from_millis(2_100));
+
+    std::fs::write(&path, model().bytes()).expect("it is written");
+    let modified = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).expect("a time");
+    assert_eq!(run(false), (true, false));
+    assert_eq!(run(false), (true, true), "it is not remembered yet");
+    settled();
+    assert_eq!(run(false), (true, true));
+    assert_eq!(run(false), (false, true));
+
+    // One sign in the middle of a tensor, in place and with the old time.
+    let changed = open();
+    let tensor = changed.tensors.iter().find(|tensor| tensor.name.contains("ffn_down")).expect("it has one");
+    let bytes = changed.bytes(tensor);
+    let mut whole = model().bytes();
+    let start = whole.windows(bytes.len()).position(|part| part == bytes).expect("the file has its tensors");
+    let place = start + bytes.len() / 8 * 4 + 3;
+    whole[place] ^= 0x80;
+    drop(changed);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("it is there");
+    file.write_all_at(&whole[place..=place], place as u64).expect("it is written");
+    file.set_modified(modified).expect("it gets a time");
+    drop(file);
+    assert_eq!(run(true), (true, false));
+    settled();
+    assert_eq!(run(true), (true, true));
+    assert_eq!(run(true), (false, true));
+
+    // A damaged memory of sums is not believed.
+    for file in std::fs::read_dir(&kept).expect("a folder").flatten() {
+        if file.path().extension().is_some_and(|extension| extension == "sums") {
+            let mut bytes = std::fs::read(file.path()).expect("it is there");
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(file.path(), bytes).expect("it is written");
+        }
+    }
+    assert_eq!(run(true), (true, true));
+    assert_eq!(run(true), (false, true));
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("text")
 }

@@ -42,6 +42,11 @@ pub trait WeightSource: Send + Sync {
     fn bytes(&self, weight: WeightId) -> &[u8];
     /// Tells that the bytes were copied to the device, so their pages need not stay resident.
     fn release(&self, weight: WeightId);
+    /// A line of text that no other bytes have, which is known without reading these: which file they are in, since when,
+    /// and where. `None` where nothing of that kind is known.
+    fn identity(&self, _weight: WeightId) -> Option<String> {
+        None
+    }
 }
 
 /// Number formats and sizes of the caches.

@@ -32,6 +32,11 @@ impl WeightSource for FileWeights {
             self.file.release(tensor);
         }
     }
+
+    fn identity(&self, weight: WeightId) -> Option<String> {
+        let tensor = self.file.tensors.get(&self.graph.weights[weight.index()].name)?;
+        self.file.identity(tensor)
+    }
 }
 
 /// What one sequence does with the caches of a group when it goes on from position `first` to `end`: cell `i` holds

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::data::Data;
 use crate::split::{self, ShardName};
+use crate::stamp::Stamp;
 use crate::{Error, Header, Metadata, TensorInfo, TensorSpec, Tensors, Value, Warning};
 
 /// How to open a file.
@@ -72,6 +73,8 @@ pub struct File {
     version: u32,
     alignment: u64,
     paths: Vec<PathBuf>,
+    /// One for each of `paths`.
+    stamps: Vec<Option<Stamp>>,
     shards: Vec<Arc<Data>>,
     warnings: Vec<Warning>,
 }
@@ -106,7 +109,8 @@ impl File {
         }
         let Header { version, alignment, metadata, tensors, warnings, .. } = header;
         let shards = vec![Arc::new(Data::Owned(bytes))];
-        Ok(Self { metadata, tensors, version, alignment, paths: Vec::new(), shards, warnings })
+        let (paths, stamps) = (Vec::new(), Vec::new());
+        Ok(Self { metadata, tensors, version, alignment, paths, stamps, shards, warnings })
     }
 
     /// Metadata and tensor directory of the one file at `path`, whose data may be absent. Nothing is mapped, and
@@ -158,6 +162,17 @@ impl File {
         }
     }
 
+    /// A line of text that tells the bytes of `tensor` from all others without reading them: path, length, times, number
+    /// and device of its file as they were when it was opened, and the place in it.
+    ///
+    /// `None` where that does not say what the bytes are: for [`File::from_bytes`] and [`File::from_parts`], where the
+    /// path no longer leads to the same unchanged file, and where the file was changed in the two seconds before, so
+    /// that another change need not show in its times.
+    pub fn identity(&self, tensor: &TensorInfo) -> Option<String> {
+        let stamp = self.stamps.get(tensor.shard)?.as_ref()?.text_at(std::time::SystemTime::now())?;
+        Some(format!("{stamp}, {:?}", tensor.range))
+    }
+
     /// Asks the system to read the mapped files ahead.
     pub fn prefetch(&self) {
         self.shards.iter().for_each(|shard| shard.prefetch());
@@ -193,7 +208,8 @@ impl File {
             tensors.push(info).map_err(|again| Error::DuplicateTensor { name: again.name })?;
         }
         let (version, alignment) = (3, crate::DEFAULT_ALIGNMENT);
-        Ok(Self { metadata, tensors, version, alignment, paths: Vec::new(), shards, warnings: Vec::new() })
+        let (paths, stamps, warnings) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { metadata, tensors, version, alignment, paths, stamps, shards, warnings })
     }
 
     fn assemble(shards: Vec<Shard>, options: &OpenOptions) -> Result<Self, Error> {
@@ -201,6 +217,7 @@ impl File {
             shard.header.check_data(shard.length).map_err(|error| error.in_file(&shard.path))?;
         }
         let mut paths = Vec::new();
+        let mut stamps = Vec::new();
         let mut data = Vec::new();
         let mut warnings = Vec::new();
         let mut tensors = Tensors::default();
@@ -210,6 +227,7 @@ impl File {
             let Header { version, alignment, metadata, tensors: own, warnings: odd, .. } = shard.header;
             warnings.extend(odd);
             paths.push(shard.path);
+            stamps.push(shard.stamp);
             for mut tensor in own {
                 tensor.shard = index;
                 tensors.push(tensor).map_err(|again| duplicate(again, &tensors, &paths))?;
@@ -227,7 +245,7 @@ impl File {
         for (key, value) in &options.overrides {
             metadata.set(key.clone(), value.clone());
         }
-        Ok(Self { metadata, tensors, version, alignment, paths, shards: data, warnings })
+        Ok(Self { metadata, tensors, version, alignment, paths, stamps, shards: data, warnings })
     }
 }
 
@@ -305,16 +323,19 @@ struct Shard {
     path: PathBuf,
     file: std::fs::File,
     length: u64,
+    stamp: Option<Stamp>,
     header: Header,
 }
 
 impl Shard {
     fn open(path: &Path) -> Result<Self, Error> {
         let (file, length) = open_regular(path).map_err(|error| error.in_file(path))?;
+        // Before anything is read, so that what changes meanwhile is another file.
+        let stamp = file.metadata().ok().and_then(|metadata| Stamp::of(path, &metadata));
         let reader = BufReader::with_capacity(1 << 16, &file);
         let header =
             Header::read(reader, length).map_err(|error| cut_into_parts(error, path).in_file(path))?;
-        Ok(Self { path: path.to_owned(), file, length, header })
+        Ok(Self { path: path.to_owned(), file, length, stamp, header })
     }
 
     /// Checks that the metadata calls this shard `number` (one-based) of `count`.

@@ -27,6 +27,7 @@ pub mod hostile;
 mod metadata;
 mod overrides;
 pub mod split;
+mod stamp;
 mod tensors;
 mod value;
 mod writer;

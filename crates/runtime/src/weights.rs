@@ -55,6 +55,13 @@ impl WeightSource for FileWeights {
             file.release(tensor);
         }
     }
+
+    fn identity(&self, weight: WeightId) -> Option<String> {
+        match self.place(weight) {
+            Some(Place::File(file, tensor)) => file.identity(tensor),
+            Some(Place::Memory(_)) | None => None,
+        }
+    }
 }
 
 /// Refuses weights whose bytes are not what their declarations need.
