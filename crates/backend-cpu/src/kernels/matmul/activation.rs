@@ -132,6 +132,10 @@ unsafe fn prepare_avx2(
     tokens: Range<usize>,
     destination: *mut u8,
 ) {
+    // Closures have the instructions of this function, which the functions themselves do not.
+    let quantize = |values: &_| quantize(values);
+    let split = |values: &_| split(values);
+    let round = |values: &_| round(values);
     // SAFETY: forwarded from the caller.
     unsafe { prepare_rows(format, x, columns, tokens, destination, (quantize, split, round)) }
 }

@@ -284,13 +284,16 @@ unsafe fn dot_vnni(mut sum: __m256i, unsigned: __m256i, signed: __m256i) -> __m2
 /// Writes the results of one group for one token.
 #[target_feature(enable = "avx2")]
 fn store(operands: &Operands<'_>, token: usize, group: usize, values: [__m256; 2]) {
-    let rows = (operands.geometry.rows - group * GROUP).min(GROUP);
-    let mut results = [0.0; GROUP];
-    // SAFETY: the array holds both vectors, and the caller of `multiply` vouches for the results of its rows.
+    let rows = operands.geometry.rows - group * GROUP;
+    let place = operands.result(token, group * GROUP);
+    let mut edge = [0.0; GROUP];
+    let target = if rows >= GROUP { place } else { edge.as_mut_ptr() };
+    // SAFETY: the caller of `multiply` vouches for the results of its rows, and the array holds both vectors.
     unsafe {
-        _mm256_storeu_ps(results.as_mut_ptr(), values[0]);
-        _mm256_storeu_ps(results.as_mut_ptr().add(LANES), values[1]);
-        let place = operands.result(token, group * GROUP);
-        std::ptr::copy_nonoverlapping(results.as_ptr(), place, rows);
+        _mm256_storeu_ps(target, values[0]);
+        _mm256_storeu_ps(target.add(LANES), values[1]);
+        if rows < GROUP {
+            std::ptr::copy_nonoverlapping(edge.as_ptr(), place, rows);
+        }
     }
 }
