@@ -99,7 +99,8 @@ fn prompt_tokens(
     renderer.tokens(tokenizer, &conversation)
 }
 
-fn sees_all(model: &Model) -> bool {
+/// Whether tokens see later ones of their text.
+pub fn sees_all(model: &Model) -> bool {
     let sees = |op: &Op| matches!(op, Op::Attention(attention) if attention.mask == MaskRule::Bidirectional);
     model.graph().nodes.iter().any(|node| sees(&node.op))
 }

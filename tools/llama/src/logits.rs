@@ -3,7 +3,7 @@
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
-use crate::{files, interrupt, load, pages};
+use crate::{diffusion, files, interrupt, load, pages};
 use puna_flags::{Config, FLAGS, Spec, ToolSet};
 use puna_runtime::{Batch, Model, OutputRows, Outputs, Purpose, Work};
 
@@ -60,7 +60,9 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         }
         config.logits.tokens = vec![config.logits.decoder_tokens.clone(); sequences as usize];
     }
-    let greedy = compute(&mut model, &config, rows, &console)?;
+    // Nothing is kept of texts whose tokens see later ones, so that each token that follows is alone, as in llama.cpp.
+    let alone = options.causal.is_none() && !reads && diffusion::sees_all(&model);
+    let greedy = compute(&mut model, &config, rows, alone, &console)?;
     let lists: Vec<String> = greedy
         .iter()
         .map(|ids| format!("[{}]", ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")))
@@ -107,11 +109,13 @@ fn embed(opened: &load::Opened, config: &Config, console: &Console) -> Result<()
     pages::print(b"[]\n")
 }
 
-/// Writes the logits of the prompts, one sequence after another, and returns the continuations.
+/// Writes the logits of the prompts, one sequence after another, and returns the continuations, whose tokens see nothing
+/// else if they are `alone`.
 fn compute(
     model: &mut Model,
     config: &Config,
     rows: u32,
+    alone: bool,
     console: &Console,
 ) -> Result<Vec<Vec<u32>>, Failure> {
     let logits = &config.logits;
@@ -144,6 +148,9 @@ fn compute(
     for round in 0..logits.greedy {
         let mut work = Vec::new();
         for ((sequence, last), greedy) in (0..).zip(&last).zip(&mut greedy) {
+            if alone {
+                model.clear(sequence);
+            }
             let Some(token) = best(last) else {
                 return Err(Failure::Failed("the model gave logits that are not numbers".into()));
             };

@@ -130,6 +130,20 @@ fn attention_that_a_model_cannot_have_is_refused() {
     assert_eq!(mamba.run("1,2,3", &["--attention", "causal"]).code, 0);
 }
 
+/// The recorded ids of models that keep nothing of a text, because its tokens see later ones.
+#[test]
+fn diffusion_models_continue_as_recorded() {
+    let models = zoo::models();
+    for name in ["dream-dense", "llada-dense", "llada-moe-moe", "rnd1-moe"] {
+        let zoo = models.iter().find(|zoo| zoo.name == name).unwrap();
+        let found =
+            Written::new(zoo).run(&list(&zoo.tokens), &["--greedy", "12", "-ctk", "f32", "-ctv", "f32"]);
+        assert_eq!(found.code, 0, "{}", found.err);
+        let right: Vec<String> = zoo.greedy.iter().map(u32::to_string).collect();
+        assert_eq!(found.out, format!("[{}]\n", right.join(", ")), "{name}");
+    }
+}
+
 /// A model with 64 learned positions: no text gets longer, whatever the context is.
 #[test]
 fn texts_stay_within_learned_positions() {
