@@ -167,13 +167,8 @@ impl DiskCache {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let model = self.model;
-        let mut covered: Vec<PathBuf> = Vec::new();
-        for entry in self.entries.iter_mut().filter(|entry| entry.model == model) {
-            if tokens.starts_with(&entry.tokens) {
-                entry.used = 0;
-                covered.extend(reach.covers(&entry.reach).then(|| entry.path.clone()));
-            }
-        }
+        let begins = |entry: &Entry| entry.model == model && tokens.starts_with(&entry.tokens);
+        self.entries.iter_mut().filter(|entry| begins(entry)).for_each(|entry| entry.used = 0);
         // What this one replaces stays until it is written if there is room for both, also a file of the same name.
         self.shrink(room);
         self.writes.fetch_add(1, Ordering::AcqRel);
@@ -182,7 +177,9 @@ impl DiskCache {
             return;
         }
         self.entries.retain(|entry| entry.path != path);
-        covered.iter().filter(|covered| **covered != path).for_each(|path| self.forget(path));
+        let covered = self.entries.iter().filter(|entry| begins(entry) && reach.covers(&entry.reach));
+        let covered: Vec<PathBuf> = covered.map(|entry| entry.path.clone()).collect();
+        covered.iter().for_each(|path| self.forget(path));
         self.clock += 1;
         let used = self.clock;
         self.entries.push(Entry { path, model, tokens, reach, size, used, waiting });

@@ -40,6 +40,7 @@ pub fn in_order<'a>(spans: &'a [Span], positions: &[i32]) -> Cow<'a, [Span]> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // cells are a list of ranges, often of one
 mod tests {
     use super::*;
 
