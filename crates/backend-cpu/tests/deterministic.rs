@@ -1,7 +1,6 @@
 //! With `deterministic`, as an option of the backend or of its steps, a sequence's logits are the same to the bit whatever else shares its steps: other sequences,
 //! more threads, or its own prompt in larger or smaller pieces.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
