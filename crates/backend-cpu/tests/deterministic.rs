@@ -123,7 +123,10 @@ fn cpu(threads: usize) -> Cpu {
 }
 
 fn start(threads: usize, deterministic: bool) -> Cpu {
-    let features = Features::detect();
+    start_with(Features::detect(), threads, deterministic)
+}
+
+fn start_with(features: Features, threads: usize, deterministic: bool) -> Cpu {
     Cpu::new(CpuOptions { threads, features, deterministic, ..CpuOptions::default() }).expect("threads start")
 }
 
@@ -197,6 +200,33 @@ fn sequences_do_not_depend_on_what_shares_their_steps() {
                 assert!(
                     bits(&rows, sequence) == right && bits(&asked, sequence) == right,
                     "{formats:?}: sequence {sequence} of {count}, {threads} threads, {piece} tokens at a time"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn identical_sequences_get_identical_logits_at_every_level() {
+    use DType::*;
+    let model = zoo::models().into_iter().find(|model| model.name == "llama-dense").expect("a zoo model");
+    let file = quantised(&model, &[Q8_0, F16, Q4_1, BF16, Q5_0, F32]);
+    let options = BuildOptions { context: 256, only_long_texts: true, ..BuildOptions::default() };
+    let graph = Arc::new(build(&file.metadata, &file.tensors, &options).expect("it builds"));
+    for (level, features) in Features::detect().levels() {
+        let right = bits(&run(&start_with(features, 1, true), &file, &graph, 1, 1), 0);
+        for (threads, count) in [(2, 1), (1, 2), (2, 8), (3, 32)] {
+            let rows = run(&start_with(features, threads, true), &file, &graph, count, 36);
+            for sequence in 0..count as usize {
+                let found = bits(&rows, sequence);
+                assert!(found == right, "{level}: sequence {sequence} of {count}, {threads} threads");
+            }
+            // Without the promise other kernels may compute them, but all of them the same.
+            let rows = run(&start_with(features, threads, false), &file, &graph, count, 36);
+            for sequence in 1..count as usize {
+                assert!(
+                    bits(&rows, sequence) == bits(&rows, 0),
+                    "{level}, not deterministic: sequence {sequence} of {count}, {threads} threads"
                 );
             }
         }

@@ -452,6 +452,12 @@ fn prepared_activations_are_the_same_at_every_level() {
     let mut x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
     x[32..64].fill(0.0);
     x[70] = 1e30;
+    // Blocks whose reciprocal overflows, beside zeros.
+    for (block, size) in [1e-38, 1e-37, 1e-36, 1e-35, 1e-34].into_iter().enumerate() {
+        let place = (2 + block) * columns;
+        x[place..][..4].copy_from_slice(&[size, 0.0, -size, size / 3.0]);
+        x[place + 4..][..28].fill(0.0);
+    }
     use ActivationFormat::*;
     for format in [F32, Q8, Q8Split, Bf16, Bf16Split] {
         let prepared = |features| {
@@ -463,6 +469,17 @@ fn prepared_activations_are_the_same_at_every_level() {
         let scalar = prepared(Features::SCALAR);
         for (level, features) in Features::detect().levels() {
             assert_eq!(prepared(features), scalar, "{format:?} at {level}");
+        }
+        if matches!(format, Q8 | Q8Split) {
+            for token in 2..7 {
+                let block = &scalar[token * format.bytes(1, columns)..];
+                let [first, zero, second, ..] = [0, 1, 2].map(|column: usize| block[column] as i8);
+                assert!(
+                    zero == 0 && second == -first && first >= 0,
+                    "{format:?}: {first}, {zero} and {second} of {:e}",
+                    x[token * columns]
+                );
+            }
         }
     }
 }

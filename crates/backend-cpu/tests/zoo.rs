@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use puna_backend::Backend;
+use puna_backend::reference::Reference;
 use puna_backend_cpu::isa::Features;
 use puna_backend_cpu::{Cpu, CpuOptions};
 use puna_conformance::run::SingleSequence;
 use puna_conformance::{normalised_squared_error, zoo};
-use puna_gguf::File;
+use puna_gguf::{File, TensorSpec};
 use puna_graph::ops::MaskRule;
 use puna_graph::{Graph, Op};
 use puna_models::{ARCHITECTURES, BuildOptions, build};
@@ -72,4 +74,53 @@ fn logits_equal_the_recorded_ones() {
     }
     assert!(count > 0);
     assert!(wrong.is_empty(), "wrong models:\n{}", wrong.join("\n"));
+}
+
+/// A file of Qwen 3 TTS has more tokens than codes: the codes come last, and the text before them is never said.
+#[test]
+fn a_model_that_says_only_its_last_tokens_never_chooses_the_others() {
+    const MORE: usize = 1000;
+    let model = zoo::models().into_iter().find(|model| model.name == "qwen3tts-dense").expect("a zoo model");
+    let small = model.open();
+    let mut metadata = small.metadata.clone();
+    metadata.remove("tokenizer.ggml.tokens");
+    let tensors: Vec<(TensorSpec, Vec<u8>)> = small
+        .tensors
+        .iter()
+        .map(|tensor| {
+            let (mut spec, mut bytes) = (TensorSpec::from(tensor), small.bytes(tensor).to_vec());
+            if tensor.name == "token_embd.weight" {
+                spec.shape[0] += MORE as u64;
+                // Further rows, which none of the model's tokens is.
+                bytes.extend_from_within(..MORE * 4 * spec.shape[1] as usize);
+            }
+            (spec, bytes)
+        })
+        .collect();
+    let parts: Vec<(TensorSpec, &[u8])> =
+        tensors.iter().map(|(spec, bytes)| (spec.clone(), bytes.as_slice())).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.gguf");
+    puna_gguf::write(&path, &metadata, &parts).expect("the model is written");
+    let file =
+        File::from_bytes(std::fs::read(&path).expect("the model is there")).expect("the model is good");
+    let file = Arc::new(file);
+    let graph =
+        build(&file.metadata, &file.tensors, &BuildOptions { context: 256, ..BuildOptions::default() })
+            .expect("the model builds");
+    let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).expect("threads start");
+    let load = |backend: &dyn Backend| {
+        SingleSequence::load(backend, file.clone(), graph.clone(), DType::F32, model.tokens.len() as u32)
+    };
+    let codes = model.logits.len() / model.tokens.len();
+    for (name, found) in
+        [("cpu", load(&cpu).push(&model.tokens)), ("evaluator", load(&Reference).push(&model.tokens))]
+    {
+        assert_eq!(found.len(), model.tokens.len() * (MORE + codes), "{name}");
+        let rows = found.chunks(MORE + codes);
+        assert!(rows.clone().flat_map(|row| &row[..MORE]).all(|logit| *logit == f32::NEG_INFINITY), "{name}");
+        let said: Vec<f32> = rows.flat_map(|row| row[MORE..].iter().copied()).collect();
+        let error = normalised_squared_error(&said, &model.logits);
+        assert!(error <= model.tolerance(), "{name}: {error:.1e}");
+    }
 }

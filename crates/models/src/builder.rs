@@ -10,8 +10,8 @@ use std::collections::HashMap;
 
 use puna_gguf::{Metadata, Tensors, Value};
 use puna_graph::ops::{
-    Add, AddRow, Features, FillColumns, Function, GatherRows, Glu, LayerNorm, MatMul, Mul, Reshape, RmsNorm,
-    Scale, Slice, SoftCap, Unary,
+    Add, AddRow, Concat, Features, FillColumns, Function, GatherRows, Glu, LayerNorm, MatMul, Mul,
+    RepeatHeads, Reshape, RmsNorm, Scale, Slice, SoftCap, Unary,
 };
 use puna_graph::{Graph, Input, Op, Operand, Output, StateDecl, StateId, ValueId, WeightDecl, WeightId};
 use puna_quant::DType;
@@ -85,6 +85,9 @@ pub struct Head {
     pub ignores_bias: bool,
     /// Columns that are overwritten.
     pub suppressed: Option<FillColumns>,
+    /// Rows of `output.weight` where they are the last tokens of the vocabulary; the others are never chosen. Needs
+    /// [`Builder::with_other_outputs`].
+    pub last_tokens: Option<u32>,
 }
 
 impl<'m> Builder<'m> {
@@ -301,6 +304,27 @@ impl<'m> Builder<'m> {
         weight
     }
 
+    /// [`Builder::weight`] of a tensor whose first two axes may be one in the file, as models are published.
+    pub fn joinable_weight(&mut self, name: &str, shape: &[u32]) -> Result<Operand> {
+        let tensor = self.tensors.get(&self.tensor_name(name));
+        let (Some(tensor), [first, second, rest @ ..]) = (tensor, shape) else {
+            return self.weight(name, shape);
+        };
+        let joined: Vec<u32> =
+            [first.saturating_mul(*second)].into_iter().chain(rest.iter().copied()).collect();
+        let fits = tensor.shape.iter().copied().eq(joined.iter().map(|extent| u64::from(*extent)));
+        let has_whole_rows =
+            shape.last().is_some_and(|row| (*row as usize).is_multiple_of(tensor.dtype.block()));
+        if !fits || !has_whole_rows {
+            return self.weight(name, shape);
+        }
+        let operand = self.weight(name, &joined)?;
+        if let Operand::Weight(weight) = operand {
+            self.graph.weights[weight.index()].shape = shape.to_vec();
+        }
+        Ok(operand)
+    }
+
     /// [`Builder::weight`] for a tensor that belongs to no layer.
     pub fn global_weight(&mut self, name: &str, shape: &[u32]) -> Result<Operand> {
         self.weight_at(name.to_string(), shape, None)
@@ -514,11 +538,19 @@ impl<'m> Builder<'m> {
             weight_name = name.to_string();
         }
         let mut shape = vec![self.width(x)];
-        let per_head = self.has(&weight_name) && self.shape_of(&weight_name)?.len() > 1;
-        if per_head && self.graph.value_type(x).shape.len() > 2 {
-            shape.insert(0, self.heads_of(x));
+        let is_split = self.graph.value_type(x).shape.len() > 2;
+        let heads = self.heads_of(x);
+        let per_head = is_split
+            && self.has(&weight_name)
+            && match self.shape_of(&weight_name)?[..] {
+                [] => false,
+                [all] => heads > 1 && all == heads.saturating_mul(self.width(x)),
+                _ => true,
+            };
+        if per_head {
+            shape.insert(0, heads);
         }
-        let weight = self.weight(&weight_name, &shape)?;
+        let weight = self.joinable_weight(&weight_name, &shape)?;
         let bias = self.optional_weight(&format!("{name}.bias"), &shape)?;
         let mut inputs = vec![x.into(), weight];
         match self.norm_kind()? {
@@ -659,10 +691,11 @@ impl<'m> Builder<'m> {
         // A guess's rows were selected before the last norm.
         let rows = if self.guesses_ahead() { x } else { self.output_rows(x)? };
         let vocabulary = self.vocabulary()?;
-        let weight = self.output_matrix(vocabulary, self.width(x))?;
+        let said = head.last_tokens.unwrap_or(vocabulary);
+        let weight = self.output_matrix(said, self.width(x))?;
         let mut inputs = vec![weight, rows.into()];
         if !head.ignores_bias {
-            inputs.extend(self.optional_global_weight("output.bias", &[vocabulary])?);
+            inputs.extend(self.optional_global_weight("output.bias", &[said])?);
         }
         let mut logits = self.push(MatMul, inputs, "output")?;
         if let Some(factor) = head.scale {
@@ -674,7 +707,29 @@ impl<'m> Builder<'m> {
         if let Some(fill) = head.suppressed {
             logits = self.push(fill, vec![logits.into()], "suppressed")?;
         }
+        if said != vocabulary {
+            logits = self.after_tokens_never_chosen(logits, vocabulary)?;
+        }
         let state = self.state_output()?;
         Ok(self.finish([(Output::Logits, logits)].into_iter().chain(state).collect()))
+    }
+
+    /// Logits of a vocabulary's last tokens after those of all before them, which are never chosen.
+    fn after_tokens_never_chosen(&mut self, logits: ValueId, vocabulary: u32) -> Result<ValueId> {
+        const NAME: &str = "never_chosen";
+        let Some(before) = vocabulary.checked_sub(self.width(logits)) else {
+            let [first, second] = ["token_embd.weight", "output.weight"].map(str::to_string);
+            let shape = |name: &str| self.file_shape(name).unwrap_or_default().to_vec();
+            let (first_shape, second_shape) = (shape(&first), shape(&second));
+            return Err(ModelError::TensorsDisagree { first, first_shape, second, second_shape });
+        };
+        // Any column will do: it is overwritten.
+        let column = self.slice(logits, 0, 1)?;
+        let column = self.split_heads(column, 1)?;
+        let columns = self.push(RepeatHeads { times: before }, vec![column.into()], NAME)?;
+        let columns = self.join_heads(columns)?;
+        let fill = FillColumns { start: 0, length: before, value: f32::NEG_INFINITY };
+        let columns = self.push(fill, vec![columns.into()], NAME)?;
+        self.push(Concat, vec![columns.into(), logits.into()], NAME)
     }
 }

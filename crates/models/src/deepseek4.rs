@@ -121,7 +121,7 @@ fn attention(
         return Err(b.value_error("attention.output_group_count", groups, "a divisor of all heads' width"));
     }
     let h = b.split_heads(h, width / groups)?;
-    let first = b.weight("attn_output_a.weight", &[groups, rank, width / groups])?;
+    let first = b.joinable_weight("attn_output_a.weight", &[groups, rank, width / groups])?;
     let h = b.push(MatMulHeads, vec![first, h.into()], "attn_output_a")?;
     let h = b.join_heads(h)?;
     let width = b.width(x);

@@ -98,8 +98,15 @@ fn ranking(mut b: Builder<'_>) -> Result<Graph, ModelError> {
 /// Qwen 3 VL with experts, text.
 pub const QWEN3VLMOE: Architecture = Architecture::new("qwen3vlmoe", with_sections);
 
-/// Qwen 3 TTS, the talker.
-pub const QWEN3TTS: Architecture = Architecture::new("qwen3tts", with_sections);
+/// Qwen 3 TTS, the talker: it reads text and codes of sound, which are the last tokens of its vocabulary, and says codes.
+pub const QWEN3TTS: Architecture = Architecture::new("qwen3tts", |b| {
+    /// In every size; files have no key for it.
+    const CODES: u32 = 3072;
+    b.require_keys(&["rope.dimension_sections"])?;
+    let mut decoder = split_with_head_norms();
+    decoder.head.last_tokens = b.has_global("output.weight").then_some(CODES);
+    decoder.build(b.with_other_outputs())
+});
 
 /// Files say which elements turn by which coordinate of an image.
 fn with_sections(b: Builder<'_>) -> Result<Graph, ModelError> {

@@ -128,3 +128,18 @@ fn a_tensor_without_elements_is_told_as_such() {
     // One that the model does not use may be anything.
     assert!(told + 1 >= tried && tried > 20, "{told} of {tried}");
 }
+
+#[test]
+fn codes_that_are_more_than_the_tokens_are_told_with_both_tensors() {
+    let (_, bytes) = headers().find(|(name, _)| name == "qwen3tts-dense").expect("the zoo has it");
+    let header = Header::parse(&bytes).expect("the zoo's headers are good");
+    let mut metadata = header.metadata.clone();
+    metadata.remove("tokenizer.ggml.tokens");
+    let mut specs: Vec<TensorSpec> = header.tensors.iter().map(TensorSpec::from).collect();
+    let table = specs.iter_mut().find(|tensor| tensor.name == "token_embd.weight").expect("it is there");
+    table.shape[0] = 3071;
+    let error = built(&metadata, &Tensors::from_specs(&specs).expect("names differ"));
+    let text = error.expect_err("is refused").to_string();
+    let (table, output) = ("token_embd.weight of shape [3071, 256]", "output.weight of shape [3072, 256]");
+    assert!(text.contains(table) && text.contains(output), "{text}");
+}

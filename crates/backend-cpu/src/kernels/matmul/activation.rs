@@ -216,12 +216,18 @@ fn largest(values: &[f32; BLOCK]) -> f32 {
     largest[0]
 }
 
+/// What numbers of which the largest magnitude is `largest` are multiplied by, so that it becomes `most`. Where that could
+/// overflow or what 1 stands for be subnormal, 0: such numbers become zeros.
+#[inline(always)]
+pub(super) fn inverse(largest: f32, most: f32) -> f32 {
+    if largest >= most * f32::MIN_POSITIVE { most / largest } else { 0.0 }
+}
+
 /// The numbers as integers of which `most` stands for the largest magnitude, and what 1 stands for.
 #[inline(always)]
 fn integers(values: &[f32; BLOCK], most: f32) -> ([i32; BLOCK], f32) {
     let largest = largest(values);
-    // The reciprocal of a subnormal number could overflow; such blocks become zeros.
-    let inverse = if largest >= f32::MIN_POSITIVE { most / largest } else { 0.0 };
+    let inverse = inverse(largest, most);
     let mut codes = [0i32; BLOCK];
     for (code, value) in codes.iter_mut().zip(values) {
         // Adding 1.5 * 2^23 rounds to the nearest integer, half to even; the low bits of the sum are the integer.

@@ -6,7 +6,7 @@ use super::super::Operands;
 use super::super::activation::Q8_BYTES;
 use super::super::integers::INTEGERS;
 use super::unpack::{block_scales, quad_codes};
-use super::{LANES, combine, dot_vnni, less_offset, store};
+use super::{LANES, combine, dot_vnni, less_offset, signed, store, together};
 use std::arch::x86_64::*;
 use std::hint::black_box;
 use std::ops::Range;
@@ -32,24 +32,6 @@ struct BlockScales([[[[f32; LANES]; 3]; 2]; VECTORS / 16]);
 /// Sums of 16 rows for each token.
 #[repr(C, align(64))]
 struct Sums([[[f32; LANES]; 2]; TILE]);
-
-/// Whether codes are unpacked to signed numbers: those of eight bits times bytes overflow the 16-bit sums of AVX2 otherwise.
-const fn signed<const F: usize, const V: bool>() -> bool {
-    !V && INTEGERS[F].offset == 128
-}
-
-/// Quads whose 16-bit sums of two products cannot overflow together: 2 * 127 * largest * quads < 2^15.
-const fn together<const F: usize, const V: bool>() -> usize {
-    let largest = if signed::<F, V>() { 128 } else { INTEGERS[F].largest() };
-    let half = if INTEGERS[F].scales.halves() { 4 } else { 8 };
-    let quads = ((1 << 15) - 1) / (2 * 127 * largest);
-    match quads {
-        8.. => half,
-        4.. => 4,
-        2.. => 2,
-        _ => 1,
-    }
-}
 
 /// The groups by all tokens.
 ///

@@ -129,6 +129,26 @@ unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
     T
 }
 
+/// Whether values are multiplied as signed numbers: those that take a whole byte, whose offset is 128, overflow the 16-bit
+/// sums of AVX2 otherwise.
+const fn signed<const F: usize, const V: bool>() -> bool {
+    !V && INTEGERS[F].offset == 128
+}
+
+/// Quads whose 16-bit sums of two products cannot overflow together, within half a block where halves are summed apart:
+/// 2 * 127 * largest * quads < 2^15.
+const fn together<const F: usize, const V: bool>() -> usize {
+    let largest = if signed::<F, V>() { 128 } else { INTEGERS[F].largest() };
+    let half = if INTEGERS[F].scales.halves() { 4 } else { 8 };
+    let quads = ((1 << 15) - 1) / (2 * 127 * largest);
+    match quads {
+        8.. => half,
+        4.. => 4,
+        2.. => 2,
+        _ => 1,
+    }
+}
+
 /// Adds one block of 32 columns to the sums of 8 rows.
 ///
 /// # Safety
@@ -141,20 +161,10 @@ unsafe fn add_block<const F: usize, const V: bool>(
     x: *const u8,
     sum: &mut __m256,
 ) {
-    let integer = const { INTEGERS[F] };
-    let halves = integer.scales.halves();
     // SAFETY: offsets up to 44 lie in the activation block.
     let word = |at: usize| unsafe { _mm256_set1_epi32(x.add(at).cast::<i32>().read_unaligned()) };
     let mut dots = [_mm256_setzero_si256(); 2];
-    // Full bytes could overflow the 16-bit sums of AVX2; as signed numbers (their offset is 128) they do not.
-    let signed = !V && integer.offset == 128;
-    // Quads whose 16-bit sums of two products cannot overflow together: 2 * 127 * largest * quads < 2^15.
-    let together = match const { ((1 << 15) - 1) / (2 * 127 * INTEGERS[F].largest()) } {
-        8.. if !signed && !halves => 8,
-        4.. if !signed => 4,
-        2.. if !signed => 2,
-        _ => 1,
-    };
+    let (signed, together) = const { (signed::<F, V>(), together::<F, V>()) };
     let mut narrow = _mm256_setzero_si256();
     for quad in 0..8 {
         let side = quad / 4;

@@ -1,6 +1,6 @@
 //! Preparation of activations.
 
-use super::super::activation::{Q8_BYTES, SPLIT_BITS, SPLIT_BYTES, SPLIT_LARGEST};
+use super::super::activation::{Q8_BYTES, SPLIT_BITS, SPLIT_BYTES, SPLIT_LARGEST, inverse};
 use super::super::layout::BLOCK;
 use std::arch::x86_64::*;
 
@@ -12,8 +12,8 @@ fn integers(values: &[f32; BLOCK], most: f32) -> ([__m512i; 2], f32) {
     // SAFETY: both halves of the numbers are read.
     let halves = unsafe { [_mm512_loadu_ps(values.as_ptr()), _mm512_loadu_ps(values.as_ptr().add(16))] };
     let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(halves[0]), _mm512_abs_ps(halves[1])));
-    let inverse = if largest >= f32::MIN_POSITIVE { most / largest } else { 0.0 };
-    let (inverse, least) = (_mm512_set1_ps(inverse), _mm512_set1_epi32(-(most as i32)));
+    let inverse = _mm512_set1_ps(inverse(largest, most));
+    let least = _mm512_set1_epi32(-(most as i32));
     let integer = |half: __m512| _mm512_max_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(half, inverse)), least);
     ([integer(halves[0]), integer(halves[1])], largest / most)
 }
