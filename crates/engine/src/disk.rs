@@ -453,7 +453,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let mut cache = opened(folder.path(), limit);
             let (sender, tasks) = channel();
-            drop(std::mem::replace(&mut cache.tasks, Some(sender)));
+            drop(cache.tasks.replace(sender));
             put(&mut cache, &tokens(0, 20), vec![0; 60]);
             put(&mut cache, &tokens(0, 21), vec![1; 60]);
             let written = |task: &Task| matches!(task, Task::Write(..));
