@@ -12,7 +12,7 @@ use puna_graph::{CacheGroup, Graph, Input, Op, Operand, StateDecl, StateId, Step
 use crate::available::available;
 use crate::frame::Frame;
 use crate::isa::Features;
-use crate::kernels::attention::{Partials, Plan};
+use crate::kernels::attention::{Partials, Plan, in_order};
 use crate::lower::{Program, lower, rotation};
 use crate::memory::AlignedBuffer;
 use crate::pool::{Pool, PoolError, Stage};
@@ -316,7 +316,8 @@ impl Partition for CpuPartition {
         for (plan, (_, group)) in compiled.plans.iter_mut().zip(&compiled.program.plans) {
             let rows = step.extent(groups[*group].readers());
             let group = &step.groups[*group];
-            plan.build(&group.spans, rows, group.cell_positions.len()).map_err(device_error)?;
+            let spans = in_order(&group.spans, &group.cell_positions);
+            plan.build(&spans, rows, group.cell_positions.len()).map_err(device_error)?;
             partial_floats = plan.partial_floats().max(partial_floats);
         }
         if partials.len() < partial_floats {

@@ -1,7 +1,6 @@
 //! With `deterministic`, as an option of the backend or of its steps, a sequence's logits are the same to the bit whatever else shares its steps: other sequences,
 //! more threads, or its own prompt in larger or smaller pieces.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,6 +40,8 @@ struct Sequences {
     length: u32,
     /// Whether the steps ask for it.
     deterministic: bool,
+    /// Cells of each sequence after whose first so many its text begins; it goes on in these, as in a window that was full.
+    turned: u32,
 }
 
 impl Sequences {
@@ -57,7 +58,7 @@ impl Sequences {
             cpu.load(DeviceId(0), segment, weights, &caches, &mut |_| true).expect("the segment loads");
         let bounds = Bounds { tokens: CELLS * count, outputs: count };
         let program = partition.compile(bounds).expect("the segment compiles");
-        Self { graph: graph.clone(), partition, program, count, length: 0, deterministic: false }
+        Self { graph: graph.clone(), partition, program, count, length: 0, deterministic: false, turned: 0 }
     }
 
     /// Appends the same tokens to every sequence in one step; returns each one's last logits.
@@ -66,15 +67,23 @@ impl Sequences {
         let (first, end) = (self.length, self.length + rows);
         self.length = end;
         let each = || 0..self.count;
-        let cells =
-            |sequence: u32, range: Range<u32>| range.start + sequence * CELLS..range.end + sequence * CELLS;
+        let cell = |sequence: u32, position: u32| sequence * CELLS + (position + self.turned) % CELLS;
+        let position = |cell: u32| (cell % CELLS + CELLS - self.turned) % CELLS;
+        // In ascending order of cells.
+        let read = |sequence: u32| {
+            let mut cells: Vec<u32> = (0..end).map(|position| cell(sequence, position)).collect();
+            cells.sort_unstable();
+            let runs = cells.chunk_by(|before, after| before + 1 == *after);
+            runs.map(|run| run[0]..run[run.len() - 1] + 1).collect()
+        };
+        let written = |sequence| (first..end).map(move |position| cell(sequence, position));
         let group = || GroupStep {
-            write_cells: each().flat_map(|sequence| cells(sequence, first..end)).collect(),
-            cell_positions: (0..CELLS * self.count).map(|cell| (cell % CELLS) as i32).collect(),
+            write_cells: each().flat_map(written).collect(),
+            cell_positions: (0..CELLS * self.count).map(|cell| position(cell) as i32).collect(),
             spans: each()
                 .map(|sequence| Span {
                     tokens: sequence * rows..(sequence + 1) * rows,
-                    cells: std::iter::once(cells(sequence, 0..end)).collect(),
+                    cells: read(sequence),
                 })
                 .collect(),
         };
@@ -220,6 +229,23 @@ fn identical_sequences_get_identical_logits_at_every_level() {
                     "{level}, not deterministic: sequence {sequence} of {count}, {threads} threads"
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn sequences_do_not_depend_on_where_their_cells_lie() {
+    let model = zoo::models().into_iter().find(|model| model.name == "llama-dense").expect("a zoo model");
+    let file = quantised(&model, &[DType::F32]);
+    let options = BuildOptions { context: 256, only_long_texts: true, ..BuildOptions::default() };
+    let graph = Arc::new(build(&file.metadata, &file.tensors, &options).expect("it builds"));
+    let right = bits(&run(&cpu(1), &file, &graph, 1, 1), 0);
+    for turned in [CELLS - 1, CELLS - 7, CELLS - 20, CELLS - 36] {
+        for piece in [1, 12, 36] {
+            let mut sequences = Sequences::load(&cpu(2), &file, &graph, 2);
+            sequences.turned = turned;
+            let rows = push_all(sequences, piece);
+            assert!(bits(&rows, 1) == right, "{turned} cells before, {piece} tokens at a time");
         }
     }
 }

@@ -67,6 +67,8 @@ pub struct DiskCache {
     folder: PathBuf,
     limit: u64,
     model: u64,
+    /// Tells ways of computing apart that give other numbers.
+    way: u64,
     entries: Vec<Entry>,
     clock: u64,
     tasks: Option<Sender<Task>>,
@@ -76,8 +78,8 @@ pub struct DiskCache {
 }
 
 impl DiskCache {
-    /// The folder, which is made if it does not exist, with what is in it and sound. Files that are not will be
-    /// deleted. `limit` is in bytes. An error if nothing can be written there now; when that happens later, `warn`
+    /// The folder, which is made if it does not exist, with what is in it and sound. Files that are damaged or of another
+    /// version are deleted; those that cannot be read now stay, and do not count. `limit` is in bytes. An error if nothing can be written there now; when that happens later, `warn`
     /// hears of it, once until a file is written again.
     pub fn open(folder: &Path, limit: u64, warn: Warn) -> Result<Self, EngineError> {
         let fault = |source| EngineError::DiskCache { folder: folder.to_owned(), source };
@@ -96,8 +98,9 @@ impl DiskCache {
             } else if name.ends_with(SUFFIX) && data.is_file() {
                 match read_header(&path) {
                     Ok(head) => found.push((changed, known(head, path))),
-                    // It may be unreadable to this user only; then it stays.
-                    Err(_) => drop(fs::remove_file(&path)),
+                    Err(error) if is_damage(&error) => drop(fs::remove_file(&path)),
+                    // It may be unreadable to this user only.
+                    Err(_) => {}
                 }
             }
         }
@@ -113,6 +116,7 @@ impl DiskCache {
             folder: folder.to_owned(),
             limit,
             model: 0,
+            way: 0,
             entries,
             clock,
             tasks: Some(tasks),
@@ -123,9 +127,17 @@ impl DiskCache {
         Ok(cache)
     }
 
+    /// Keeps what was computed this way apart from what was computed otherwise, and so is not the same to the bit.
+    pub fn computed(mut self, way: &str) -> Self {
+        let mut hash = Checksum::default();
+        hash.add(way.as_bytes());
+        self.way = hash.value();
+        self
+    }
+
     /// From now on sequences are those of this model.
     pub(crate) fn serve_model(&mut self, identity: u64) {
-        self.model = identity;
+        self.model = identity ^ self.way;
     }
 
     /// Whether a sequence with these tokens is worth a file: it is long enough, and no file begins with it and goes back as
@@ -154,22 +166,20 @@ impl DiskCache {
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
+        let model = self.model;
+        let begins = |entry: &Entry| entry.model == model && tokens.starts_with(&entry.tokens);
+        self.entries.iter_mut().filter(|entry| begins(entry)).for_each(|entry| entry.used = 0);
+        // What this one replaces stays until it is written if there is room for both, also a file of the same name.
+        self.shrink(room);
         self.writes.fetch_add(1, Ordering::AcqRel);
         let waiting = Arc::downgrade(&saved);
-        if !self.send(Task::Write(path.clone(), self.model, saved)) {
+        if !self.send(Task::Write(path.clone(), model, saved)) {
             return;
         }
         self.entries.retain(|entry| entry.path != path);
-        let model = self.model;
-        let mut covered: Vec<PathBuf> = Vec::new();
-        for entry in self.entries.iter_mut().filter(|entry| entry.model == model) {
-            if tokens.starts_with(&entry.tokens) {
-                entry.used = 0;
-                covered.extend(reach.covers(&entry.reach).then(|| entry.path.clone()));
-            }
-        }
+        let covered = self.entries.iter().filter(|entry| begins(entry) && reach.covers(&entry.reach));
+        let covered: Vec<PathBuf> = covered.map(|entry| entry.path.clone()).collect();
         covered.iter().for_each(|path| self.forget(path));
-        self.shrink(room);
         self.clock += 1;
         let used = self.clock;
         self.entries.push(Entry { path, model, tokens, reach, size, used, waiting });
@@ -265,6 +275,11 @@ fn try_to_write(folder: &Path) -> io::Result<()> {
     let path = folder.join(format!("test.{}{UNFINISHED}", std::process::id()));
     let written = File::create(&path).and_then(|mut file| file.write_all(b"test"));
     written.and(fs::remove_file(&path))
+}
+
+/// Whether an error is the file's and not the system's.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
 fn known(head: Head, path: PathBuf) -> Entry {
@@ -429,6 +444,36 @@ mod tests {
         drop(cache);
         drop(opened(folder.path(), 450));
         assert_eq!(files(folder.path()).len(), 2, "a smaller limit holds at once");
+    }
+
+    #[test]
+    fn the_folder_is_bounded_at_every_moment() {
+        // 208 bytes each, and 4 more for each token more.
+        for (limit, order) in [(208 + 212, [true, true, false]), (208 + 211, [true, false, true])] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut cache = opened(folder.path(), limit);
+            let (sender, tasks) = channel();
+            drop(cache.tasks.replace(sender));
+            put(&mut cache, &tokens(0, 20), vec![0; 60]);
+            put(&mut cache, &tokens(0, 21), vec![1; 60]);
+            let written = |task: &Task| matches!(task, Task::Write(..));
+            let found: Vec<bool> = tasks.try_iter().map(|task| written(&task)).collect();
+            assert_eq!(found, order, "what is replaced goes first where there is no room for both");
+        }
+    }
+
+    #[test]
+    fn ways_of_computing_are_kept_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        put(&mut opened(folder.path(), 10_000), &tokens(0, 20), vec![1; 100]);
+        let mut other =
+            DiskCache::open(folder.path(), 10_000, Box::new(|_| ())).unwrap().computed("row by row");
+        other.serve_model(7);
+        assert_eq!(found(&mut other, &tokens(0, 30)), None);
+        put(&mut other, &tokens(0, 20), vec![2; 100]);
+        assert_eq!(found(&mut other, &tokens(0, 30)), Some((20, vec![2; 100])));
+        drop(other);
+        assert_eq!(found(&mut opened(folder.path(), 10_000), &tokens(0, 30)), Some((20, vec![1; 100])));
     }
 
     #[test]

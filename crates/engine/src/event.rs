@@ -76,8 +76,8 @@ pub struct Timings {
     pub accepted_tokens: usize,
     /// Guesses made.
     pub guesses: usize,
-    /// Whether a full context was shifted, so that a part of the text was dropped.
-    pub shifted: bool,
+    /// Whether the context was full: then a part of the text was dropped, or the answer ended there.
+    pub full: bool,
 }
 
 impl Timings {

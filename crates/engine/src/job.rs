@@ -83,8 +83,8 @@ pub(crate) struct Job {
     pub(crate) alone: bool,
     /// The owner no longer listens.
     pub(crate) deserted: bool,
-    /// A part of its text was dropped.
-    pub(crate) shifted: bool,
+    /// The context was full: a part of its text was dropped, or it ends.
+    pub(crate) full: bool,
 }
 
 /// What a job does after its logits came.
@@ -136,7 +136,7 @@ impl Job {
             first_logits: None,
             alone: false,
             deserted: false,
-            shifted: false,
+            full: false,
         })
     }
 
@@ -266,7 +266,7 @@ impl Job {
             guessed_tokens: self.guessed,
             accepted_tokens: self.accepted,
             guesses: self.guesses,
-            shifted: self.shifted,
+            full: self.full,
         };
         self.send(Event::Finished { reason, timings });
     }

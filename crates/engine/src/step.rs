@@ -134,11 +134,10 @@ impl Worker {
     /// that are more than a rotation), what is left of the text is computed anew.
     fn make_room(&mut self, index: usize) {
         let context = self.model.context() as usize;
-        let slot = &self.slots[index];
-        let Some(job) = &slot.job else { return };
-        if slot.held.len() < context || slot.pending().is_empty() {
-            return;
-        }
+        let slot = &mut self.slots[index];
+        let pending = !slot.pending().is_empty();
+        let Some(job) = slot.job.as_mut().filter(|_| pending && slot.held.len() >= context) else { return };
+        job.full = true;
         // Some room must be left to move in, however much shall be kept.
         let keep = job.keep().min(context.saturating_sub(4));
         let discard = job.discard(slot.held.len() - keep);
@@ -153,7 +152,6 @@ impl Worker {
         let slot = &mut self.slots[index];
         if let Some(job) = &mut slot.job {
             job.tokens.drain(keep..keep + discard);
-            job.shifted = true;
         }
         if moved {
             slot.held.drain(keep..keep + discard);
@@ -166,7 +164,11 @@ impl Worker {
     fn give_up_largest(&mut self) {
         let active = self.slots.iter().enumerate().filter(|(_, slot)| slot.job.is_some());
         let Some((index, _)) = active.max_by_key(|(_, slot)| slot.held.len()) else { return };
-        let generated = self.slots[index].job.as_ref().is_some_and(|job| job.generated > 0);
+        let job = self.slots[index].job.as_mut();
+        let generated = job.is_some_and(|job| {
+            job.full = true;
+            job.generated > 0
+        });
         if generated {
             self.finish(index, FinishReason::Length);
         } else {

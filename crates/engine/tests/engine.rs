@@ -123,6 +123,7 @@ fn a_full_context_ends_with_length() {
         // 5 + 11 fill the context; the logits of the last cell give one more.
         assert_eq!(found.tokens, expected(&PROMPT, 12));
         assert_eq!(reason(&found), FinishReason::Length);
+        assert!(found.end.unwrap().1.full, "it ended before its limit");
     }
     let full: Vec<u32> = (0..16).collect();
     let found = run(&engine(Arithmetic::new(16, 1)), greedy(&full, UNLIMITED));
@@ -136,7 +137,7 @@ fn the_context_shifts_when_allowed() {
     for (discard, gone) in [(0, 7), (3, 3), (100, 14)] {
         let found = run(&engine, Request { keep: 2, discard, ..greedy(&PROMPT, 100) });
         assert_eq!((found.tokens.len(), reason(&found)), (100, FinishReason::Length));
-        assert!(found.end.unwrap().1.shifted);
+        assert!(found.end.unwrap().1.full);
         let mut held = PROMPT.to_vec();
         let mut tokens = Vec::new();
         for _ in 0..100 {
@@ -149,7 +150,7 @@ fn the_context_shifts_when_allowed() {
         }
         assert_eq!(found.tokens, tokens, "{discard}");
     }
-    assert!(!run(&engine, greedy(&PROMPT, 5)).end.unwrap().1.shifted);
+    assert!(!run(&engine, greedy(&PROMPT, 5)).end.unwrap().1.full);
     // A new, short request works afterwards, and so does one that keeps more than there is room for.
     assert_eq!(run(&engine, greedy(&[7], 3)).tokens, expected(&[7], 3));
     let found = run(&engine, Request { keep: -1, ..greedy(&(0..16).collect::<Vec<_>>(), 50) });

@@ -12,7 +12,9 @@ use puna_graph::{Graph, Operand, ValueId, WeightId};
 
 use crate::{Checksum, Model};
 
-/// Bytes of each weight that are looked at: enough to tell two trainings of one architecture apart.
+/// Places of each weight, from its first to its last bytes, that are looked at, and bytes at each: enough to tell two trainings
+/// of one architecture apart, also where some rows alone were trained, without reading all of a large file.
+const PLACES: usize = 32;
 const LOOKED_AT: usize = 64;
 
 /// What a model is to its saved sequences.
@@ -27,7 +29,7 @@ pub(crate) struct Identity {
     pub(crate) computation: u64,
     /// Checksum of the number formats of weights.
     pub(crate) formats: u64,
-    /// Checksum of the first bytes of every weight.
+    /// Checksum of some bytes of every weight.
     pub(crate) contents: u64,
     /// Checksum of how strongly adapters count; 0 if none can be switched.
     pub(crate) adapters: u64,
@@ -105,10 +107,21 @@ fn of(graph: &Graph, weights: &dyn WeightSource) -> Identity {
         computation.add(format!("{} {:?}\n", declared.name, declared.shape).as_bytes());
         formats.add(&declared.dtype.id().to_le_bytes());
         let bytes = weights.bytes(WeightId(index as u32));
-        contents.add(bytes.get(..LOOKED_AT).unwrap_or(bytes));
+        looked_at(bytes).for_each(|bytes| contents.add(bytes));
     }
     let (computation, formats, contents) = (computation.value(), formats.value(), contents.value());
     Identity { computation, formats, contents, ..Identity::default() }
+}
+
+/// What is looked at of a weight's bytes: of a small one all.
+fn looked_at(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let last = bytes.len().saturating_sub(LOOKED_AT);
+    let places = if bytes.len() <= PLACES * LOOKED_AT { 1 } else { PLACES };
+    let length = if places == 1 { bytes.len() } else { LOOKED_AT };
+    (0..places).filter_map(move |place| {
+        let start = (last as u128 * place as u128 / (PLACES - 1) as u128) as usize;
+        bytes.get(start..start + length)
+    })
 }
 
 /// The operations that what is kept depends on, in their order and with numbers of their own: what else is in the graph
@@ -144,7 +157,21 @@ fn lines(graph: &Graph) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::Identity;
+    use super::{Identity, LOOKED_AT, PLACES, looked_at};
+
+    #[test]
+    fn weights_are_looked_at_from_their_first_to_their_last_bytes() {
+        for length in [0, 1, 64, 1000, PLACES * LOOKED_AT] {
+            let bytes: Vec<u8> = (0..length).map(|place| place as u8).collect();
+            assert_eq!(looked_at(&bytes).collect::<Vec<_>>().concat(), bytes, "{length}");
+        }
+        // Of 31 * 100 + 64 bytes every hundredth place.
+        let bytes: Vec<u8> = (0..3164_u32).map(|place| (place / 100) as u8).collect();
+        let starts: Vec<u8> = looked_at(&bytes).map(|bytes| bytes[0]).collect();
+        assert_eq!(starts, (0..32).collect::<Vec<u8>>());
+        assert!(looked_at(&bytes).all(|bytes| bytes.len() == LOOKED_AT));
+        assert_eq!(looked_at(&bytes).last(), Some(&bytes[3100..]));
+    }
 
     #[test]
     fn what_differs_is_named() {

@@ -96,7 +96,9 @@ fn a19_prompts_that_do_not_fit() {
         .post("/v1/chat/completions", json!({"messages": messages}))
         .error(400, "exceed_context_size_error");
     let full = client.post("/completion", json!({"prompt": vec![100; 299]})).ok();
-    assert_eq!(full["stop_type"], "limit");
+    assert_eq!((&full["stop_type"], &full["truncated"]), (&json!("limit"), &json!(true)));
+    let limited = client.post("/completion", json!({"prompt": vec![100; 20], "n_predict": 3})).ok();
+    assert_eq!((&limited["stop_type"], &limited["truncated"]), (&json!("limit"), &json!(false)));
     // K04: a fresh request after a full context.
     let fresh = client.post("/completion", json!({"prompt": "@hello:"})).ok();
     assert_eq!(fresh["content"], "Hi there");

@@ -166,7 +166,7 @@ fn residence(
     let (invocation, config, console) = (invocation.clone(), config.clone(), console.clone());
     let reload = move || {
         let again = || {
-            let disk = disk(&config.server, &console)?;
+            let disk = disk(&config, &console)?;
             let mut guessing = Guessing::open(&invocation, &config, &console)?;
             let opened = load::open(&invocation, &config, &console, true)?;
             let tokenizer = opened.tokenizer(&console)?;
@@ -188,7 +188,7 @@ fn served(
     session::check_sampling(invocation, &config.sampling)?;
     // What can be told at once is, and not after a large model has been loaded.
     let mut guessing = Guessing::open(invocation, config, console)?;
-    let disk = disk(&config.server, console)?;
+    let disk = disk(config, console)?;
     let opened = load::open(invocation, config, console, true)?;
     let metadata = &opened.file.metadata;
     let tokenizer = opened.tokenizer(console)?;
@@ -272,11 +272,15 @@ fn served(
 }
 
 /// The folder in which what slots hold outlives the program.
-fn disk(server: &puna_flags::Server, console: &Arc<Console>) -> Result<Option<DiskCache>, Failure> {
+fn disk(config: &Config, console: &Arc<Console>) -> Result<Option<DiskCache>, Failure> {
+    let server = &config.server;
     let limit = u64::from(server.cache_folder_mebibytes) << 20;
+    // Equal answers, cold and warm, also beside a server that shares the folder and computes as is fastest.
+    let way = if config.cpu.deterministic { "deterministic" } else { "" };
     let open = |folder: &PathBuf| {
         let console = console.clone();
         DiskCache::open(folder, limit, Box::new(move |line| console.warn(line)))
+            .map(|cache| cache.computed(way))
     };
     server.cache_folder.as_ref().map(open).transpose().map_err(|error| Failure::Failed(error.to_string()))
 }

@@ -98,7 +98,7 @@ impl Native {
             "generation_settings": settings,
             "prompt": self.prompts.get(index),
             "has_new_line": ending.text.contains('\n'),
-            "truncated": ending.timings.shifted,
+            "truncated": ending.timings.full,
             "stop_type": stop,
             "stopping_word": word,
             "tokens_cached": held,

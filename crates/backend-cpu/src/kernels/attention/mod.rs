@@ -13,10 +13,12 @@
 
 #[cfg(target_arch = "x86_64")]
 mod matrix_unit;
+mod order;
 mod plan;
 mod products;
 mod tile;
 
+pub use order::in_order;
 pub use plan::{Plan, PlanError, Span};
 
 use puna_graph::ops::MaskRule;
