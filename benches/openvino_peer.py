@@ -1,6 +1,6 @@
 """Speed of OpenVINO GenAI on a GGUF file, to compare `llama bench --device OPENVINO0` with.
 
-pip install openvino-genai==2026.4.1.0; python benches/openvino_genai.py MODEL [THREADS]
+pip install openvino-genai==2026.4.1.0; python benches/openvino_peer.py MODEL [THREADS]
 """
 
 import sys
