@@ -64,7 +64,7 @@ fn measure(heads: Heads, format: DType, tokens: usize, cells: usize, features: F
         matrix_unit: true,
     };
     let mut plan = Plan::new(heads);
-    plan.build(&spans, tokens, cells).expect("a sound step");
+    plan.build(&spans, tokens, &cell_positions).expect("a sound step");
     let mut partials = vec![0.0; plan.partial_floats()];
     // SAFETY: used by these two stages only.
     let partials = unsafe { Partials::new(partials.as_mut_ptr(), partials.len()) };

@@ -192,7 +192,7 @@ fn attention(limits: &Limits) {
                 matrix_unit: true,
             };
             let mut plan = Plan::new(heads);
-            plan.build(&spans, tokens, cells).expect("a sound step");
+            plan.build(&spans, tokens, &cell_positions).expect("a sound step");
             let mut partials = vec![0.0; plan.partial_floats()];
             let mut scratch = vec![0.0; plan.scratch_floats()];
             let seen = tokens * (2 * cells - tokens + 1) / 2;

@@ -317,7 +317,7 @@ impl Partition for CpuPartition {
             let rows = step.extent(groups[*group].readers());
             let group = &step.groups[*group];
             let spans = in_order(&group.spans, &group.cell_positions);
-            plan.build(&spans, rows, group.cell_positions.len()).map_err(device_error)?;
+            plan.build(&spans, rows, &group.cell_positions).map_err(device_error)?;
             partial_floats = plan.partial_floats().max(partial_floats);
         }
         if partials.len() < partial_floats {

@@ -77,7 +77,7 @@ impl Case {
         let queries: Vec<f32> =
             random(13, tokens * heads.heads * heads.key_dim).iter().map(|x| x * 2.0).collect();
         let mut plan = Plan::new(heads);
-        plan.build(&spans, tokens, cells).unwrap();
+        plan.build(&spans, tokens, &cell_positions).unwrap();
         Self {
             heads,
             tokens,
@@ -425,6 +425,39 @@ fn rows_do_not_depend_on_the_step_or_the_place_in_the_cache() {
 }
 
 /// Formats whose encoder and decoder exist.
+#[test]
+fn rows_do_not_depend_on_what_a_window_gave_back() {
+    let heads = Heads { heads: 4, kv_heads: 2, key_dim: 48, value_dim: 32 };
+    for (features, window) in Features::detect()
+        .levels()
+        .into_iter()
+        .flat_map(|(_, features)| [100, 512].map(|window| (features, window)))
+    {
+        let attention = Attention { mask: MaskRule::Window(window), ..plain(heads) };
+        let all = Case::new(heads, F32, 1100, &[(200, vec![0..1100])]);
+        let together = all.run(&attention, features, &Pool::new(2).unwrap());
+        for token in [0, 1, 63, 124, 199] {
+            let position = 900 + token as u32;
+            // What a step of this row alone finds: the window, and some cells before it or none.
+            for before in [0, 1, 37, 64, 200] {
+                let mut one = Case::new(heads, F32, 1100, &[(1, vec![0..1100])]);
+                let first = position + 1 - window - before;
+                one.token_positions = vec![position as i32];
+                one.spans =
+                    vec![Span { tokens: 0..1, cells: std::iter::once(first..position + 1).collect() }];
+                one.queries = all.queries[token * 4 * 48..][..4 * 48].to_vec();
+                one.plan.build(&one.spans, 1, &one.cell_positions).expect("a sound step");
+                let alone = one.run(&attention, features, &Pool::new(1).unwrap());
+                assert_eq!(
+                    alone,
+                    together[token * 4 * 32..][..4 * 32],
+                    "{token}, window of {window}, {before} before"
+                );
+            }
+        }
+    }
+}
+
 fn formats() -> Vec<DType> {
     CACHE_FORMATS.iter().copied().filter(|&format| RowFormat::new(format, 64).is_some()).collect()
 }
@@ -535,11 +568,11 @@ fn write_copy_and_shift() {
 fn bad_plans_are_refused() {
     let heads = Heads { heads: 4, kv_heads: 2, key_dim: 8, value_dim: 8 };
     let span = |tokens, cells| Span { tokens, cells: vec![cells] };
-    assert!(Plan::new(heads).build(&[span(0..1, 0..10)], 1, 10).is_ok());
-    assert!(Plan::new(heads).build(&[span(0..2, 0..10)], 1, 10).is_err());
-    assert!(Plan::new(heads).build(&[span(0..1, 0..11)], 1, 10).is_err());
-    assert!(Plan::new(Heads { kv_heads: 3, ..heads }).build(&[], 1, 10).is_err());
-    assert!(Plan::new(Heads { kv_heads: 0, ..heads }).build(&[], 1, 10).is_err());
+    assert!(Plan::new(heads).build(&[span(0..1, 0..10)], 1, &[0; 10]).is_ok());
+    assert!(Plan::new(heads).build(&[span(0..2, 0..10)], 1, &[0; 10]).is_err());
+    assert!(Plan::new(heads).build(&[span(0..1, 0..11)], 1, &[0; 10]).is_err());
+    assert!(Plan::new(Heads { kv_heads: 3, ..heads }).build(&[], 1, &[0; 10]).is_err());
+    assert!(Plan::new(Heads { kv_heads: 0, ..heads }).build(&[], 1, &[0; 10]).is_err());
 }
 
 #[test]

@@ -71,7 +71,11 @@ pub(super) fn run(run: &mut Run<'_>) -> bool {
     let mut cells = [0; TILE];
     let mut positions = [0; TILE];
     for start in (0..block.cells).step_by(TILE) {
-        let count = plan.tile_cells(block, start, &mut cells);
+        let places = plan.tile_cells(block, start, &mut cells);
+        let (cells, count) = (&cells[places.clone()], places.len());
+        if count == 0 {
+            continue;
+        }
         let (mut low, mut high) = (i32::MAX, i32::MIN);
         for i in 0..count {
             positions[i] = inputs.cell_positions[cells[i] as usize];
@@ -81,8 +85,8 @@ pub(super) fn run(run: &mut Run<'_>) -> bool {
         if !seen {
             continue;
         }
-        space.fill_keys(inputs, &work, &cells[..count]);
-        let finite = space.fill_values(inputs, &work, &cells[..count]);
+        space.fill_keys(inputs, &work, cells);
+        let finite = space.fill_values(inputs, &work, cells);
         if masked && !finite {
             return false;
         }

@@ -49,16 +49,19 @@ pub(super) struct Block {
     pub(super) tokens: usize,
     /// Where the span's ranges start in `ranges`, and how many there are.
     ranges: Range<usize>,
-    /// Visible cells of the span.
+    /// The number after that of the span's last cell.
     pub(super) cells: usize,
     /// Where partial results start, if there are any.
     partial: usize,
 }
 
-/// A range of a span's cells and how many cells of the span come before it.
+/// A range of a span's cells and the number of its first one.
+///
+/// Cells of a span are numbered from the first one's position in its split on. So a position has its place in a tile and a split
+/// whatever the span begins with, and sums go in the same order where a window gave earlier cells back.
 #[derive(Clone, Debug)]
 struct CellRange {
-    before: usize,
+    number: usize,
     first: u32,
     count: u32,
 }
@@ -107,9 +110,10 @@ impl Plan {
         }
     }
 
-    /// Plans a step of `tokens` rows on a cache of `cells` cells. Cells of a span that a layer's mask hides
+    /// Plans a step of `tokens` rows on a cache whose cells have these positions. Cells of a span that a layer's mask hides
     /// cost next to nothing, so layers with different masks share a plan.
-    pub fn build(&mut self, spans: &[Span], tokens: usize, cells: usize) -> Result<(), PlanError> {
+    pub fn build(&mut self, spans: &[Span], tokens: usize, positions: &[i32]) -> Result<(), PlanError> {
+        let cells = positions.len();
         let Heads { heads, kv_heads, value_dim, .. } = self.heads;
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             return Err(PlanError::Heads { heads, kv_heads });
@@ -125,17 +129,20 @@ impl Plan {
                 return Err(PlanError::Tokens { span: span.tokens.clone(), tokens });
             }
             let first_range = self.ranges.len();
-            let mut visible = 0;
+            let mut number = 0;
             for range in span.cells.iter().filter(|range| !range.is_empty()) {
                 if range.end as usize > cells {
                     return Err(PlanError::Cells { span: range.clone(), cells });
                 }
+                if self.ranges.len() == first_range {
+                    number = positions[range.start as usize].rem_euclid(SPLIT as i32) as usize;
+                }
                 let count = range.end - range.start;
-                self.ranges.push(CellRange { before: visible, first: range.start, count });
-                visible += count as usize;
+                self.ranges.push(CellRange { number, first: range.start, count });
+                number += count as usize;
             }
             let ranges = first_range..self.ranges.len();
-            let splits = visible.div_ceil(SPLIT);
+            let splits = number.div_ceil(SPLIT);
             let is_split = span.tokens.len() <= FEW_TOKENS && splits > 1;
             let step = (ROWS / group).max(1);
             let mut starts: Vec<usize> =
@@ -152,7 +159,7 @@ impl Plan {
                     first_token,
                     tokens: count,
                     ranges: ranges.clone(),
-                    cells: visible,
+                    cells: number,
                     partial,
                 });
                 for kv_head in 0..kv_heads as u32 {
@@ -239,22 +246,24 @@ impl Plan {
         block.partial + (kv_head * splits + split) * rows * (self.heads.value_dim + 2)
     }
 
-    /// The cells from number `first` of a block's span on, up to a tile; returns how many there are.
-    pub(super) fn tile_cells(&self, block: &Block, first: usize, cells: &mut [u32; TILE]) -> usize {
+    /// Puts the cells of the tile that begins with number `first` of a block's span to their places in it; returns which
+    /// these are.
+    pub(super) fn tile_cells(&self, block: &Block, first: usize, cells: &mut [u32; TILE]) -> Range<usize> {
         let ranges = &self.ranges[block.ranges.clone()];
-        let mut index = ranges.partition_point(|range| range.before <= first).saturating_sub(1);
-        let mut count = 0;
-        while count < TILE && index < ranges.len() {
+        let begin = ranges.first().map_or(0, |range| range.number.saturating_sub(first).min(TILE));
+        let mut index = ranges.partition_point(|range| range.number <= first + begin).saturating_sub(1);
+        let mut end = begin;
+        while end < TILE && index < ranges.len() {
             let range = &ranges[index];
-            let skip = first + count - range.before;
-            let take = (range.count as usize - skip).min(TILE - count);
+            let skip = first + end - range.number;
+            let take = (range.count as usize - skip).min(TILE - end);
             for i in 0..take {
-                cells[count + i] = range.first + (skip + i) as u32;
+                cells[end + i] = range.first + (skip + i) as u32;
             }
-            count += take;
+            end += take;
             index += 1;
         }
-        count
+        begin..end
     }
 }
 

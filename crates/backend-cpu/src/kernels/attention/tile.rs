@@ -190,6 +190,7 @@ impl Kernel for Run<'_> {
             zeros: take(&mut scratch, value_stride),
             scores: take(&mut scratch, rows * TILE),
             distances: take(&mut scratch, TILE),
+            begin: 0,
             cells: [0; TILE],
             positions: [0; TILE],
             key_rows: [std::ptr::null(); TILE],
@@ -274,6 +275,8 @@ pub(super) struct Tile<'a> {
     scores: &'a mut [f32],
     /// Distance in positions of each cell from the token at hand.
     distances: &'a mut [f32],
+    /// The place of the first cell; none is seen before it.
+    begin: usize,
     cells: [u32; TILE],
     positions: [i32; TILE],
     key_rows: RowPointers,
@@ -329,9 +332,12 @@ impl Tile<'_> {
         state: &mut State<'_>,
     ) {
         let (heads, block) = (attention.heads, work.block);
-        let count = plan.tile_cells(block, start, &mut self.cells);
+        let Range { start: begin, end: count } = plan.tile_cells(block, start, &mut self.cells);
+        if begin == count {
+            return;
+        }
         let (mut low, mut high) = (i32::MAX, i32::MIN);
-        for i in 0..count {
+        for i in begin..count {
             let position = inputs.cell_positions[self.cells[i] as usize];
             self.positions[i] = position;
             (low, high) = (low.min(position), high.max(position));
@@ -341,17 +347,22 @@ impl Tile<'_> {
             return;
         }
 
-        for i in 0..count {
+        for i in begin..count {
             let cell = self.cells[i] as usize;
             self.key_rows[i] = inputs.keys.row(work.kv_head, cell);
             self.value_rows[i] = inputs.values.row(work.kv_head, cell);
         }
+        // Places before the span's first cell are hidden ones, with what that cell has.
+        self.begin = begin;
+        let (position, key, value) = (self.positions[begin], self.key_rows[begin], self.value_rows[begin]);
+        self.positions[..begin].fill(position);
+        self.key_rows[..begin].fill(key);
+        self.value_rows[..begin].fill(value);
         // Whole vectors of products are computed; those of the tile's rest are ignored.
-        let first = self.key_rows[0];
-        self.key_rows[count..].fill(first);
+        self.key_rows[count..].fill(key);
         self.score::<V>(inputs, heads, count);
         self.weigh::<V>(attention, inputs, work, (low, high), count, state);
-        if !masked {
+        if !masked && begin == 0 {
             return self.add_weighted::<V>(inputs, heads, count, state);
         }
         self.decode_values::<V>(inputs, heads, count);
@@ -480,7 +491,7 @@ impl Tile<'_> {
         for token in 0..block.tokens {
             let (from, to) = attention.mask.interval(inputs.token_positions[block.first_token + token]);
             for i in 0..count {
-                let is_seen = from <= self.positions[i] && self.positions[i] <= to;
+                let is_seen = i >= self.begin && from <= self.positions[i] && self.positions[i] <= to;
                 self.value_rows[i] = if is_seen { values[i] } else { zeros };
             }
             self.add_decoded::<V>(inputs, token * group..(token + 1) * group, count, state);
@@ -533,10 +544,10 @@ impl Tile<'_> {
         for token in 0..work.block.tokens {
             let position = inputs.token_positions[work.block.first_token + token];
             let (from, to) = attention.mask.interval(position);
-            let is_masked = low < from || to < high;
+            let is_masked = low < from || to < high || self.begin > 0;
             // Negative where the cell is hidden from the token.
             let mut seen = [-1.0; TILE];
-            for i in 0..count {
+            for i in self.begin..count {
                 let cell = self.positions[i];
                 seen[i] = if from <= cell && cell <= to { 1.0 } else { -1.0 };
             }
