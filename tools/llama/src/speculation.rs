@@ -107,7 +107,7 @@ impl Guessing {
             if let Some(layer) = layers.iter().find(|layer| **layer >= count) {
                 let path = draft.path.display();
                 return Err(Failure::Failed(format!(
-                    "{path} cannot guess for the model: it reads what layer {layer} does, the model has {count}"
+                    "{path} cannot guess for the model: it needs what layer {layer} reads, and the model has {count} layers"
                 )));
             }
         }
