@@ -158,19 +158,6 @@ pub enum RuntimeError {
         /// Its number.
         index: usize,
     },
-    /// A context was asked for that texts cannot fill.
-    #[error(
-        "a context of {context} is more than texts can fill: the model has learned {positions} positions, so that no text gets \
-         longer; the most for {} is {} (-c)", texts(*.sequences), .positions.saturating_mul(*.sequences)
-    )]
-    Positions {
-        /// Tokens of context.
-        context: u32,
-        /// Positions that the model has learned.
-        positions: u32,
-        /// Texts that it was loaded for.
-        sequences: u32,
-    },
     /// A text is longer than what the model has learned.
     #[error("a text of {tokens} tokens is too long: the model has learned {positions} positions")]
     BeyondPositions {
@@ -330,9 +317,4 @@ pub enum SavedError {
         /// Which part.
         part: &'static str,
     },
-}
-
-/// So many texts, in words.
-fn texts(count: u32) -> String {
-    if count == 1 { "one text".to_owned() } else { format!("{count} texts") }
 }

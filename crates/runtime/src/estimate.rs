@@ -4,14 +4,17 @@ use puna_backend::partition::file_bytes;
 use puna_gguf::{Metadata, Tensors};
 use puna_graph::{Graph, WeightId};
 
-use crate::placement::{state_bytes, work};
+use crate::load::within_positions;
+use crate::placement::{Choice, state_bytes, work};
 use crate::{ModelInformation, ModelOptions, RuntimeError};
 
 /// Bytes of memory that a model needs. Back ends that change the layout of weights may need somewhat more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Estimate {
     /// The context that it is for, in tokens.
     pub context: u32,
+    /// Why that is less than what was asked for, if it is.
+    pub shorter: Option<Choice>,
     /// Weights in the formats of the file.
     pub weights: u64,
     /// Caches.
@@ -34,9 +37,10 @@ pub fn estimate(
     options: &ModelOptions,
 ) -> Result<Estimate, RuntimeError> {
     let information = ModelInformation::of_file(metadata, tensors)?;
-    let options = options.resolved_for(metadata, &information)?;
+    let mut options = options.resolved_for(metadata, &information)?;
     let graph = puna_models::build(metadata, tensors, &options.build())?;
-    Ok(of_graph(&graph, &options))
+    let shorter = within_positions(&graph, &mut options)?;
+    Ok(Estimate { shorter, ..of_graph(&graph, &options) })
 }
 
 /// The estimate for a graph and resolved options.
@@ -46,6 +50,7 @@ fn of_graph(graph: &Graph, options: &ModelOptions) -> Estimate {
     let caches = graph.states.iter().map(|state| state_bytes(graph, options, &cells, state));
     Estimate {
         context: options.context,
+        shorter: None,
         weights: weights.fold(0, u64::saturating_add),
         caches: caches.fold(0, u64::saturating_add),
         work: work(graph, options, |_| true),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use puna_backend::partition::{partition, segment_bytes};
 use puna_backend::{Backend, Bounds, CacheOptions, DeviceId, Segment, WeightSource};
 use puna_gguf::{File, Metadata, Tensors};
-use puna_graph::{CacheGroup, Graph, Output, StateId, ValueId, WeightId};
+use puna_graph::{Graph, Output, StateId, ValueId, WeightId};
 
 use crate::Extras;
 use crate::draft::feature_width;
@@ -13,7 +13,7 @@ use crate::information::vocabulary;
 use crate::layer_inputs;
 use crate::ledger::Ledger;
 use crate::model::Loaded;
-use crate::placement::{Facts, Place, Plan, Situation, plan};
+use crate::placement::{Choice, Facts, Place, Plan, Situation, plan};
 use crate::texts::Texts;
 use crate::weights::{self, FileWeights};
 use crate::{Model, ModelInformation, ModelOptions, Placement, RuntimeError};
@@ -55,17 +55,20 @@ impl Model {
             Ok::<_, RuntimeError>((graph, added))
         };
         let (mut graph, mut added) = build(&options)?;
-        check_positions(&graph, &options)?;
+        let shorter = within_positions(&graph, &mut options)?;
+        if shorter.is_some() {
+            // What the graph is may depend on the context.
+            (graph, added) = build(&options)?;
+        }
         let free = measure(backends, placement)?;
         let mut plan = decide(&graph, &options, context_is_free, backends, placement, &free)?;
         if plan.context != options.context {
-            // What the graph is may depend on the context.
-            let smaller = ModelOptions { context: plan.context, ..options.clone() };
-            options = smaller.resolved(information.context_train)?;
+            options = options.with_context(plan.context)?;
             (graph, added) = build(&options)?;
             let again = decide(&graph, &options, false, backends, placement, &free)?;
             plan = Plan { choices: plan.choices, ..again };
         }
+        plan.choices.extend(shorter);
         let weights = Arc::new(FileWeights::new(file.clone(), &graph, added));
         let model = Self::assemble_as(graph, weights, information, backends, plan, &options, progress)?;
         Ok(Model { adapters: extras.strengths(), ..model })
@@ -82,10 +85,11 @@ impl Model {
         options: &ModelOptions,
         progress: &mut dyn FnMut(f32) -> bool,
     ) -> Result<Model, RuntimeError> {
-        let options = options.resolved(information.context_train)?;
-        check_positions(&graph, &options)?;
+        let mut options = options.resolved(information.context_train)?;
+        let shorter = within_positions(&graph, &mut options)?;
         let free = measure(backends, placement)?;
-        let plan = decide(&graph, &options, false, backends, placement, &free)?;
+        let mut plan = decide(&graph, &options, false, backends, placement, &free)?;
+        plan.choices.extend(shorter);
         Self::assemble_as(graph, weights, information, backends, plan, &options, progress)
     }
 
@@ -166,23 +170,32 @@ pub fn planned(
 ) -> Result<Plan, RuntimeError> {
     let information = ModelInformation::of_file(metadata, tensors)?;
     let context_is_free = options.context == 0;
-    let options = options.resolved_for(metadata, &information)?;
-    let graph = puna_models::build(metadata, tensors, &options.build())?;
-    check_positions(&graph, &options)?;
+    let mut options = options.resolved_for(metadata, &information)?;
+    let mut graph = puna_models::build(metadata, tensors, &options.build())?;
+    let shorter = within_positions(&graph, &mut options)?;
+    if shorter.is_some() {
+        graph = puna_models::build(metadata, tensors, &options.build())?;
+    }
     let free = measure(backends, placement)?;
-    decide(&graph, &options, context_is_free, backends, placement, &free)
+    let mut plan = decide(&graph, &options, context_is_free, backends, placement, &free)?;
+    plan.choices.extend(shorter);
+    Ok(plan)
 }
 
-/// Refuses cells that no text can fill, because the model has learned fewer positions. What is not kept has none.
-fn check_positions(graph: &Graph, options: &ModelOptions) -> Result<(), RuntimeError> {
-    let (context, sequences) = (options.context, options.sequences);
-    let kept = graph.groups().into_iter().any(CacheGroup::is_kept);
-    match graph.positions {
-        Some(positions) if kept && context > positions.saturating_mul(sequences) => {
-            Err(RuntimeError::Positions { context, positions, sequences })
-        }
-        _ => Ok(()),
+/// Makes the context no larger than texts can fill where the model has learned fewer positions, and says so. The options are
+/// resolved ones.
+pub(crate) fn within_positions(
+    graph: &Graph,
+    options: &mut ModelOptions,
+) -> Result<Option<Choice>, RuntimeError> {
+    let Some(positions) = graph.positions else { return Ok(None) };
+    let (wanted, sequences) = (options.context, options.sequences);
+    let chosen = positions.saturating_mul(sequences);
+    if wanted <= chosen {
+        return Ok(None);
     }
+    *options = options.with_context(chosen)?;
+    Ok(Some(Choice::Positions { wanted, positions, sequences }))
 }
 
 /// The devices that a placement may use: the host, those for layers, and the other back ends.

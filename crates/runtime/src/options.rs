@@ -103,6 +103,11 @@ impl ModelOptions {
         Ok(Self { context, micro_batch, outputs, ..self.clone() })
     }
 
+    /// The same with another context, resolved again.
+    pub(crate) fn with_context(&self, context: u32) -> Result<Self, RuntimeError> {
+        Self { context, ..self.clone() }.resolved(context)
+    }
+
     /// What the graph depends on. The options are resolved ones.
     pub(crate) fn build(&self) -> BuildOptions {
         BuildOptions {

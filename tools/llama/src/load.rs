@@ -12,7 +12,7 @@ use puna_gguf::{File, Metadata, OpenOptions};
 use puna_graph::{Graph, ValueId};
 use puna_quant::DType;
 use puna_runtime::{
-    Adapter, DraftHead, Extras, HeadInputs, Model, ModelOptions, Plan, Pooling, Purpose, RuntimeError,
+    Adapter, Choice, DraftHead, Extras, HeadInputs, Model, ModelOptions, Plan, Pooling, Purpose, RuntimeError,
 };
 use puna_tokenizer::Tokenizer;
 use std::io::Write;
@@ -237,7 +237,13 @@ fn build(
             information.context
         ));
     }
-    if model.plan().devices.len() > 1 || !model.plan().choices.is_empty() {
+    let is_short = |choice: &&Choice| matches!(choice, Choice::Positions { .. });
+    let (short, placed): (Vec<&Choice>, Vec<_>) = model.plan().choices.iter().partition(is_short);
+    // Otherwise it was made as large as texts seem to need.
+    if config.context.size > 0 {
+        short.into_iter().for_each(|choice| console.warn(&choice.to_string()));
+    }
+    if model.plan().devices.len() > 1 || !placed.is_empty() {
         console.info(&model.plan().to_string());
     }
     Ok(model)

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{failure, llama, output, run};
+use common::{failure, llama, output, rewritten, run};
 use puna_conformance::normalised_squared_error;
 use puna_conformance::zoo::{self, EmbeddingModel};
-use puna_gguf::{Array, TensorSpec, Value};
+use puna_gguf::{Array, Value};
 use std::path::{Path, PathBuf};
 
 fn list(tokens: &[u32]) -> String {
@@ -113,8 +113,7 @@ fn with_words(model: &EmbeddingModel, path: &Path) {
     tokens.extend((tokens.len()..128).map(|index| format!("[unused{index}]")));
     let mut kinds = vec![1; 128];
     kinds[..5].fill(3);
-    let mut metadata = file.metadata.clone();
-    for (key, value) in [
+    let changes = [
         ("tokenizer.ggml.model", Value::String("bert".into())),
         ("tokenizer.ggml.tokens", Value::Array(Array::String(tokens))),
         ("tokenizer.ggml.token_type", Value::Array(Array::I32(kinds))),
@@ -124,18 +123,8 @@ fn with_words(model: &EmbeddingModel, path: &Path) {
         ("tokenizer.ggml.seperator_token_id", Value::U32(3)),
         ("tokenizer.ggml.padding_token_id", Value::U32(0)),
         ("tokenizer.ggml.mask_token_id", Value::U32(4)),
-    ] {
-        metadata.set(key, value);
-    }
-    let tensors: Vec<(TensorSpec, &[u8])> = file
-        .tensors
-        .iter()
-        .map(|tensor| {
-            let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
-            (TensorSpec { name, dtype: tensor.dtype, shape }, file.bytes(tensor))
-        })
-        .collect();
-    puna_gguf::write(path, &metadata, &tensors).unwrap();
+    ];
+    rewritten(&file, &changes, path);
 }
 
 fn words(name: &str) -> (tempfile::TempDir, PathBuf) {

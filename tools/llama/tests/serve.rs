@@ -3,7 +3,6 @@
 mod common;
 
 use puna_conformance::zoo;
-use puna_gguf::{Array, TensorSpec, Value};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -13,29 +12,7 @@ use std::time::{Duration, Instant};
 /// A zoo model with a vocabulary of single letters.
 fn model(path: &Path) {
     let zoo = zoo::models().into_iter().find(|zoo| zoo.name == "llama-dense").unwrap();
-    let file = zoo.open();
-    let count = file.tensors.get("token_embd.weight").unwrap().shape[0] as u32;
-    let text = |token: u32| char::from_u32(0x4e00 + token).unwrap().to_string();
-    let mut metadata = file.metadata.clone();
-    for (key, value) in [
-        ("tokenizer.ggml.model", Value::String("llama".into())),
-        ("tokenizer.ggml.tokens", Value::Array(Array::String((0..count).map(text).collect()))),
-        ("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; count as usize]))),
-        ("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![1; count as usize]))),
-        ("tokenizer.ggml.add_bos_token", Value::Bool(false)),
-        ("tokenizer.ggml.add_space_prefix", Value::Bool(false)),
-    ] {
-        metadata.set(key, value);
-    }
-    let tensors: Vec<(TensorSpec, &[u8])> = file
-        .tensors
-        .iter()
-        .map(|tensor| {
-            let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
-            (TensorSpec { name, dtype: tensor.dtype, shape }, file.bytes(tensor))
-        })
-        .collect();
-    puna_gguf::write(path, &metadata, &tensors).unwrap();
+    common::with_letters(&zoo.open(), path);
 }
 
 /// One request; the whole answer.

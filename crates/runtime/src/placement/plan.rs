@@ -52,6 +52,15 @@ pub enum Choice {
         /// Tokens that fit.
         chosen: u32,
     },
+    /// A smaller context, because no text gets longer than the positions that the model has learned.
+    Positions {
+        /// Tokens that were asked for.
+        wanted: u32,
+        /// Rows of the table of positions.
+        positions: u32,
+        /// Texts at once, each of which may be so long.
+        sequences: u32,
+    },
     /// Experts stay on the host.
     Experts {
         /// Of so many layers, from the first one on.
@@ -78,6 +87,15 @@ impl fmt::Display for Choice {
         match self {
             Choice::Context { wanted, chosen } => {
                 write!(f, "context {chosen} instead of {wanted}, because more does not fit")
+            }
+            Choice::Positions { wanted, positions, sequences } => {
+                let chosen = positions.saturating_mul(*sequences);
+                write!(
+                    f,
+                    "context {chosen} instead of {wanted} (-c), because no text gets longer than the {positions} positions of \
+                     position_embd.weight"
+                )?;
+                if *sequences == 1 { Ok(()) } else { write!(f, ", and there are at most {sequences}") }
             }
             Choice::Experts { layers } => {
                 write!(f, "the experts of {layers} layers stay on the host, because more do not fit")

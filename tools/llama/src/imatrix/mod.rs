@@ -108,7 +108,7 @@ fn measure(invocation: &Invocation, config: &Config, console: &Console, before: 
     files::refuse_input(&output(config), &opened.inputs())?;
     let tokenizer = opened.tokenizer(console)?;
     let (tokens, first) = perplexity::tokens(&tokenizer, &text, flags.parse_special);
-    let length = perplexity::chunk_length(&opened, config)?;
+    let length = perplexity::chunk_length(&opened, config, console)?;
     let tokens = after_chunks(tokens, flags.from_chunk, length)?;
     let plan = Plan::chunks_of(length, tokens, first, config.perplexity.chunks)?;
     let sequences = plan.sequences(config.context.batch);

@@ -62,7 +62,7 @@ pub fn run(invocation: &Invocation) -> Result<(), Failure> {
         files::refuse_input(base, &opened.inputs().into_iter().chain(texts).collect::<Vec<_>>())?;
     }
     let (tokens, first) = tokens(&opened.tokenizer(&console)?, &text, false);
-    let plan = Plan::new(&config, chunk_length(&opened, &config)?, tokens, first)?;
+    let plan = Plan::new(&config, chunk_length(&opened, &config, &console)?, tokens, first)?;
     let sequences = plan.sequences(config.context.batch);
     let mut model = model(&opened, &config, (plan.length, sequences), &console, &|_| Vec::new())?;
     match &flags.base {
@@ -84,13 +84,14 @@ pub fn model(
     load::watched(opened, config, console, &options, watch)
 }
 
-/// Tokens of a chunk: as many as `-c` says, or with 0 as the model was trained with.
-pub fn chunk_length(opened: &load::Opened, config: &Config) -> Result<u32, Failure> {
-    if config.context.size > 0 {
-        return Ok(config.context.size);
+/// Tokens of a chunk: as many as `-c` says, or with 0 as the model was trained with; no more than it has learned positions.
+pub fn chunk_length(opened: &load::Opened, config: &Config, console: &Console) -> Result<u32, Failure> {
+    let file = &opened.file;
+    let estimate = puna_runtime::estimate(&file.metadata, &file.tensors, &load::options(config, 1, 0)?)?;
+    if let Some(shorter) = estimate.shorter {
+        console.warn(&shorter.to_string());
     }
-    let architecture = opened.file.metadata.str("general.architecture")?;
-    Ok(opened.file.metadata.u32(&format!("{architecture}.context_length"))?)
+    Ok(estimate.context)
 }
 
 /// Tasks with several answers from the file of `-f`.
@@ -112,7 +113,7 @@ fn tasks(invocation: &Invocation, config: &Config, console: &Console, kind: Task
     interrupt::install();
     let opened = load::open(invocation, config, console, true)?;
     let tokenizer = opened.tokenizer(console)?;
-    let length = chunk_length(&opened, config)?;
+    let length = chunk_length(&opened, config, console)?;
     let mut model = model(&opened, config, (length, 1), console, &|_| Vec::new())?;
     choices::run(&mut model, &tokenizer, &chosen, load::processor(&config.cpu).threads, console)
 }

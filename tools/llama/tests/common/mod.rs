@@ -4,7 +4,7 @@
 pub mod damage;
 pub mod workshop;
 
-use puna_gguf::{Array, Metadata, TensorSpec, Value};
+use puna_gguf::{Array, File, Metadata, TensorSpec, Value};
 use puna_quant::DType;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -177,6 +177,38 @@ pub fn tiny_metadata() -> Metadata {
         metadata.set(key, value);
     }
     metadata
+}
+
+/// Writes a model with these changes to its metadata.
+pub fn rewritten(file: &File, changes: &[(&str, Value)], path: &Path) {
+    let mut metadata = file.metadata.clone();
+    for (key, value) in changes {
+        metadata.set(*key, value.clone());
+    }
+    let tensors: Vec<(TensorSpec, &[u8])> = file
+        .tensors
+        .iter()
+        .map(|tensor| {
+            let (name, shape) = (tensor.name.clone(), tensor.shape.clone());
+            (TensorSpec { name, dtype: tensor.dtype, shape }, file.bytes(tensor))
+        })
+        .collect();
+    puna_gguf::write(path, &metadata, &tensors).unwrap();
+}
+
+/// Writes a model with a vocabulary of single letters, from U+4E00 on.
+pub fn with_letters(file: &File, path: &Path) {
+    let count = file.tensors.get("token_embd.weight").unwrap().shape[0] as u32;
+    let text = |token: u32| char::from_u32(0x4e00 + token).unwrap().to_string();
+    let changes = [
+        ("tokenizer.ggml.model", Value::String("llama".into())),
+        ("tokenizer.ggml.tokens", Value::Array(Array::String((0..count).map(text).collect()))),
+        ("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; count as usize]))),
+        ("tokenizer.ggml.token_type", Value::Array(Array::I32(vec![1; count as usize]))),
+        ("tokenizer.ggml.add_bos_token", Value::Bool(false)),
+        ("tokenizer.ggml.add_space_prefix", Value::Bool(false)),
+    ];
+    rewritten(file, &changes, path);
 }
 
 /// Something in the material that may lie beside the project.
