@@ -22,6 +22,16 @@ pub enum ModelError {
         /// Architecture of the file.
         architecture: String,
     },
+    /// The file does not say a number, and what stands for it breaks a rule.
+    #[error("key {key} is absent and stands for {value}, it must be {rule}")]
+    Default {
+        /// Full key.
+        key: String,
+        /// What stands for it, as text.
+        value: String,
+        /// What would be right.
+        rule: &'static str,
+    },
     /// A key's value makes no sense for the architecture.
     #[error("key {key} is {value}, it must be {rule}")]
     Value {

@@ -1,11 +1,14 @@
 //! Every extent of every tensor of every zoo model made larger and smaller by one, and every number among its keys set to values
-//! that it should not have: what cannot be is refused by name.
+//! that it should not have: what cannot be is refused by name, and what is taken runs.
 
 mod support;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use puna_gguf::{Array, Metadata, Tensors, Value};
+use puna_graph::{Graph, Output};
 use puna_models::{BuildOptions, ModelError, Purpose, build};
-use support::{Subject, built, subjects, without_layer};
+use support::{Subject, built, four_tokens, subjects, without_layer};
 
 /// Names, axes (0 for the last) and extents (0 for any) of what may be otherwise, with the reason.
 const FREE: &[(&str, usize, u64, &str)] = &[
@@ -114,14 +117,20 @@ fn odd_values(value: &Value) -> Vec<Value> {
 /// How many times the nodes of a model's graph one with an odd number may have.
 const MOST_NODES: usize = 200;
 
+/// Of those that are taken, each that makes another graph than the usual number is run: what it computes may make no sense, but there
+/// is as much of it as there should be.
 #[test]
-fn an_odd_number_is_refused_by_a_name_or_makes_a_graph_of_the_same_size() {
-    let (mut faults, mut tried, mut refused) = (Vec::new(), 0, 0);
+fn an_odd_number_is_refused_by_a_name_or_makes_a_model_of_about_the_same_size_that_runs() {
+    let (mut faults, mut tried, mut refused, mut ran) = (Vec::new(), 0, 0, 0);
     for subject in subjects() {
         let usual = |purpose: &Purpose| {
             built(&subject.header.metadata, &subject.header.tensors, *purpose).expect("it was built before")
         };
-        let usual: Vec<usize> = subject.purposes.iter().map(|purpose| usual(purpose).nodes.len()).collect();
+        let usual: Vec<Graph> = subject.purposes.iter().map(usual).collect();
+        let file = subject.file();
+        // Graphs for other purposes differ in their ends alone.
+        let first = subject.purposes[0];
+        let mut seen: Vec<Graph> = Vec::new();
         for (key, short) in subject.keys() {
             let value = subject.header.metadata.get(&key).expect("the key was listed");
             for odd in odd_values(value) {
@@ -131,8 +140,27 @@ fn an_odd_number_is_refused_by_a_name_or_makes_a_graph_of_the_same_size() {
                 for (purpose, usual) in subject.purposes.iter().zip(&usual) {
                     tried += 1;
                     let found = match built(&metadata, &subject.header.tensors, *purpose) {
-                        Ok(graph) if graph.nodes.len() <= MOST_NODES * usual => continue,
-                        Ok(graph) => format!("{} nodes", graph.nodes.len()),
+                        Ok(graph) if graph.nodes.len() > MOST_NODES * usual.nodes.len() => {
+                            format!("{} nodes", graph.nodes.len())
+                        }
+                        Ok(graph) if *purpose != first || graph == *usual || seen.contains(&graph) => {
+                            continue;
+                        }
+                        Ok(graph) => {
+                            let result = catch_unwind(AssertUnwindSafe(|| four_tokens(&graph, &file)));
+                            ran += 1;
+                            let fault = match result {
+                                Ok(None) => None,
+                                Ok(Some((numbers, rows))) if numbers.len() == rows * width(usual) => None,
+                                Ok(Some((numbers, rows))) => {
+                                    Some(format!("{} numbers in {rows} rows", numbers.len()))
+                                }
+                                Err(_) => Some("it panicked".to_owned()),
+                            };
+                            seen.push(graph);
+                            let Some(fault) = fault else { continue };
+                            fault
+                        }
                         Err(error) => {
                             refused += 1;
                             let text = error.to_string();
@@ -149,9 +177,15 @@ fn an_odd_number_is_refused_by_a_name_or_makes_a_graph_of_the_same_size() {
             }
         }
     }
-    println!("{tried} values, {refused} refused");
+    println!("{tried} values, {refused} refused, {ran} other graphs run");
     assert!(faults.is_empty(), "{} of {tried}:\n{}", faults.len(), faults.join("\n"));
-    assert!(refused > 10_000, "only {refused} of {tried}");
+    assert!(refused > 10_000 && ran > 1000, "only {refused} of {tried} refused, {ran} run");
+}
+
+/// Numbers in a row of what a graph gives.
+fn width(graph: &Graph) -> usize {
+    let output = graph.output(Output::Logits).or(graph.embeddings().map(|(value, _)| value));
+    output.and_then(|output| graph.value_type(output).width()).expect("it gives something") as usize
 }
 
 fn subject(name: &str) -> Subject {
@@ -178,6 +212,56 @@ fn no_heads_in_any_layer_and_an_unknown_pooling_are_named_with_their_values() {
             let expected = format!("key {key} is {number}, it must be between 0 and 4");
             assert!(result.err().is_none_or(|error| error.to_string() == expected), "{key} {number}");
         }
+    }
+}
+
+/// Files may say 0 where they say nothing of the width of experts: the tensors do. Another width than theirs is refused.
+#[test]
+fn experts_are_as_wide_as_their_tensors_where_the_key_is_0() {
+    let mut tried = 0;
+    for model in subjects() {
+        let key = format!("{}.expert_feed_forward_length", model.architecture);
+        let Ok(Some(right)) = model.header.metadata.optional_u32(&key) else { continue };
+        let answer = |width: u32| {
+            let mut metadata = model.header.metadata.clone();
+            metadata.set(key.clone(), width);
+            built(&metadata, &model.header.tensors, model.purposes[0])
+        };
+        let usual = answer(right).expect("it is built");
+        if !usual.weights.iter().any(|weight| weight.name.contains("_exps.")) {
+            continue;
+        }
+        tried += 1;
+        assert_eq!(answer(0).expect("the tensors say"), usual, "{}", model.name);
+        let error = answer(right + 1).expect_err("is another width").to_string();
+        assert!(error.contains(&format!("key {key} is {}, ", right + 1)), "{}: {error}", model.name);
+    }
+    assert!(tried > 30, "{tried}");
+}
+
+/// Where a number is not in the file, the error says so, or names the one that it comes from.
+#[test]
+fn numbers_that_come_from_others_are_not_told_as_keys_of_the_file() {
+    let llama = subject("llama-dense");
+    let answer = |key: &str, value: u32| {
+        let mut metadata = llama.header.metadata.clone();
+        metadata.set(format!("llama.{key}"), value);
+        error_of(&metadata, &llama.header.tensors, Purpose::Generate)
+    };
+    for (key, value, error) in [
+        (
+            "attention.head_count",
+            999,
+            "key llama.attention.head_count is 999, it must be at most embedding_length",
+        ),
+        ("embedding_length", 1, "key llama.attention.head_count is 2, it must be at most embedding_length"),
+        (
+            "embedding_length",
+            6,
+            "key llama.rope.dimension_count is absent and stands for 3, it must be even and at most the width of a head",
+        ),
+    ] {
+        assert_eq!(answer(key, value), error);
     }
 }
 

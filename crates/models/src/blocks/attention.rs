@@ -118,6 +118,13 @@ impl Builder<'_> {
             None | Some(0) if self.has_key(key) => 0,
             _ => self.width_or("embedding_length", 0)? / self.most_heads()?,
         };
+        if default == 0 && !self.has_key(key) {
+            return Err(self.value_error(
+                "attention.head_count",
+                self.most_heads()?,
+                "at most embedding_length",
+            ));
+        }
         self.width_or(key, default)
     }
 

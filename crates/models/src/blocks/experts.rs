@@ -219,7 +219,8 @@ impl Builder<'_> {
             (false, false) => self.network_width(None, experts.gated, [gate_name, up_name, down_name])?,
         };
         match self.layer_u32(WIDTH)? {
-            Some(width) if is_main && width != hidden => {
+            // 0 says nothing.
+            Some(width) if is_main && width > 0 && width != hidden => {
                 return Err(self.value_error(WIDTH, width, "the width of the experts' tensors"));
             }
             _ => {}

@@ -43,9 +43,13 @@ impl Builder<'_> {
         ModelError::MissingKey { key: self.key(key), architecture: self.architecture.to_string() }
     }
 
-    /// The error of a key whose value breaks a rule.
+    /// The error of a key whose value, or what stands for it where it is absent, breaks a rule.
     pub fn value_error(&self, key: &str, value: impl std::fmt::Display, rule: &'static str) -> ModelError {
-        ModelError::Value { key: self.key(key), value: value.to_string(), rule }
+        let (is_there, key, value) = (self.has_key(key), self.key(key), value.to_string());
+        match is_there {
+            true => ModelError::Value { key, value, rule },
+            false => ModelError::Default { key, value, rule },
+        }
     }
 
     /// An optional number.
