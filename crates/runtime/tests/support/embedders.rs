@@ -39,9 +39,11 @@ pub fn check(model: &EmbeddingModel, cpu: &Arc<dyn Backend>) -> Vec<(String, Out
     let quantised = largest(&alone()).map_or(NOTHING, |error| beside_share(&model.name, error));
     found.push(("Q8_0".into(), quantised));
     let evaluator: Arc<dyn Backend> = Arc::new(puna_backend::reference::Reference);
-    let share = largest(&evaluator).map_or(NOTHING, |error| as_recorded(&model.name, error));
-    found.push(("its weights".into(), share));
-    found.push(("Q8_0 fast".into(), largest(cpu).map_or(NOTHING, rounded)));
+    let share = largest(&evaluator);
+    let listed = share.clone().map_or(NOTHING, |error| as_recorded(&model.name, error));
+    found.push(("its weights".into(), listed));
+    let fast = largest(cpu).zip(share).map_or(NOTHING, |(error, share)| rounded(&file, error, share));
+    found.push(("Q8_0 fast".into(), fast));
     found
 }
 
