@@ -41,6 +41,20 @@ pub fn check(files: &[TextFile]) -> Vec<String> {
     faults
 }
 
+/// Pages that say how many architectures there are: path, and what stands before and after the number.
+const COUNTS: &[(&str, &str, &str)] =
+    &[("README.md", "Architectures: ", " of them"), ("CHANGELOG.md", "Runs ", " architectures")];
+
+/// Pages that say another number.
+pub fn check_counts(files: &[TextFile], count: usize) -> Vec<String> {
+    let is_right =
+        |path: &str, said: &str| files.iter().any(|file| file.path == path && file.text.contains(said));
+    let said = COUNTS.iter().map(|(path, before, after)| (path, format!("{before}{count}{after}")));
+    said.filter(|(path, said)| !is_right(path, said))
+        .map(|(path, said)| format!("{path} does not say: {said}"))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,6 +62,15 @@ mod tests {
     #[test]
     fn architectures_are_short_and_about_the_model() {
         crate::assert_clean(check(&crate::files::all()));
+    }
+
+    #[test]
+    fn pages_say_how_many_there_are() {
+        crate::assert_clean(check_counts(&crate::files::all(), puna_models::ARCHITECTURES.len()));
+        let readme = TextFile::sample("README.md", "- Architectures: 7 of them, each checked");
+        assert_eq!(check_counts(&[readme], 7), ["CHANGELOG.md does not say: Runs 7 architectures"]);
+        let changelog = TextFile::sample("CHANGELOG.md", "- Runs 8 architectures on");
+        assert_eq!(check_counts(&[changelog], 7).len(), 2);
     }
 
     #[test]

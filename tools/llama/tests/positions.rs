@@ -7,17 +7,22 @@ use common::{Run, llama, output, run, with_letters};
 use puna_conformance::zoo;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 /// A StarCoder with 64 positions whose tokens are letters.
 fn model() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("positions.gguf");
-    let zoo = zoo::models().into_iter().find(|zoo| zoo.name == "starcoder-mqa").unwrap();
-    with_letters(&zoo.open(), &path);
-    let path = path.to_str().unwrap().to_owned();
+    let path = named("starcoder-mqa", folder.path());
     (folder, path)
+}
+
+/// A zoo model whose tokens are letters.
+fn named(name: &str, folder: &Path) -> String {
+    let path = folder.join(format!("{name}.gguf"));
+    let zoo = zoo::models().into_iter().find(|zoo| zoo.name == name).unwrap();
+    with_letters(&zoo.open(), &path);
+    path.to_str().unwrap().to_owned()
 }
 
 /// So many tokens.
@@ -101,6 +106,21 @@ fn a_longer_text_is_refused() {
         let last = found.err.lines().last().unwrap_or("");
         assert!(found.code == 1 && last.contains(said), "{tool:?}: {}", found.err);
     }
+}
+
+/// A draft model guesses as long as it has positions, and the text is the same.
+#[test]
+fn drafts_with_fewer_positions_change_no_text() {
+    let (folder, draft) = model();
+    let target = named("llama-dense", folder.path());
+    let short = text(20);
+    let common =
+        ["completion", "-m", &target, "-no-cnv", "-p", &short, "-n", "100", "--ignore-eos", "--temp", "0"];
+    let common = [&common[..], &["-c", "256", "-t", "2", "--deterministic"]].concat();
+    let alone = run(&mut llama(&common));
+    let guessed = run(&mut llama(&[&common[..], &["-md", &draft]].concat()));
+    assert_eq!((alone.code, guessed.code, &guessed.out), (0, 0, &alone.out), "{}", guessed.err);
+    assert_eq!(lines(&guessed, &warning(256)), 1, "{}", guessed.err);
 }
 
 /// An embedder with 64 positions.
