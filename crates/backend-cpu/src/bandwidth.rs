@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use crate::isa::Features;
-use crate::kernels::prefetch;
+use crate::kernels::prefetch::{self, Cache};
 use crate::kernels::vector::{Kernel, Vector, dispatch};
 use crate::memory::AlignedBuffer;
 
@@ -94,7 +94,7 @@ fn read<V: Vector, const N: usize>(part: &[u8]) -> f32 {
     for line in (0..length).step_by(4 * LINE) {
         for stream in 0..N {
             let place = part.as_ptr().wrapping_add(stream * length + line);
-            prefetch::line(place.wrapping_add(AHEAD));
+            prefetch::line(Cache::First, place.wrapping_add(AHEAD));
             for number in (0..LINE).step_by(V::LANES) {
                 // SAFETY: the streams are whole pages, hence whole lines, of `part`; any bytes are numbers.
                 let value = unsafe { V::load(place.cast::<f32>().add(number)) };

@@ -1,30 +1,69 @@
 //! Asking for memory before it is read.
 
+/// The cache that asked-for lines come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cache {
+    /// The first, from which the next reads are fastest.
+    First,
+    /// The second, whose reads do not occupy the first one's buffers for lines under way.
+    Second,
+}
+
 /// Asks for the cache line of an address, which need not be valid.
 ///
 /// Assembly that the compiler takes for a use of memory, so that the hint stays between the reads where it was written.
 /// The compiler gathers the hints of its own intrinsic in a row ahead of a step's reads, where they take every buffer for
 /// lines under way and the reads wait.
 #[inline(always)]
-pub fn line(place: *const u8) {
+pub fn line(cache: Cache, place: *const u8) {
     // SAFETY: only a hint; any address will do.
     #[cfg(target_arch = "x86_64")]
     unsafe {
-        std::arch::asm!("prefetcht0 [{}]", in(reg) place, options(nostack, preserves_flags));
+        match cache {
+            Cache::First => {
+                std::arch::asm!("prefetcht0 [{}]", in(reg) place, options(nostack, preserves_flags));
+            }
+            Cache::Second => {
+                std::arch::asm!("prefetcht1 [{}]", in(reg) place, options(nostack, preserves_flags));
+            }
+        }
     }
     // SAFETY: as above.
     #[cfg(target_arch = "aarch64")]
     unsafe {
-        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) place, options(nostack, preserves_flags));
+        match cache {
+            Cache::First => {
+                std::arch::asm!("prfm pldl1keep, [{}]", in(reg) place, options(nostack, preserves_flags));
+            }
+            Cache::Second => {
+                std::arch::asm!("prfm pldl2keep, [{}]", in(reg) place, options(nostack, preserves_flags));
+            }
+        }
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = place;
+    let _ = (cache, place);
 }
 
 /// Asks for the cache lines of `bytes` bytes.
 #[inline(always)]
-pub fn lines(place: *const u8, bytes: usize) {
+pub fn lines(cache: Cache, place: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(64) {
-        line(place.wrapping_add(at));
+        line(cache, place.wrapping_add(at));
     }
+}
+
+/// Whether AMD made this processor, or Hygon, whose processors are alike. Theirs have fewer buffers for lines on their way to the
+/// first-level cache than Intel's.
+pub fn amd() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        static AMD: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        *AMD.get_or_init(|| {
+            let leaf = std::arch::x86_64::__cpuid(0);
+            let name = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat();
+            name == b"AuthenticAMD" || name == b"HygonGenuine"
+        })
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }

@@ -6,7 +6,8 @@
 use puna_quant::DType;
 
 use super::TILE;
-use crate::kernels::{prefetch, vector::Vector};
+use crate::kernels::prefetch::{self, Cache};
+use crate::kernels::vector::Vector;
 
 /// Rows of the cache at hand: the cells of a tile.
 pub(super) type RowPointers = [*const u8; TILE];
@@ -25,7 +26,7 @@ impl Ahead<'_> {
     #[inline(always)]
     fn ask(&self, cell: usize) {
         let row = self.rows[cell].wrapping_add(self.offset);
-        prefetch::lines(row, self.bytes);
+        prefetch::lines(Cache::First, row, self.bytes);
     }
 
     /// The first block of query rows asks for all.

@@ -13,8 +13,8 @@ use std::ops::Range;
 pub enum ActivationFormat {
     /// The numbers themselves, each row padded with zeros to a multiple of 32.
     F32,
-    /// Per 32 columns: 32 signed bytes, an f32 scale (largest magnitude / 127), scale times sum, and the integer
-    /// sums of both halves: [`Q8_BYTES`] bytes.
+    /// Per 32 columns: 32 signed bytes, an f32 scale (largest magnitude / 127), scale times sum, the integer sums of both
+    /// halves in 16 bits each, and -128 times the sum of all and of each half in 32 bits: [`Q8_BYTES`] bytes.
     Q8,
     /// Each number as the sum of two signed bytes, the first worth 128 of the second, for weights of 8 bits, of which
     /// single bytes would lose more than the weights have lost. Per 32 columns: 32 first bytes, 32 second bytes, an f32
@@ -29,7 +29,7 @@ pub enum ActivationFormat {
 }
 
 /// Bytes of 32 columns in [`ActivationFormat::Q8`].
-pub(super) const Q8_BYTES: usize = 44;
+pub(super) const Q8_BYTES: usize = 56;
 /// Bytes of 32 columns in [`ActivationFormat::Q8Split`].
 pub(super) const SPLIT_BYTES: usize = 72;
 /// Bits of the second byte's number in [`ActivationFormat::Q8Split`].
@@ -251,11 +251,21 @@ fn quantize(values: &[f32; BLOCK]) -> [u8; Q8_BYTES] {
     for (byte, code) in block.iter_mut().zip(codes) {
         *byte = code as i8 as u8;
     }
+    put_sums(&mut block, scale, sums);
+    block
+}
+
+/// Writes what a block of [`ActivationFormat::Q8`] has besides its codes, whose sums are `sums`.
+#[inline(always)]
+pub(super) fn put_sums(block: &mut [u8; Q8_BYTES], scale: f32, sums: [i32; 2]) {
+    let all = sums[0] + sums[1];
     block[32..36].copy_from_slice(&scale.to_le_bytes());
-    block[36..40].copy_from_slice(&(scale * (sums[0] + sums[1]) as f32).to_le_bytes());
+    block[36..40].copy_from_slice(&(scale * all as f32).to_le_bytes());
     block[40..42].copy_from_slice(&(sums[0] as i16).to_le_bytes());
     block[42..44].copy_from_slice(&(sums[1] as i16).to_le_bytes());
-    block
+    for (place, sum) in [all, sums[0], sums[1]].into_iter().enumerate() {
+        block[44 + place * 4..][..4].copy_from_slice(&(-128 * sum).to_le_bytes());
+    }
 }
 
 /// One block of [`ActivationFormat::Q8Split`]. What becomes of not-a-number and infinities is unspecified.

@@ -16,6 +16,8 @@ mod avx2;
 mod avx512;
 mod integers;
 mod layout;
+#[cfg(target_arch = "x86_64")]
+mod many;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod pack;
@@ -25,6 +27,7 @@ mod scales;
 pub use activation::ActivationFormat;
 
 use crate::isa::Features;
+use crate::kernels::prefetch::{self, Cache};
 use crate::memory::{AlignedBuffer, Share};
 use integers::EIGHT_BITS;
 use layout::{GROUP, Geometry, Layout};
@@ -38,7 +41,7 @@ const AMX_TILE: usize = 16;
 /// products.
 const AMX_INTEGER: usize = 24;
 /// The same for BF16 weights, and for rows that must be decoded anyway.
-const AMX_BRAIN: usize = 8;
+const BRAIN: usize = 8;
 /// The same for F16 weights, which take three products each.
 const AMX_HALF: usize = 24;
 
@@ -236,7 +239,8 @@ impl PackedMatrix {
             Layout::Integer(_) if features.amx && tokens >= AMX_INTEGER => ActivationFormat::Bf16,
             Layout::Integer(_) => ActivationFormat::Q8,
             Layout::Half if features.amx && tokens >= AMX_HALF => ActivationFormat::Bf16Split,
-            Layout::Brain | Layout::Rows if features.amx && tokens >= AMX_BRAIN => ActivationFormat::Bf16,
+            Layout::Brain | Layout::Rows if features.amx && tokens >= BRAIN => ActivationFormat::Bf16,
+            Layout::Brain if features.avx512_bf16 && tokens >= BRAIN => ActivationFormat::Bf16,
             Layout::Half | Layout::Brain | Layout::Rows => ActivationFormat::F32,
         }
     }
@@ -319,6 +323,11 @@ impl PackedMatrix {
                 // SAFETY: `features` proves that the processor has AVX-512 and AMX and the system's permission.
                 unsafe { amx::multiply(&operands, groups, scratch) }
             }
+            #[cfg(target_arch = "x86_64")]
+            (Layout::Brain, ActivationFormat::Bf16) if features.avx512_bf16 => {
+                // SAFETY: `features` proves that the processor has the instructions.
+                unsafe { avx512::brain(&operands, groups) }
+            }
             (layout, format) => panic!("{layout:?} is not multiplied by {format:?}"),
         }
     }
@@ -365,7 +374,8 @@ impl Operands<'_> {
         } else {
             self.next.addr().wrapping_sub(self.group(group).as_ptr().addr()) as isize
         };
-        Ahead { steps, distance: (Ahead::BYTES / step_bytes).clamp(1, steps.max(1)), jump }
+        let (bytes, cache) = Ahead::reach(matches!(self.geometry.layout, Layout::Integer(_)));
+        Ahead { steps, distance: (bytes / step_bytes).clamp(1, steps.max(1)), jump, cache }
     }
 
     /// The prepared bytes of a token (formats without tiles).
@@ -399,12 +409,33 @@ struct Ahead {
     steps: usize,
     distance: usize,
     jump: isize,
+    cache: Cache,
 }
 
 impl Ahead {
-    /// Bytes of each stream between what is read and what is asked for. Twice as far ahead, memory is slower by up to a
-    /// tenth; nearer, it answers too late.
-    const BYTES: usize = 3072;
+    /// Bytes of each stream between what is read and what is asked for, and where it should come to, for weights that take
+    /// more work than reading them (`integers`) or not. By measurement (docs/performance.md): with Intel's processors memory is
+    /// slower by up to a tenth at twice the distance, and nearer it answers too late. With AMD's, lines for the first-level cache
+    /// are in the way of reads unless they are near.
+    fn reach(integers: bool) -> (usize, Cache) {
+        match (prefetch::amd(), integers) {
+            (false, _) => (3072, Cache::First),
+            (true, true) => (4096, Cache::Second),
+            (true, false) => (512, Cache::First),
+        }
+    }
+
+    /// Asks for the cache line of an address, which need not be valid.
+    #[inline(always)]
+    fn line(self, place: *const u8) {
+        prefetch::line(self.cache, place);
+    }
+
+    /// The same for `bytes` bytes.
+    #[inline(always)]
+    fn lines(self, place: *const u8, bytes: usize) {
+        prefetch::lines(self.cache, place, bytes);
+    }
 
     /// The step to ask for, and how many bytes after the groups at hand those lie that it belongs to.
     #[inline(always)]

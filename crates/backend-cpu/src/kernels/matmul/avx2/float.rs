@@ -1,33 +1,18 @@
 //! Floating-point matrices.
 
-use super::super::layout::Layout;
+use super::super::layout::{GROUP, Layout};
+use super::super::many::{self, Columns};
 use super::super::{Ahead, Operands};
 use super::{LANES, store};
-use crate::kernels::prefetch;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 use std::ops::Range;
 
-/// From this number of tokens on decoding first is faster.
-const TOKENS: usize = 8;
-/// Columns of a group that are decoded at once: 16 KiB, which the first-level cache holds.
-const COLUMNS: usize = 256;
-/// Tokens whose sums are kept meanwhile: 8 KiB.
-const TILE: usize = 128;
-
-/// Decoded columns of 16 rows.
-#[repr(C, align(64))]
-struct Decoded([[[f32; LANES]; 2]; COLUMNS]);
-
-/// Sums of 16 rows for each token.
-#[repr(C, align(64))]
-struct Sums([[[f32; LANES]; 2]; TILE]);
-
 /// Floating-point layouts by [`ActivationFormat::F32`](super::super::ActivationFormat::F32) activations.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in super::super) fn float(operands: &Operands<'_>, groups: Range<usize>) {
-    if operands.tokens >= TOKENS {
-        return many(operands, groups);
+    if operands.tokens >= many::TOKENS {
+        return decoded(operands, groups);
     }
     let pair_bytes = if operands.geometry.layout == Layout::Single { 128 } else { 64 };
     let steps = (operands.geometry.padded_columns() / 2, pair_bytes);
@@ -48,76 +33,63 @@ pub(in super::super) fn float(operands: &Operands<'_>, groups: Range<usize>) {
     }
 }
 
-/// The groups by many tokens, with the same results as by few.
+/// The groups by many tokens.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn many(operands: &Operands<'_>, groups: Range<usize>) {
-    let columns = operands.geometry.padded_columns();
-    let mut decoded = Decoded([[[0.0; LANES]; 2]; COLUMNS]);
-    let mut sums = Sums([[[0.0; LANES]; 2]; TILE]);
-    for tile in (0..operands.tokens).step_by(TILE) {
-        let tokens = TILE.min(operands.tokens - tile);
-        for group in groups.clone() {
-            sums.0[..tokens].fill([[0.0; LANES]; 2]);
-            for first in (0..columns).step_by(COLUMNS) {
-                let count = COLUMNS.min(columns - first);
-                decode(operands, group, first, &mut decoded.0[..count]);
-                let mut token = 0;
-                while token < tokens {
-                    let (place, sums) = ((tile + token, first), &mut sums.0[token..tokens]);
-                    token += match tokens - token {
-                        6.. => add_columns::<6>(operands, place, &decoded.0[..count], sums),
-                        2.. => add_columns::<2>(operands, place, &decoded.0[..count], sums),
-                        _ => add_columns::<1>(operands, place, &decoded.0[..count], sums),
-                    };
-                }
-            }
-            for (token, [left, right]) in sums.0[..tokens].iter().enumerate() {
-                // SAFETY: each is eight numbers.
-                let sums = unsafe { [_mm256_loadu_ps(left.as_ptr()), _mm256_loadu_ps(right.as_ptr())] };
-                store(operands, tile + token, group, sums);
-            }
-        }
-    }
+fn decoded(operands: &Operands<'_>, groups: Range<usize>) {
+    many::multiply(
+        operands,
+        groups,
+        (operands.geometry.padded_columns(), many::COLUMNS),
+        &mut Columns::new(),
+        |piece, group, columns| decode(operands, group, columns, piece),
+        |piece, token, columns, sums| match sums.len() {
+            6.. => add_columns::<6>(operands, token, columns, piece, sums),
+            2.. => add_columns::<2>(operands, token, columns, piece, sums),
+            _ => add_columns::<1>(operands, token, columns, piece, sums),
+        },
+    );
 }
 
-/// Decodes the columns of a group from `first` on, which is even; there are an even number.
+/// Decodes some columns of a group, from an even one on and an even number.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn decode(operands: &Operands<'_>, group: usize, first: usize, decoded: &mut [[[f32; LANES]; 2]]) {
+fn decode(operands: &Operands<'_>, group: usize, columns: Range<usize>, piece: &mut Columns) {
     let (layout, weights) = (operands.geometry.layout, operands.group(group).as_ptr());
-    for (pair, columns) in decoded.chunks_exact_mut(2).enumerate() {
+    let pairs = piece.0[..columns.len()].chunks_exact_mut(2);
+    for (pair, places) in (columns.start / 2..).zip(pairs) {
         for side in 0..2 {
-            // SAFETY: a group has `padded_columns` columns of 16 numbers, and the places eight each.
+            // SAFETY: a group has `padded_columns` columns of 16 numbers, and the places as many.
             unsafe {
-                let [left, right] = float_pair(layout, weights, first / 2 + pair, side);
-                _mm256_storeu_ps(columns[0][side].as_mut_ptr(), left);
-                _mm256_storeu_ps(columns[1][side].as_mut_ptr(), right);
+                let [left, right] = float_pair(layout, weights, pair, side);
+                _mm256_storeu_ps(places[0].as_mut_ptr().add(side * LANES), left);
+                _mm256_storeu_ps(places[1].as_mut_ptr().add(side * LANES), right);
             }
         }
     }
 }
 
-/// Adds decoded columns, of which the activation's are those from `first` on, to the sums of `T` tokens from `token` on.
-/// Returns `T`.
+/// Adds the decoded columns to the sums of `T` tokens from `token` on. Returns `T`.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add_columns<const T: usize>(
     operands: &Operands<'_>,
-    (token, first): (usize, usize),
-    decoded: &[[[f32; LANES]; 2]],
-    sums: &mut [[[f32; LANES]; 2]],
+    token: usize,
+    columns: Range<usize>,
+    piece: &Columns,
+    sums: &mut [[f32; GROUP]],
 ) -> usize {
     let mut x = [std::ptr::null(); T];
     let mut total = [[_mm256_setzero_ps(); 2]; T];
     for t in 0..T {
         // Hidden from the compiler, which would compute each from the one before at every read.
-        x[t] = black_box(operands.activation_floats(token + t)[first..][..decoded.len()].as_ptr());
+        x[t] = black_box(operands.activation_floats(token + t)[columns.clone()].as_ptr());
         for side in 0..2 {
-            // SAFETY: each is eight numbers.
-            total[t][side] = unsafe { _mm256_loadu_ps(sums[t][side].as_ptr()) };
+            // SAFETY: each is sixteen numbers.
+            total[t][side] = unsafe { _mm256_loadu_ps(sums[t].as_ptr().add(side * LANES)) };
         }
     }
-    for (column, weights) in decoded.iter().enumerate() {
-        // SAFETY: each is eight numbers.
-        let weights = unsafe { [0, 1].map(|side: usize| _mm256_loadu_ps(weights[side].as_ptr())) };
+    for (column, weights) in piece.0[..columns.len()].iter().enumerate() {
+        // SAFETY: each is sixteen numbers.
+        let weights =
+            unsafe { [0, 1].map(|side: usize| _mm256_loadu_ps(weights.as_ptr().add(side * LANES))) };
         for t in 0..T {
             // SAFETY: each row of the activation was cut to as many columns.
             let x = unsafe { _mm256_set1_ps(*x[t].add(column)) };
@@ -129,7 +101,7 @@ fn add_columns<const T: usize>(
     for t in 0..T {
         for side in 0..2 {
             // SAFETY: as above.
-            unsafe { _mm256_storeu_ps(sums[t][side].as_mut_ptr(), total[t][side]) }
+            unsafe { _mm256_storeu_ps(sums[t].as_mut_ptr().add(side * LANES), total[t][side]) }
         }
     }
     T
@@ -160,7 +132,7 @@ fn float_block<const R: usize, const T: usize>(
             if let Some(ahead) = ahead {
                 let (jump, target) = ahead.target(pair);
                 let place = weights[r].wrapping_offset(jump).wrapping_add(target * pair_bytes);
-                prefetch::lines(place, pair_bytes);
+                ahead.lines(place, pair_bytes);
             }
             for side in 0..2 {
                 // SAFETY: a group has `padded_columns` columns of 16 numbers.

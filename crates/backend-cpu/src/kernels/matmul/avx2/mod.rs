@@ -13,7 +13,6 @@ use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
 use super::layout::{GROUP, Layout};
 use super::{Ahead, Operands};
-use crate::kernels::prefetch;
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -55,7 +54,7 @@ fn integer_groups_vnni<const F: usize>(operands: &Operands<'_>, groups: Range<us
 /// With `V`, the processor has AVX-VNNI.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn integer_tokens<const F: usize, const V: bool>(operands: &Operands<'_>, groups: Range<usize>) {
-    if operands.tokens >= many::TOKENS {
+    if operands.tokens >= super::many::TOKENS {
         // SAFETY: forwarded from the caller.
         return unsafe { many::multiply::<F, V>(operands, groups) };
     }
@@ -103,10 +102,10 @@ unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
         if let Some(ahead) = ahead {
             let (jump, target) = ahead.target(block);
             let place = codes.as_ptr().wrapping_offset(jump);
-            prefetch::lines(place.wrapping_add(target * code_bytes), code_bytes);
+            ahead.lines(place.wrapping_add(target * code_bytes), code_bytes);
             if target.is_multiple_of(per_record) {
                 let place = records.as_ptr().wrapping_offset(jump);
-                prefetch::lines(place.wrapping_add(target / per_record * record_bytes), record_bytes);
+                ahead.lines(place.wrapping_add(target / per_record * record_bytes), record_bytes);
             }
         }
         for side in 0..2 {

@@ -6,7 +6,6 @@ use super::super::layout::BLOCK;
 use super::super::{Ahead, Operands};
 use super::unpack::block_scales;
 use super::{LANES, dot_vnni, store};
-use crate::kernels::prefetch;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -75,9 +74,9 @@ unsafe fn block<const T: usize, const V: bool>(
         if let Some(ahead) = ahead {
             let (jump, target) = ahead.target(block);
             let place = codes.as_ptr().wrapping_offset(jump);
-            prefetch::lines(place.wrapping_add(target * CODE_BYTES), CODE_BYTES);
+            ahead.lines(place.wrapping_add(target * CODE_BYTES), CODE_BYTES);
             let place = records.as_ptr().wrapping_offset(jump);
-            prefetch::lines(place.wrapping_add(target * RECORD_BYTES), RECORD_BYTES);
+            ahead.lines(place.wrapping_add(target * RECORD_BYTES), RECORD_BYTES);
         }
         for side in 0..2 {
             // SAFETY: a group has `blocks()` blocks with a record each, an activation row as many of `SPLIT_BYTES`.

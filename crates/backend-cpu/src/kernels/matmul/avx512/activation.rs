@@ -1,6 +1,6 @@
 //! Preparation of activations.
 
-use super::super::activation::{Q8_BYTES, SPLIT_BITS, SPLIT_BYTES, SPLIT_LARGEST, inverse};
+use super::super::activation::{Q8_BYTES, SPLIT_BITS, SPLIT_BYTES, SPLIT_LARGEST, inverse, put_sums};
 use super::super::layout::BLOCK;
 use std::arch::x86_64::*;
 
@@ -30,10 +30,7 @@ pub(in super::super) fn quantize(values: &[f32; BLOCK]) -> [u8; Q8_BYTES] {
         _mm_storeu_si128(block.as_mut_ptr().add(16).cast(), _mm512_cvtsepi32_epi8(second));
     }
     let sums = [_mm512_reduce_add_epi32(first), _mm512_reduce_add_epi32(second)];
-    block[32..36].copy_from_slice(&scale.to_le_bytes());
-    block[36..40].copy_from_slice(&(scale * (sums[0] + sums[1]) as f32).to_le_bytes());
-    block[40..42].copy_from_slice(&(sums[0] as i16).to_le_bytes());
-    block[42..44].copy_from_slice(&(sums[1] as i16).to_le_bytes());
+    put_sums(&mut block, scale, sums);
     block
 }
 

@@ -3,7 +3,6 @@
 use super::super::layout::Layout;
 use super::super::{Ahead, Operands};
 use super::{FEW, store};
-use crate::kernels::prefetch;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -72,7 +71,7 @@ fn float_block<const L: u8, const R: usize, const T: usize>(
             if let Some(ahead) = ahead {
                 let (jump, target) = ahead.target(pair);
                 let place = weights[r].as_ptr().wrapping_offset(jump).wrapping_add(target * pair_bytes);
-                prefetch::lines(place, pair_bytes);
+                ahead.lines(place, pair_bytes);
             }
             for (column, weight) in columns.into_iter().enumerate() {
                 for t in 0..T {

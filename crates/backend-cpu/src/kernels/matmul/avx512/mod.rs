@@ -1,11 +1,13 @@
 //! AVX-512 kernels: a lane is a row, activations are broadcast.
 
 mod activation;
+mod brain;
 mod float;
 mod split;
 pub(super) mod unpack;
 
 pub(super) use activation::{quantize, round_to_bf16, split as split_bytes};
+pub(super) use brain::brain;
 pub(super) use float::float;
 pub(super) use split::{combine_split, scales, split};
 
@@ -13,7 +15,6 @@ use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
 use super::layout::{GROUP, Layout};
 use super::{Ahead, Operands};
-use crate::kernels::prefetch;
 use std::arch::x86_64::*;
 use std::ops::Range;
 use unpack::{block_scales, quad_codes, super_scales};
@@ -77,6 +78,7 @@ fn one_group<const F: usize, const ASK: bool>(
     let halves = const { INTEGERS[F].scales.halves() };
     match operands.tokens - token {
         8.. if !halves => integer_block::<F, 1, 8, ASK>(operands, group, token, ahead),
+        6.. if halves => integer_block::<F, 1, 6, ASK>(operands, group, token, ahead),
         4.. => integer_block::<F, 1, 4, ASK>(operands, group, token, ahead),
         2..4 => integer_block::<F, 1, 2, ASK>(operands, group, token, ahead),
         _ => integer_block::<F, 1, 1, ASK>(operands, group, token, ahead),
@@ -121,7 +123,7 @@ fn integer_block<const F: usize, const R: usize, const T: usize, const ASK: bool
             for r in 0..R {
                 if ASK && target.is_multiple_of(per_record) {
                     let place = records[r].as_ptr().wrapping_offset(jump);
-                    prefetch::lines(place.wrapping_add(target / per_record * record_bytes), record_bytes);
+                    ahead.lines(place.wrapping_add(target / per_record * record_bytes), record_bytes);
                 }
                 let later = codes[r].as_ptr().wrapping_offset(jump).wrapping_add(target * code_bytes);
                 // SAFETY: a group has `blocks()` blocks, an activation row as many of `Q8_BYTES`.
@@ -132,7 +134,7 @@ fn integer_block<const F: usize, const R: usize, const T: usize, const ASK: bool
                     for t in 0..T {
                         places[t] = x[t].as_ptr().add(block * Q8_BYTES);
                     }
-                    let later = if ASK { Some(later) } else { None };
+                    let later = if ASK { Some((ahead, later)) } else { None };
                     add_block::<F, T>(plane, later, scales, places, &mut sums[r]);
                 }
             }
@@ -155,21 +157,29 @@ fn integer_block<const F: usize, const R: usize, const T: usize, const ASK: bool
 #[inline]
 unsafe fn add_block<const F: usize, const T: usize>(
     plane: *const u8,
-    later: Option<*const u8>,
+    later: Option<(Ahead, *const u8)>,
     scales: [__m512; 3],
     x: [*const u8; T],
     sums: &mut [__m512; T],
 ) {
     let integer = const { INTEGERS[F] };
     let halves = integer.scales.halves();
-    // SAFETY: offsets up to 44 lie in the activation block.
+    // SAFETY: offsets up to `Q8_BYTES` lie in the activation block.
     let word =
         |t: usize, at: usize| unsafe { _mm512_set1_epi32(x[t].add(at).cast::<i32>().read_unaligned()) };
     let mut dots = [[_mm512_setzero_si512(); T]; 2];
-    if integer.offset != 0 {
-        // The two 16-bit sums of the activation times minus the offset.
-        let offset = -integer.offset as i16 as u16 as i32;
-        for t in 0..T {
+    // Values less their offset fit signed bytes in every format, so that all offsets can be made 128, whose product with the
+    // sums of an activation it has ready. Of few tokens one product is less than an addition for each quad.
+    let ready = const { INTEGERS[F].offset != 0 && T >= 4 };
+    let more = _mm512_set1_epi8(const { 128 - INTEGERS[F].offset } as i8);
+    for t in 0..T {
+        if ready && halves {
+            (dots[0][t], dots[1][t]) = (word(t, 48), word(t, 52));
+        } else if ready {
+            dots[0][t] = word(t, 44);
+        } else if integer.offset != 0 {
+            // The two 16-bit sums of the activation times minus the offset.
+            let offset = -integer.offset as i16 as u16 as i32;
             let zero = _mm512_setzero_si512();
             if halves {
                 dots[0][t] = _mm512_dpwssd_epi32(zero, word(t, 40), _mm512_set1_epi32(offset));
@@ -180,13 +190,16 @@ unsafe fn add_block<const F: usize, const T: usize>(
         }
     }
     for quad in 0..8 {
-        if let Some(later) = later
+        if let Some((ahead, later)) = later
             && quad * 64 < integer.code_bytes()
         {
-            prefetch::line(later.wrapping_add(quad * 64));
+            ahead.line(later.wrapping_add(quad * 64));
         }
         // SAFETY: forwarded from the caller.
-        let codes = unsafe { quad_codes::<F>(plane, quad) };
+        let mut codes = unsafe { quad_codes::<F>(plane, quad) };
+        if ready && integer.offset != 128 {
+            codes = _mm512_add_epi8(codes, more);
+        }
         // One token alone would wait for its own sum at every step; two sums halve the wait.
         let side = if halves || T == 1 { quad / 4 } else { 0 };
         for t in 0..T {

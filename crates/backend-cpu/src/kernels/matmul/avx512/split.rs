@@ -5,7 +5,6 @@ use super::super::integers::{EIGHT_BITS, INTEGERS};
 use super::super::layout::BLOCK;
 use super::super::{Ahead, Operands};
 use super::store;
-use crate::kernels::prefetch;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -84,7 +83,7 @@ fn blocks<const R: usize, const T: usize, const ASK: bool>(
         for r in 0..R {
             if ASK {
                 let place = records[r].as_ptr().wrapping_offset(jump);
-                prefetch::lines(place.wrapping_add(target * RECORD_BYTES), RECORD_BYTES);
+                ahead.lines(place.wrapping_add(target * RECORD_BYTES), RECORD_BYTES);
             }
             let later = codes[r].as_ptr().wrapping_offset(jump).wrapping_add(target * CODE_BYTES);
             // SAFETY: a group has `blocks()` blocks with a record each, an activation row as many of `SPLIT_BYTES`.
@@ -95,7 +94,7 @@ fn blocks<const R: usize, const T: usize, const ASK: bool>(
                 for t in 0..T {
                     places[t] = x[t].as_ptr().add(block * SPLIT_BYTES);
                 }
-                let later = if ASK { Some(later) } else { None };
+                let later = if ASK { Some((ahead, later)) } else { None };
                 add_block(plane, later, scale, places, &mut sums[r]);
             }
         }
@@ -117,7 +116,7 @@ fn blocks<const R: usize, const T: usize, const ASK: bool>(
 #[inline]
 unsafe fn add_block<const T: usize>(
     plane: *const u8,
-    later: Option<*const u8>,
+    later: Option<(Ahead, *const u8)>,
     scale: __m512,
     x: [*const u8; T],
     sums: &mut [__m512; T],
@@ -133,8 +132,8 @@ unsafe fn add_block<const T: usize>(
         second[0][t] = word(t, 68);
     }
     for quad in 0..8 {
-        if let Some(later) = later {
-            prefetch::line(later.wrapping_add(quad * 64));
+        if let Some((ahead, later)) = later {
+            ahead.line(later.wrapping_add(quad * 64));
         }
         // SAFETY: forwarded from the caller.
         let codes = unsafe { _mm512_loadu_si512(plane.add(quad * 64).cast()) };

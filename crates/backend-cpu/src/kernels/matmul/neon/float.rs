@@ -4,7 +4,6 @@ use super::super::layout::Layout;
 use super::super::{Ahead, Operands};
 use super::unpack::from_halves;
 use super::{LANES, SIDES, store};
-use crate::kernels::prefetch;
 use std::arch::aarch64::*;
 use std::ops::Range;
 
@@ -71,7 +70,7 @@ fn float_block<const L: u8, const R: usize, const T: usize>(
             if let Some(ahead) = ahead {
                 let (jump, target) = ahead.target(pair);
                 let place = weights[r].wrapping_offset(jump).wrapping_add(target * pair_bytes);
-                prefetch::lines(place, pair_bytes);
+                ahead.lines(place, pair_bytes);
             }
             for side in 0..SIDES {
                 // SAFETY: a group has `padded_columns` columns of 16 numbers.

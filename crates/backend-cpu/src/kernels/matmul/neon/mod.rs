@@ -14,7 +14,6 @@ use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
 use super::layout::{GROUP, Layout};
 use super::{Ahead, Operands};
-use crate::kernels::prefetch;
 use products::{DOT, MATRIX, PLAIN, Token, products};
 use std::arch::aarch64::*;
 use std::ops::Range;
@@ -115,10 +114,10 @@ unsafe fn integer_block<const F: usize, const T: usize, const L: u8>(
             if let Some(ahead) = ahead {
                 let (jump, target) = ahead.target(block);
                 let place = codes.as_ptr().wrapping_offset(jump);
-                prefetch::lines(place.wrapping_add(target * code_bytes), code_bytes);
+                ahead.lines(place.wrapping_add(target * code_bytes), code_bytes);
                 if target.is_multiple_of(per_record) {
                     let place = records.as_ptr().wrapping_offset(jump);
-                    prefetch::lines(place.wrapping_add(target / per_record * record_bytes), record_bytes);
+                    ahead.lines(place.wrapping_add(target / per_record * record_bytes), record_bytes);
                 }
             }
             let record = records.as_ptr().add(record * record_bytes);

@@ -7,7 +7,6 @@ use super::super::{Ahead, Operands};
 use super::products::{DOT, MATRIX, PLAIN, Token, products};
 use super::unpack::{block_codes, block_scales};
 use super::{LANES, SIDES, store};
-use crate::kernels::prefetch;
 use std::arch::aarch64::*;
 use std::ops::Range;
 
@@ -69,9 +68,9 @@ unsafe fn block<const L: u8>(operands: &Operands<'_>, group: usize, token: usize
             if let Some(ahead) = ahead {
                 let (jump, target) = ahead.target(block);
                 let place = codes.as_ptr().wrapping_offset(jump);
-                prefetch::lines(place.wrapping_add(target * CODE_BYTES), CODE_BYTES);
+                ahead.lines(place.wrapping_add(target * CODE_BYTES), CODE_BYTES);
                 let place = records.as_ptr().wrapping_offset(jump);
-                prefetch::lines(place.wrapping_add(target * RECORD_BYTES), RECORD_BYTES);
+                ahead.lines(place.wrapping_add(target * RECORD_BYTES), RECORD_BYTES);
             }
             let record = records.as_ptr().add(block * RECORD_BYTES);
             let plane = codes.as_ptr().add(block * CODE_BYTES);
