@@ -189,7 +189,7 @@ fn attention(limits: &Limits) {
                 sinks: None,
                 alibi: None,
                 relative: None,
-                matrix_unit: true,
+                bf16: true,
             };
             let mut plan = Plan::new(heads);
             plan.build(&spans, tokens, &cell_positions).expect("a sound step");

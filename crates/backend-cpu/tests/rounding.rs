@@ -76,7 +76,7 @@ fn errors_of(format: DType) -> (Vec<Errors>, usize) {
 }
 
 #[test]
-fn attention_on_the_matrix_unit_loses_little_beside_products() {
+fn attention_in_bf16_loses_little_beside_products() {
     if !Features::detect().names().contains(&"AMX") {
         return println!("skipped: this processor has no matrix unit");
     }

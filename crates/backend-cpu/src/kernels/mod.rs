@@ -4,6 +4,8 @@ pub mod activation;
 pub mod attention;
 pub mod block_attention;
 pub mod cache;
+#[cfg(target_arch = "x86_64")]
+mod dots;
 pub mod matmul;
 pub mod norm;
 pub(crate) mod prefetch;

@@ -1,6 +1,8 @@
 //! The tile registers of the matrix unit (AMX), and products of BF16 tiles.
 
+use super::dots;
 use std::arch::asm;
+use std::arch::x86_64::{_mm512_loadu_ps, _mm512_setzero_ps, _mm512_storeu_ps};
 
 /// Rows of a tile of the first factor, and of a tile of sums.
 const ROWS: usize = 16;
@@ -55,6 +57,37 @@ pub(super) struct Block {
 }
 
 impl Block {
+    /// Writes 32 rows for each of 32 tokens to `out`, whose tokens are `stride` numbers apart, with AVX-512 BF16 instead of the matrix
+    /// unit.
+    ///
+    /// # Safety
+    /// All tiles named are valid memory.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub(super) unsafe fn multiply_two_by_dots(&self, out: *mut f32, stride: usize) {
+        for token in (0..2 * ROWS).step_by(dots::ROWS) {
+            let mut sums = [[_mm512_setzero_ps(); dots::ROWS]; 2];
+            // SAFETY: forwarded from the caller; rows of the first factor have 64 bytes in a tile.
+            unsafe {
+                if !self.from.is_null() {
+                    for t in 0..dots::ROWS {
+                        for group in 0..2 {
+                            let place = self.from.add((token + t) * 2 * ROWS + group * ROWS);
+                            sums[group][t] = _mm512_loadu_ps(place);
+                        }
+                    }
+                }
+                let x = self.x.add(token / ROWS * self.next_x + token % ROWS * 64);
+                let weights = [self.weights, self.weights.add(self.next_weights)];
+                dots::add(x, weights, self.steps, &mut sums);
+                for t in 0..dots::ROWS {
+                    for group in 0..2 {
+                        _mm512_storeu_ps(out.add((token + t) * stride + group * ROWS), sums[group][t]);
+                    }
+                }
+            }
+        }
+    }
+
     /// Writes 32 rows for each of 32 tokens to `out`, whose tokens are `stride` numbers apart.
     ///
     /// # Safety

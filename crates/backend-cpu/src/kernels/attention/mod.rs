@@ -12,7 +12,7 @@
 //! [`merge`]: Attention::merge
 
 #[cfg(target_arch = "x86_64")]
-mod matrix_unit;
+mod bf16;
 mod order;
 mod plan;
 mod products;
@@ -64,9 +64,9 @@ pub struct Attention<'a> {
     /// Bias on scores by the offset of the cell from the token: a row of `2 · reach + 1` numbers for each head, from
     /// the offset `-reach` on; farther cells count as if they were as far as that. Not together with ALiBi.
     pub relative: Option<&'a [f32]>,
-    /// Whether many rows of a sequence may be computed in BF16 on the matrix unit, where there is one. A row's result then
-    /// depends on how many rows share its step.
-    pub matrix_unit: bool,
+    /// Whether many rows of a sequence may be computed in BF16, where the processor multiplies that. A row's result then depends on
+    /// how many rows share its step.
+    pub bf16: bool,
 }
 
 /// What a layer's attention reads.
@@ -164,9 +164,9 @@ impl Attention<'_> {
         #[cfg(target_arch = "x86_64")]
         let mut run = run;
         #[cfg(target_arch = "x86_64")]
-        if features.amx && features.avx512_bf16 && matrix_unit::takes(self, &plan.work(chunk)) {
+        if features.avx512_bf16 && bf16::takes(self, &plan.work(chunk)) {
             // SAFETY: `features` proves that the processor has the instructions and the system's permission.
-            if unsafe { matrix_unit::run(&mut run) } {
+            if unsafe { bf16::run(&mut run, features.amx) } {
                 return;
             }
         }

@@ -1,11 +1,12 @@
-//! Attention of many rows on the matrix unit: queries, keys, weights and values as BF16, sums in f32.
+//! Attention of many rows in BF16, on the matrix unit or with AVX-512 BF16: queries, keys, weights and values are rounded, sums are
+//! f32.
 //!
 //! Scores are computed as keys by queries, so that a vector lane is a query row and the softmax needs no sums across
 //! lanes. Weights are relative to a reference that each row keeps: its largest score so far, or one at most
 //! [`SLACK`] below it, because moving the reference means to rescale the row's sums.
 //!
 //! The order of a row's sums is fixed, but they are not those of [`super::tile`] to the bit. So this is used only where
-//! results may depend on how many rows share a step ([`Attention::matrix_unit`]).
+//! results may depend on how many rows share a step ([`Attention::bf16`]).
 
 use std::arch::x86_64::*;
 
@@ -45,11 +46,11 @@ fn extents(heads: Heads, rows: usize) -> (usize, usize, usize) {
     (padded(rows), padded(heads.key_dim), padded(heads.value_dim))
 }
 
-/// Whether the chunk is one for the matrix unit. Single tokens never are, however many heads share their keys: what is
+/// Whether the chunk is one for BF16. Single tokens never are, however many heads share their keys: what is
 /// generated token by token must be what a deterministic step of several tokens computes.
 pub(super) fn takes(attention: &Attention<'_>, work: &Work<'_>) -> bool {
     let rows = work.block.tokens * attention.heads.group();
-    attention.matrix_unit
+    attention.bf16
         && work.block.tokens > 1
         && work.split.is_none()
         && rows >= LEAST_ROWS
@@ -59,15 +60,15 @@ pub(super) fn takes(attention: &Attention<'_>, work: &Work<'_>) -> bool {
 
 /// Does a chunk that [`takes`] approves, or finds that it has to be done in f32, because a hidden value is not finite.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-pub(super) fn run(run: &mut Run<'_>) -> bool {
+pub(super) fn run(run: &mut Run<'_>, matrix_unit: bool) -> bool {
     let Run { attention, plan, inputs, output, .. } = *run;
     let work = plan.work(run.chunk);
     let block = work.block;
     let heads = attention.heads;
-    let mut space = Space::new(run.scratch, heads, block.tokens * heads.group());
+    let mut space = Space::new(run.scratch, heads, block.tokens * heads.group(), matrix_unit);
     space.fill_queries(inputs, &work, heads);
     space.fill_lanes(attention, inputs, &work);
-    let _tiles = Tiles::configure([(16, 64); 8]);
+    let _tiles = matrix_unit.then(|| Tiles::configure([(16, 64); 8]));
     let mut cells = [0; TILE];
     let mut positions = [0; TILE];
     for start in (0..block.cells).step_by(TILE) {
@@ -102,6 +103,8 @@ pub(super) fn run(run: &mut Run<'_>) -> bool {
 
 /// Memory of a chunk.
 struct Space<'a> {
+    /// Whether tiles are multiplied by the matrix unit.
+    matrix_unit: bool,
     /// Rows, numbers of a key and of a value, padded.
     rows: usize,
     key_dim: usize,
@@ -133,9 +136,10 @@ const POSITION: usize = 4;
 const SLOPE: usize = 5;
 
 impl<'a> Space<'a> {
-    fn new(mut rest: &'a mut [f32], heads: Heads, rows: usize) -> Self {
+    fn new(mut rest: &'a mut [f32], heads: Heads, rows: usize, matrix_unit: bool) -> Self {
         let (rows, key_dim, value_dim) = extents(heads, rows);
         let space = Self {
+            matrix_unit,
             rows,
             key_dim,
             value_dim,
@@ -261,7 +265,24 @@ impl<'a> Space<'a> {
         _mm512_reduce_add_ps(zeros) == 0.0
     }
 
+    /// Multiplies two by two tiles; the results of a row are `stride` numbers from those of the one before.
+    ///
+    /// # Safety
+    /// The tiles and results are valid memory, and tiles are configured where the matrix unit is used.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn multiply(matrix_unit: bool, product: &Product, out: *mut f32, stride: usize) {
+        // SAFETY: forwarded from the caller.
+        unsafe {
+            if matrix_unit {
+                product.multiply_two(out, stride)
+            } else {
+                product.multiply_two_by_dots(out, stride)
+            }
+        }
+    }
+
     /// Products of the keys with all queries.
+    #[target_feature(enable = "avx512f,avx512bf16")]
     fn score(&mut self) {
         let steps = self.key_dim / PAIR;
         let next = steps * TILE_FLOATS * 4;
@@ -276,12 +297,20 @@ impl<'a> Space<'a> {
                     from: std::ptr::null(),
                 };
                 // SAFETY: tiles are configured; two by two of them lie in the buffers, as do the sums.
-                unsafe { product.multiply_two(self.scores[cell * self.rows + row..].as_mut_ptr(), self.rows) }
+                unsafe {
+                    Self::multiply(
+                        self.matrix_unit,
+                        &product,
+                        self.scores[cell * self.rows + row..].as_mut_ptr(),
+                        self.rows,
+                    )
+                }
             }
         }
     }
 
     /// Adds the weighted values to the sums of all rows.
+    #[target_feature(enable = "avx512f,avx512bf16")]
     fn add_values(&mut self) {
         let steps = TILE / PAIR;
         let next = steps * TILE_FLOATS * 4;
@@ -298,7 +327,7 @@ impl<'a> Space<'a> {
                     from: sums,
                 };
                 // SAFETY: as in `score`; the block of sums is read before it is written.
-                unsafe { product.multiply_two(sums, PAIR) }
+                unsafe { Self::multiply(self.matrix_unit, &product, sums, PAIR) }
             }
         }
     }
