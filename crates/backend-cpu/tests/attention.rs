@@ -334,10 +334,7 @@ fn bf16_is_as_exact_as_its_numbers() {
                 [MaskRule::Causal, MaskRule::Window(100), MaskRule::Chunked(128), MaskRule::Bidirectional]
             {
                 case.check(&Attention { mask, ..matrix }, BF16);
-                case.check(
-                    &Attention { mask, alibi: Some(&slopes), softcap: Some(2.0), ..matrix },
-                    BF16,
-                );
+                case.check(&Attention { mask, alibi: Some(&slopes), softcap: Some(2.0), ..matrix }, BF16);
             }
             case.check(&Attention { sinks: Some(&sinks), ..matrix }, BF16);
             case.check(&Attention { softcap: Some(0.5), ..matrix }, BF16);
@@ -361,8 +358,7 @@ fn bf16_reads_every_format_and_several_sequences() {
         Case::new(heads, (format, format), 2100, &sequences).check(&matrix, BF16);
     }
     let heads = Heads { heads: 71, kv_heads: 1, ..heads };
-    Case::new(heads, F32, 600, &[(20, vec![0..600])])
-        .check(&Attention { bf16: true, ..plain(heads) }, BF16);
+    Case::new(heads, F32, 600, &[(20, vec![0..600])]).check(&Attention { bf16: true, ..plain(heads) }, BF16);
 }
 
 #[test]

@@ -83,10 +83,7 @@ fn attention_in_bf16_loses_little_beside_products() {
     let (errors, same) = errors_of(DType::Q4_0);
     let mut ratios: Vec<(f64, String)> =
         errors.into_iter().map(|errors| (errors.rounded / errors.alone, errors.model)).collect();
-    assert!(
-        ratios.len() > 50,
-        "attention of few models was in BF16: {ratios:?}, {same} are the same"
-    );
+    assert!(ratios.len() > 50, "attention of few models was in BF16: {ratios:?}, {same} are the same");
     ratios.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mean = ratios.iter().map(|(ratio, _)| ratio.ln()).sum::<f64>() / ratios.len() as f64;
     println!(
