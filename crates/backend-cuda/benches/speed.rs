@@ -1,8 +1,10 @@
 //! Tokens a second of a model file on the first card, without the layers above: prompts, single tokens at some depth, and
 //! many sequences at once.
 //!
-//! `speed MODEL [images=FOLDER] [prompt=TOKENS] [depth=TOKENS] [sequences=COUNT] [cache=FORMAT]`, any number of them; each
-//! prints a line. `images` comes first and names a folder of compiled kernels, which replace the embedded ones of their names.
+//! `speed MODEL [images=FOLDER] [prompt=TOKENS] [depth=TOKENS] [sequences=COUNT] [cache=FORMAT] [best=COUNT]`, any number of them;
+//! each prints a line. `images` comes first and names a folder of compiled kernels, which replace the embedded ones of their names.
+//! Tests after `best` ask for so many of the highest logits of each row with their tokens, 1 for what greedy choice needs, 0 for
+//! all logits as before.
 #![allow(clippy::print_stdout)]
 
 use std::path::Path;
@@ -25,6 +27,8 @@ struct Bench {
     graph: Arc<Graph>,
     partition: Box<dyn Partition>,
     program: ProgramId,
+    /// As in a step.
+    best: Option<u32>,
 }
 
 impl Bench {
@@ -53,6 +57,7 @@ impl Bench {
                 .collect(),
             output_rows: (0..sequences).map(|sequence| rows(sequence).end - 1).collect(),
             groups: self.graph.groups().iter().map(|_| group()).collect(),
+            best: self.best,
             ..Step::default()
         };
         let mut boundary = Boundary::default();
@@ -96,7 +101,7 @@ fn main() {
     let graph = build(&file.metadata, &file.tensors, &BuildOptions { context: 0, ..BuildOptions::default() })
         .expect("the model builds");
     let graph = Arc::new(graph);
-    let mut cache = DType::F16;
+    let (mut cache, mut best) = (DType::F16, None);
     let mut loaded: Option<Bench> = None;
     for test in tests {
         let (kind, number) = test.split_once('=').expect("name=number");
@@ -109,6 +114,10 @@ fn main() {
             continue;
         }
         let number: u32 = number.parse().expect("a number");
+        if kind == "best" {
+            best = (number > 0).then_some(number);
+            continue;
+        }
         let bench = loaded.get_or_insert_with(|| {
             let source = Arc::new(FileWeights::new(file.clone(), graph.clone()));
             let caches = CacheOptions {
@@ -123,8 +132,10 @@ fn main() {
             let program =
                 partition.compile(Bounds { tokens: MICRO_BATCH, outputs: 64 }).expect("it compiles");
             println!("loaded in {:.1} s, {:?}", start.elapsed().as_secs_f64(), partition.memory());
-            Bench { graph: graph.clone(), partition, program }
+            Bench { graph: graph.clone(), partition, program, best: None }
         });
+        bench.best = best;
+        let given = best.map_or_else(String::new, |best| format!(", {best} of each row"));
         match kind {
             "prompt" => {
                 bench.fill(0, number);
@@ -132,7 +143,7 @@ fn main() {
                 bench.fill(0, number);
                 bench.fill(0, number);
                 let rate = 2.0 * number as f64 / start.elapsed().as_secs_f64();
-                println!("{cache} prompt of {number}: {rate:.0} t/s");
+                println!("{cache} prompt of {number}{given}: {rate:.0} t/s");
             }
             "depth" => {
                 bench.fill(0, number);
@@ -143,7 +154,10 @@ fn main() {
                 for step in 0..128 {
                     bench.step(&[number + 4 + step], 1, MOST_CELLS);
                 }
-                println!("{cache} single at {number}: {:.1} t/s", 128.0 / start.elapsed().as_secs_f64());
+                println!(
+                    "{cache} single at {number}{given}: {:.1} t/s",
+                    128.0 / start.elapsed().as_secs_f64()
+                );
             }
             "sequences" => {
                 let stride = MOST_CELLS / number;
@@ -156,7 +170,7 @@ fn main() {
                     bench.step(&lengths, 1, stride);
                 }
                 let rate = 32.0 * number as f64 / start.elapsed().as_secs_f64();
-                println!("{cache} {number} sequences at {depth}: {rate:.0} t/s in all");
+                println!("{cache} {number} sequences at {depth}{given}: {rate:.0} t/s in all");
             }
             other => println!("unknown: {other}"),
         }

@@ -222,6 +222,15 @@ extern "C" inline __attribute__((used)) const char* emulation_launch(
 }
 
 static inline void __syncthreads() { emulation::leave(emulation::BLOCK); }
+static inline int __syncthreads_count(int predicate) {
+    static int total;
+    __syncthreads();
+    total = 0;
+    __syncthreads();
+    total += predicate != 0;
+    __syncthreads();
+    return total;
+}
 static inline void sync_some(int threads) {
     emulation::wanted = threads;
     emulation::leave(emulation::BLOCK);

@@ -114,8 +114,3 @@ template <> struct GroupUnit<128> {
 #endif
     }
 };
-template <int COLUMNS> DEVICE void group_multiply(float* c, const uint32_t a[4], SharedPlace tile, int k) {
-    // Lines in eights, 1024 bytes apart; the exchange of 128 bytes.
-    uint64_t b = (uint64_t)(tile >> 4 | 1u << 16) + 2 * k | (uint64_t)(1u << 30 | 64u) << 32;
-    GroupUnit<COLUMNS>::multiply(c, a, b);
-}

@@ -11,6 +11,7 @@ macro_rules! images {
 
 images!(
     "attention",
+    "best",
     "embed",
     "experts",
     "flash",

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use puna_graph::{Array, Graph, StateId, Step, ValueId, WeightId};
+use puna_graph::{Array, Best, Graph, StateId, Step, ValueId, WeightId};
 use puna_quant::DType;
 
 use crate::BackendError;
@@ -93,6 +93,8 @@ pub struct ProgramId(pub usize);
 pub struct Boundary {
     /// By the node that made them.
     pub values: HashMap<ValueId, Array>,
+    /// The highest numbers of each row instead of the values, where the step is content with them ([`Step::best`]).
+    pub best: HashMap<ValueId, Best>,
 }
 
 /// Moves or copies a cell's contents within one cache group.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use puna_graph::ops::OpDef;
-use puna_graph::{Graph, Input, Op, Operand, StateId, ValueId, WeightId};
+use puna_graph::{Graph, Input, Op, Operand, Output, StateId, ValueId, WeightId};
 
 use crate::{BackendError, Partition, Segment};
 
@@ -35,6 +35,14 @@ pub fn partition(graph: &Arc<Graph>, device_of: impl Fn(usize) -> usize) -> Vec<
         start = end;
     }
     segments
+}
+
+/// The logits, if the segment makes them and only the caller reads them: of these the highest may be all that a step asks for
+/// ([`puna_graph::Step::best`]).
+pub fn final_logits(segment: &Segment) -> Option<ValueId> {
+    let logits = segment.graph.output(Output::Logits).filter(|value| segment.outputs.contains(value))?;
+    let mut read = segment.graph.nodes.iter().flat_map(|node| &node.inputs);
+    (!read.any(|operand| *operand == Operand::Value(logits))).then_some(logits)
 }
 
 /// The states that the nodes of a segment read and write, in their order, each once.

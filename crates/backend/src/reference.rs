@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use puna_graph::evaluate::{Context, Memory, Weights, run};
-use puna_graph::{Array, Graph, Op, Operand, StateDecl, StateId, Step, WeightId};
+use puna_graph::{Array, Best, Graph, Op, Operand, StateDecl, StateId, Step, WeightId};
 
-use crate::partition::{key_rotations, owned_states};
+use crate::partition::{final_logits, key_rotations, owned_states};
 use crate::{
     Backend, BackendError, Boundary, Bounds, CacheOptions, CellMove, DeviceId, DeviceInfo, DeviceKind,
     MemoryUse, Partition, ProgramId, Segment, States, WeightSource,
@@ -127,8 +127,13 @@ impl Partition for ReferencePartition {
             .collect();
         run(self.segment.nodes.clone(), &*self.decoded, &mut context, &mut values);
         for output in &self.segment.outputs {
-            if let Some(value) = values.remove(output) {
-                boundary.values.insert(*output, value);
+            let Some(value) = values.remove(output) else { continue };
+            match step.best.filter(|_| final_logits(&self.segment) == Some(*output)) {
+                Some(count) => {
+                    let best = Best::of(value.floats(), value.width(), count as usize);
+                    boundary.best.insert(*output, best);
+                }
+                None => drop(boundary.values.insert(*output, value)),
             }
         }
         Ok(())

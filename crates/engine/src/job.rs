@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use puna_grammar::{Budget, Constraint, Countdown, allows};
-use puna_sampling::{Chain, log_probabilities};
+use puna_runtime::{BestRow, Logits};
+use puna_sampling::{BestLogits, Chain, log_probabilities};
 
 use crate::ahead::{Ahead, Pending};
 use crate::reuse::Arrival;
@@ -190,8 +191,22 @@ impl Job {
         self.accepted += accepted;
     }
 
+    /// How many of the highest logits of each row suffice to choose the next tokens, of which so many are guessed; `None` if
+    /// all are needed.
+    pub(crate) fn suffices(&self, guessed: usize) -> Option<usize> {
+        let may_force = self.countdown.as_ref().is_some_and(|left| guessed > 0 || left.forced().is_some());
+        let raw = self.request.log_probabilities.is_some() && !self.request.after_sampling;
+        if self.request.predict == 0 {
+            return Some(1);
+        }
+        if self.request.grammar.is_some() || may_force || raw {
+            return None;
+        }
+        self.chain.suffices(guessed)
+    }
+
     /// Chooses the next token from the logits of the last one.
-    pub(crate) fn advance(&mut self, logits: &[f32], ahead: &mut Ahead) -> Result<Next, EngineError> {
+    pub(crate) fn advance(&mut self, row: Logits<'_>, ahead: &mut Ahead) -> Result<Next, EngineError> {
         self.first_logits.get_or_insert_with(Instant::now);
         self.alone = false;
         if self.request.predict == 0 {
@@ -206,8 +221,16 @@ impl Job {
                 _ => Err(puna_sampling::SamplingError::NoCandidate.into()),
             };
         }
-        let forced = self.forced(allowed, logits);
-        let token = self.chain.sample(logits, forced.as_deref().or(allowed))?;
+        let (token, logits) = match row {
+            Logits::All(logits) => {
+                let forced = self.forced(allowed, logits);
+                (self.chain.sample(logits, forced.as_deref().or(allowed))?, logits)
+            }
+            // Only where nothing rules tokens out or asks for all logits: see `suffices`.
+            Logits::Best(BestRow { columns: tokens, numbers: logits, not_finite }) => {
+                (self.chain.sample_best(&BestLogits { tokens, logits, not_finite })?, &[][..])
+            }
+        };
         if !self.request.ignore_end && self.request.end_of_generation.contains(&token) {
             return Ok(Next::Finish(FinishReason::EndOfGeneration { token }));
         }

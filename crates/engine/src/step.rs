@@ -205,8 +205,16 @@ impl Worker {
         let slots = || shares.iter().map(|share| (share, &self.slots[share.slot]));
         let deterministic = slots().any(|(share, slot)| share.guessed > 0 || slot.again)
             && !slots().any(|(_, slot)| slot.reads_prompt());
-        let batch = Batch { work: work.collect(), deterministic };
+        let batch = Batch { work: work.collect(), deterministic, best: self.suffices(shares) };
         guarded(|| self.model.run(&batch))
+    }
+
+    /// How many of the highest logits of each row suffice for all who choose a token after this step.
+    fn suffices(&self, shares: &[Share]) -> Option<u32> {
+        let choosing = shares.iter().filter(|share| self.completes(share));
+        let counts = choosing.map(|share| self.slots[share.slot].job.as_ref()?.suffices(share.guessed));
+        let most = counts.collect::<Option<Vec<_>>>()?.into_iter().max()?;
+        u32::try_from(most).ok().filter(|most| *most < self.model.vocabulary())
     }
 
     /// Tells what guesses the states of the rows that were computed, if the model hands them out.
@@ -264,7 +272,7 @@ impl Worker {
         let mut guess = std::mem::take(&mut slot.guess);
         guess.truncate(share.guessed);
         let Some(job) = &mut slot.job else { return Ok(Next::Continue) };
-        let mut rows = outputs.of(share.slot as u32);
+        let mut rows = outputs.logits_of(share.slot as u32);
         let mut accepted = 0;
         let next = loop {
             let missing = || EngineError::Panic { message: "the model returned no logits".into() };

@@ -14,7 +14,7 @@ use crate::lower::{Place, Program, RECORDED_ROWS, Surroundings, lower, supports}
 use crate::states::Caches;
 use crate::step::{Places, StepData, bytes_of};
 use crate::weights::{Weights, device_bytes};
-use crate::{Address, Api, BufferId, Device, Extents, Recording};
+use crate::{Address, Api, BufferId, Device, Extents, Launch, Recording};
 
 /// Bytes of the zeros that kernels count in.
 const COUNTERS: u64 = 1 << 18;
@@ -222,7 +222,27 @@ impl Shared {
 struct Bucket {
     places: Places,
     program: Program,
-    recording: Option<Recording>,
+    /// By the selection that follows the launches, if one does.
+    recordings: Vec<(Option<usize>, Recording)>,
+}
+
+impl Bucket {
+    /// Index of the selection that gives so many numbers of each row, if they suffice and there is one.
+    fn selection(&self, best: Option<u32>) -> Option<usize> {
+        let best = best?;
+        self.program.selections.iter().position(|selection| selection.highest.count >= best)
+    }
+
+    /// All launches, those of a selection last.
+    fn launches(&self, selection: Option<usize>) -> Vec<Launch> {
+        let chosen = selection.and_then(|index| self.program.selections.get(index));
+        self.program
+            .launches
+            .iter()
+            .chain(chosen.iter().flat_map(|chosen| &chosen.launches))
+            .cloned()
+            .collect()
+    }
 }
 
 /// What is made for bounds.
@@ -314,7 +334,7 @@ impl GpuPartition {
             let reason = format!("{} bytes of work space, {} are there", program.bytes, compiled.arena_bytes);
             return Err(self.error(reason));
         }
-        compiled.buckets.insert(bucket, Bucket { places, program, recording: None });
+        compiled.buckets.insert(bucket, Bucket { places, program, recordings: Vec::new() });
         Ok(())
     }
 
@@ -346,23 +366,25 @@ impl GpuPartition {
         Ok(Array::i32(shape, words.iter().map(|word| i32::from_le_bytes(*word)).collect()))
     }
 
-    /// Runs the launches of a prepared bucket.
+    /// Runs the launches of a prepared bucket, and those of a selection.
     fn launch(
         &mut self,
         shared: &mut Shared,
         program: usize,
         bucket: Extents,
         step: &Step,
+        selection: Option<usize>,
     ) -> Result<(), BackendError> {
         let Some(made) = self.programs[program].buckets.get_mut(&bucket) else {
             return Err(self.error("a bucket that was not prepared"));
         };
         if bucket.tokens <= RECORDED_ROWS {
-            let recording = match made.recording {
-                Some(recording) => recording,
+            let recorded = made.recordings.iter().find(|(of, _)| *of == selection);
+            let recording = match recorded {
+                Some((_, recording)) => *recording,
                 None => {
-                    let recording = shared.device.record(&made.program.launches, bucket)?;
-                    made.recording = Some(recording);
+                    let recording = shared.device.record(&made.launches(selection), bucket)?;
+                    made.recordings.push((selection, recording));
                     recording
                 }
             };
@@ -374,7 +396,7 @@ impl GpuPartition {
             outputs: step.output_rows.len() as u32,
             spans: spans as u32,
         };
-        shared.device.run(&made.program.launches, extents)
+        shared.device.run(&made.launches(selection), extents)
     }
 }
 
@@ -429,7 +451,10 @@ impl Partition for GpuPartition {
         let Some(made) = compiled.buckets.get(&bucket) else {
             return Err(self.error("a bucket that was not prepared"));
         };
-        let (inputs, outputs) = (made.program.inputs.clone(), made.program.outputs.clone());
+        let (inputs, mut outputs) = (made.program.inputs.clone(), made.program.outputs.clone());
+        let selection = made.selection(step.best);
+        let highest =
+            selection.and_then(|index| made.program.selections.get(index)).map(|selection| selection.highest);
         let data = &mut shared.steps[compiled.step].1;
         data.write(&mut *shared.device, &self.segment.graph, &made.places, step)?;
         for place in &inputs {
@@ -437,7 +462,12 @@ impl Partition for GpuPartition {
             let array = array.ok_or_else(|| self.error("a segment's input is missing"))?;
             self.upload(shared, place, array)?;
         }
-        self.launch(shared, program.0, bucket, step)?;
+        self.launch(shared, program.0, bucket, step, selection)?;
+        if let (Some(highest), Some(wanted)) = (highest, step.best) {
+            let best = highest.read(&mut *shared.device, &self.segment.graph, step, wanted)?;
+            boundary.best.insert(highest.value, best);
+            outputs.retain(|place| place.value != highest.value);
+        }
         for place in &outputs {
             let array = self.download(shared, place, step)?;
             boundary.values.insert(place.value, array);

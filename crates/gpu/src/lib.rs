@@ -6,6 +6,7 @@ mod backend;
 mod check;
 pub mod codes;
 mod device;
+mod highest;
 mod launch;
 pub mod layout;
 mod lower;

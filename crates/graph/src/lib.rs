@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod array;
+mod best;
 mod error;
 pub mod evaluate;
 mod floats;
@@ -17,6 +18,7 @@ mod text;
 mod types;
 
 pub use array::Array;
+pub use best::{Best, BestRow};
 pub use error::GraphError;
 pub use floats::{Floats, Lender};
 pub use graph::{

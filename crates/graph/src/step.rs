@@ -57,6 +57,8 @@ pub struct Step {
     pub adapters: Vec<f32>,
     /// A row's result may not depend on how many rows share the step, as far as the backend can promise that.
     pub deterministic: bool,
+    /// Of each row of logits so many of the highest suffice: a back end may give these ([`crate::Best`]) instead of all.
+    pub best: Option<u32>,
 }
 
 impl GroupStep {

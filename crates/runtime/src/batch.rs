@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use puna_graph::Floats;
+use puna_graph::{Best, BestRow, Floats};
 
 /// Tokens for any number of sequences.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -11,12 +11,14 @@ pub struct Batch {
     pub work: Vec<Work>,
     /// Rows are computed as they would be one by one, where the backend can; see [`puna_graph::Step::deterministic`].
     pub deterministic: bool,
+    /// Of each row of logits so many of the highest suffice; see [`puna_graph::Step::best`].
+    pub best: Option<u32>,
 }
 
 impl Batch {
-    /// These tokens, computed as is fastest.
+    /// These tokens, computed as is fastest, with all logits.
     pub fn of(work: Vec<Work>) -> Self {
-        Self { work, deterministic: false }
+        Self { work, ..Self::default() }
     }
 }
 
@@ -53,6 +55,8 @@ pub struct Outputs {
     pub rows: Vec<OutputRow>,
     /// `[rows, width]`, unnormalised. They may hold NaN if the model's weights do.
     pub logits: Floats,
+    /// Instead of all logits the highest of each row, where these suffice ([`Batch::best`]) and the back end gives them.
+    pub best: Option<Best>,
     /// `[tokens of the batch, width]`: the states of
     /// [`ModelOptions::head_inputs`](crate::ModelOptions::head_inputs), side by side; empty without such.
     pub states: Vec<f32>,
@@ -67,7 +71,25 @@ pub struct OutputRow {
     pub position: u32,
 }
 
+/// What came of a row of logits.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Logits<'o> {
+    /// All of them.
+    All(&'o [f32]),
+    /// The highest.
+    Best(BestRow<'o>),
+}
+
 impl Outputs {
+    /// What came of the rows of a sequence, in order.
+    pub fn logits_of(&self, sequence: u32) -> impl Iterator<Item = Logits<'_>> {
+        let rows = self.rows.iter().enumerate().filter(move |(_, row)| row.sequence == sequence);
+        rows.filter_map(|(index, _)| match &self.best {
+            Some(best) => best.row(index).map(Logits::Best),
+            None => Some(Logits::All(self.row(index))),
+        })
+    }
+
     /// The logits of row `index`; empty for a row that does not exist.
     pub fn row(&self, index: usize) -> &[f32] {
         let start = index.saturating_mul(self.width);
@@ -220,7 +242,7 @@ mod tests {
             width: 2,
             rows: vec![OutputRow { sequence: 4, position: 0 }, OutputRow { sequence: 4, position: 1 }],
             logits: vec![1.0, 2.0, 3.0, 4.0].into(),
-            states: Vec::new(),
+            ..Outputs::default()
         };
         assert_eq!(outputs.row(0), [1.0, 2.0]);
         assert_eq!(outputs.last(4), Some(&[3.0, 4.0][..]));
@@ -228,5 +250,12 @@ mod tests {
         assert_eq!(outputs.of(4).collect::<Vec<_>>(), [&[1.0, 2.0][..], &[3.0, 4.0]]);
         assert_eq!(outputs.of(3).count(), 0);
         assert!(outputs.row(2).is_empty() && outputs.row(usize::MAX).is_empty());
+        let all =
+            |outputs: &Outputs| outputs.logits_of(4).map(|logits| format!("{logits:?}")).collect::<Vec<_>>();
+        assert_eq!(all(&outputs), ["All([1.0, 2.0])", "All([3.0, 4.0])"]);
+        let best = Best::of(&outputs.logits, 2, 1);
+        let rows = [best.row(0), best.row(1)].map(|row| format!("{:?}", Logits::Best(row.expect("a row"))));
+        let outputs = Outputs { logits: Floats::default(), best: Some(best.clone()), ..outputs };
+        assert_eq!(all(&outputs), rows);
     }
 }

@@ -30,7 +30,7 @@ mod size;
 mod texts;
 mod weights;
 
-pub use batch::{Batch, OutputRow, OutputRows, Outputs, Work};
+pub use batch::{Batch, Logits, OutputRow, OutputRows, Outputs, Work};
 pub use checksum::Checksum;
 pub use draft::DraftOutputs;
 pub use error::{RuntimeError, SavedError};
@@ -42,5 +42,6 @@ pub use load::planned;
 pub use model::{Model, Observer};
 pub use options::{HeadInputs, ModelOptions};
 pub use placement::{Choice, DeviceUse, Facts, Fit, Need, Place, Placement, Plan, Situation, plan};
+pub use puna_graph::{Best, BestRow};
 pub use puna_models::{Pooling, Purpose};
 pub use reach::Reach;

@@ -82,10 +82,13 @@ impl Model {
         let rows = Outputs { width: self.information.width as usize, ..Outputs::default() };
         let mut outputs = DraftOutputs { rows, hidden: Vec::new() };
         let whole = self.needs_whole_texts();
-        for micro_batch in split(batch, self.options.micro_batch, self.options.outputs, whole) {
+        let micro_batches = split(batch, self.options.micro_batch, self.options.outputs, whole);
+        // Rows of several steps are given in one way: all of them.
+        let best = batch.best.filter(|_| micro_batches.len() == 1);
+        for micro_batch in micro_batches {
             let (featured_rows, features) = features.take(micro_batch.tokens.len());
             let deterministic = batch.deterministic;
-            let step = Step { featured_rows, features, deterministic, ..Step::default() };
+            let step = Step { featured_rows, features, deterministic, best, ..Step::default() };
             if let Err(error) = self.step(micro_batch, step, &mut outputs) {
                 self.roll_back(&lengths);
                 return Err(error);
@@ -267,9 +270,11 @@ impl Model {
         }
         let logits = boundary.values.remove(&self.output).map(puna_graph::Array::into_lent);
         let logits = logits.unwrap_or_default();
+        outputs.best = boundary.best.remove(&self.output);
         let expected = step.output_rows.len() * outputs.width;
-        if logits.len() != expected {
-            return Err(RuntimeError::OutputCount { found: logits.len(), expected });
+        let found = outputs.best.as_ref().map_or(logits.len(), |best| best.rows() * outputs.width);
+        if found != expected {
+            return Err(RuntimeError::OutputCount { found, expected });
         }
         if let Some(states) = self.hidden.and_then(|value| boundary.values.remove(&value)) {
             hidden.extend(states.into_floats());

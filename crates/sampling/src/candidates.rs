@@ -15,9 +15,20 @@ pub struct Candidate {
     pub probability: f32,
 }
 
-/// Better first; equal logits by the lower token, so that every order is total and reproducible.
+/// The highest logits of a row, in order: of equal ones (zeros are equal) the lower token comes first.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BestLogits<'r> {
+    /// Their tokens.
+    pub tokens: &'r [u32],
+    /// The logits.
+    pub logits: &'r [f32],
+    /// The first logit of the whole row that is NaN or plus infinity, with its token.
+    pub not_finite: Option<(u32, f32)>,
+}
+
+/// Better first; equal logits by the lower token, so that every order is total and reproducible. Zeros are equal, and no logit is NaN.
 fn better_first(a: &Candidate, b: &Candidate) -> Ordering {
-    b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
+    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
 }
 
 /// Logits looked at together: a whole block is skipped if its largest is too small.
@@ -53,6 +64,23 @@ impl Candidates {
         self.whole = true;
         self.items.clear();
         self.sorted = 0;
+        self.normalised = false;
+        Ok(())
+    }
+
+    /// Starts over with the highest logits of a row; all others are ruled out.
+    pub fn load_best(&mut self, best: &BestLogits<'_>) -> Result<(), SamplingError> {
+        best.check()?;
+        self.row.clear();
+        self.whole = false;
+        self.items.clear();
+        let items = best.tokens.iter().zip(best.logits);
+        self.items.extend(items.map(|(token, logit)| Candidate {
+            token: *token,
+            logit: *logit,
+            probability: 0.0,
+        }));
+        self.sorted = self.items.len();
         self.normalised = false;
         Ok(())
     }
@@ -309,10 +337,12 @@ impl Candidates {
                 }
             }
         } else {
-            let values: std::collections::HashMap<u32, &T> =
-                tokens.iter().map(|(token, value)| (*token, value)).collect();
-            for item in &mut self.items {
-                if let Some(value) = values.get(&item.token) {
+            let places: std::collections::HashMap<u32, usize> =
+                self.items.iter().enumerate().map(|(place, item)| (item.token, place)).collect();
+            // In their order, as often as they are named, as above.
+            for (token, value) in tokens {
+                if let Some(place) = places.get(token) {
+                    let item = &mut self.items[*place];
                     item.logit = bounded(change(item.logit, value));
                 }
             }
@@ -378,6 +408,17 @@ pub(crate) fn best(row: &[f32]) -> Option<(u32, f32)> {
         }
     }
     Some((best.0 as u32, best.1))
+}
+
+impl BestLogits<'_> {
+    /// Refuses what [`check`] refuses of the whole row.
+    pub(crate) fn check(&self) -> Result<(), SamplingError> {
+        match self.not_finite {
+            Some((token, value)) => Err(SamplingError::NotFinite { token, value }),
+            None if self.tokens.is_empty() => Err(SamplingError::Empty),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Refuses an empty row, NaN and plus infinity.

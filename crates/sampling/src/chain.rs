@@ -3,7 +3,9 @@
 use crate::candidates::{best, check};
 use crate::math::ln;
 use crate::samplers::mirostat;
-use crate::{Candidates, LogProbabilities, Parameters, Random, Sampler, SamplingError, parse_names};
+use crate::{
+    BestLogits, Candidates, LogProbabilities, Needs, Parameters, Random, Sampler, SamplingError, parse_names,
+};
 
 /// Stream number of the final draw; samplers that draw for themselves use streams of their own.
 const DRAW_STREAM: u64 = 0;
@@ -71,6 +73,46 @@ impl Chain {
         if let Some(allowed) = allowed {
             self.candidates.restrict(allowed);
         }
+        self.choose(keeps_best)
+    }
+
+    /// The same for the highest logits of a row, as many as [`Chain::suffices`] says: it gives what the whole row would give.
+    pub fn sample_best(&mut self, best: &BestLogits<'_>) -> Result<u32, SamplingError> {
+        let keeps_best = self.samplers.iter().all(|sampler| sampler.keeps_best());
+        self.direct = self.greedy && keeps_best && self.bias.is_empty();
+        if self.direct {
+            best.check()?;
+            let first = best.tokens.iter().zip(best.logits).next();
+            let first = first.filter(|(_, logit)| **logit > f32::NEG_INFINITY);
+            return first.map(|(token, _)| *token).ok_or(SamplingError::NoCandidate);
+        }
+        self.candidates.load_best(best)?;
+        self.choose(keeps_best)
+    }
+
+    /// How many of the highest raw logits of a row suffice to choose as from the whole row, as long as not more than `ahead`
+    /// tokens are accepted before. `None` if all are needed, as with every mask.
+    pub fn suffices(&self, ahead: usize) -> Option<usize> {
+        // A token that is lowered makes room for one more; one that is raised could come from anywhere.
+        let mut lowered = self.bias.len();
+        if self.bias.iter().any(|(_, bias)| *bias > 0.0) {
+            return None;
+        }
+        if self.greedy && self.samplers.iter().all(|sampler| sampler.keeps_best()) {
+            return Some(1 + lowered);
+        }
+        for sampler in &self.samplers {
+            match sampler.needs() {
+                Needs::All => return None,
+                Needs::Lowers(tokens) => lowered = lowered.saturating_add(tokens).saturating_add(ahead),
+                Needs::Best(count) => return Some(lowered.saturating_add(count)),
+            }
+        }
+        None
+    }
+
+    /// Chooses one of the candidates that were loaded.
+    fn choose(&mut self, keeps_best: bool) -> Result<u32, SamplingError> {
         self.candidates.change(&self.bias, |logit, bias| logit + bias);
         if self.greedy && keeps_best {
             // Nothing can win but the best of the row.

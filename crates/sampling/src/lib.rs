@@ -18,13 +18,13 @@ mod parameters;
 mod random;
 mod samplers;
 
-pub use candidates::{Candidate, Candidates};
+pub use candidates::{BestLogits, Candidate, Candidates};
 pub use chain::Chain;
 pub use error::SamplingError;
 pub use log_probabilities::{LogProbabilities, log_probabilities};
 pub use parameters::{Parameters, random_seed};
 pub use random::Random;
 pub use samplers::{
-    DEFAULT_BREAKERS, DryBreakers, InfillTexts, SAMPLERS, Sampler, SamplerSpec, default_order, parse_letters,
-    parse_names,
+    DEFAULT_BREAKERS, DryBreakers, InfillTexts, Needs, SAMPLERS, Sampler, SamplerSpec, default_order,
+    parse_letters, parse_names,
 };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use puna_engine::Runner;
-use puna_runtime::{Batch, OutputRow, OutputRows, Outputs, RuntimeError};
+use puna_runtime::{Batch, Best, OutputRow, OutputRows, Outputs, RuntimeError};
 
 pub const VOCABULARY: u32 = 50;
 /// A step with this token is refused.
@@ -53,6 +53,8 @@ pub struct Arithmetic {
     pub ballast: usize,
     /// Steps change what sequences are saved as.
     pub restless: bool,
+    /// Where the highest logits suffice it gives no others.
+    pub gives_best: bool,
     /// Some tokens make steps fail.
     pub faults: bool,
     /// What comes after tokens.
@@ -81,6 +83,7 @@ impl Arithmetic {
             part_delay: Duration::ZERO,
             ballast: 0,
             restless: false,
+            gives_best: true,
             faults: true,
             following,
             logits: None,
@@ -196,6 +199,10 @@ impl Runner for Arithmetic {
             }
             let length = self.held[sequence].len();
             assert!(length <= self.context as usize, "sequence {sequence} is too long");
+        }
+        if let Some(count) = batch.best.filter(|_| self.gives_best) {
+            let logits = std::mem::take(&mut outputs.logits);
+            outputs.best = Some(Best::of(&logits, outputs.width, count as usize));
         }
         Ok(outputs)
     }

@@ -5,6 +5,7 @@
 
 mod analysis;
 mod attention;
+mod best;
 mod experts;
 mod products;
 mod recurrent;
@@ -19,12 +20,14 @@ use puna_backend::{BackendError, Segment};
 use puna_graph::ops::RopePlace;
 use puna_graph::{Dim, Graph, Input, Op, Operand, Symbol, Type, ValueId};
 
+use crate::highest::Highest;
 use crate::states::{Caches, constants};
 use crate::step::Places;
 use crate::weights::Weights;
 use crate::{Address, Argument, BufferId, Device, Extent, Extents, Launch};
 use analysis::Analysis;
 pub use analysis::supports;
+pub use best::Selection;
 
 /// Most token rows of steps that are recorded.
 pub const RECORDED_ROWS: u32 = 64;
@@ -51,6 +54,8 @@ pub struct Program {
     pub inputs: Vec<Place>,
     /// Values that leave the segment.
     pub outputs: Vec<Place>,
+    /// What may follow the launches so that of the logits only the highest leave, the fewest first.
+    pub selections: Vec<Selection>,
 }
 
 /// What lowering needs to know of a partition.
@@ -178,6 +183,7 @@ pub fn lower(
     for index in segment.nodes.clone() {
         lowering.node(index)?;
     }
+    let selections = lowering.select_best();
     let last = lowering.pending.len();
     for value in &segment.outputs {
         let slot = lowering.value_slot(*value);
@@ -197,22 +203,29 @@ pub fn lower(
             Argument::Address(Address { buffer: arena_buffer, offset: arena.slot(slot).offset as u64 })
         }
     };
+    let launches = lowering.pending.iter().map(|pending| Launch {
+        kernel: pending.kernel.clone(),
+        grid: pending.grid,
+        threads: pending.threads,
+        shared: pending.shared,
+        arguments: pending.arguments.iter().copied().map(resolve).collect(),
+        single: pending.single,
+    });
+    let mut launches: Vec<Launch> = launches.collect();
+    // They came last.
+    let mut chosen = launches.split_off(launches.len() - 2 * selections.len()).into_iter();
+    let selection = |planned: &best::Planned| {
+        let best::Planned { value, symbol, count, result } = *planned;
+        let place = Address { buffer: arena_buffer, offset: arena.slot(result).offset as u64 };
+        let highest = Highest { value, symbol, count, place };
+        Selection { highest, launches: chosen.by_ref().take(2).collect() }
+    };
     Ok(Program {
+        selections: selections.iter().map(selection).collect(),
         inputs: segment.inputs.iter().map(place).collect(),
         outputs: segment.outputs.iter().map(place).collect(),
         bytes: arena.bytes() as u64,
-        launches: lowering
-            .pending
-            .iter()
-            .map(|pending| Launch {
-                kernel: pending.kernel.clone(),
-                grid: pending.grid,
-                threads: pending.threads,
-                shared: pending.shared,
-                arguments: pending.arguments.iter().copied().map(resolve).collect(),
-                single: pending.single,
-            })
-            .collect(),
+        launches,
     })
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::{Sampler, SamplerSpec};
+use super::{Needs, Sampler, SamplerSpec};
 use crate::Candidates;
 use crate::math::{ln, pow};
 
@@ -184,6 +184,10 @@ impl Sampler for Dry {
         if self.window.len() > self.last_n {
             self.window.pop_front();
         }
+    }
+
+    fn needs(&self) -> Needs {
+        if self.multiplier >= 0.0 { Needs::Lowers(self.window.len()) } else { Needs::All }
     }
 
     fn reset(&mut self) {

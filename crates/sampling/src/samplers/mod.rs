@@ -33,6 +33,21 @@ pub trait Sampler: Send {
     fn keeps_best(&self) -> bool {
         false
     }
+    /// What it needs of a row of logits, if those before it change as little as [`Needs::Lowers`].
+    fn needs(&self) -> Needs {
+        Needs::All
+    }
+}
+
+/// What a sampler needs of a row of logits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Needs {
+    /// All of it.
+    All,
+    /// It lowers the logits of at most so many tokens, one more with each that is accepted, and does nothing else.
+    Lowers(usize),
+    /// It keeps so many of the best candidates.
+    Best(usize),
 }
 
 /// A row of [`SAMPLERS`].

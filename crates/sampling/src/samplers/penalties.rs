@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{Sampler, SamplerSpec};
+use super::{Needs, Sampler, SamplerSpec};
 use crate::Candidates;
 
 pub(super) const SPEC: SamplerSpec = SamplerSpec {
@@ -59,6 +59,11 @@ impl Sampler for Penalties {
                 self.counts.remove(&old);
             }
         }
+    }
+
+    fn needs(&self) -> Needs {
+        let lowers = self.repeat >= 1.0 && self.frequency >= 0.0 && self.presence >= 0.0;
+        if lowers { Needs::Lowers(self.counts.len()) } else { Needs::All }
     }
 
     fn reset(&mut self) {

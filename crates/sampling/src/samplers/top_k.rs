@@ -1,6 +1,6 @@
 //! Keeps a fixed number of the best candidates.
 
-use super::{Sampler, SamplerSpec};
+use super::{Needs, Sampler, SamplerSpec};
 use crate::Candidates;
 
 pub(super) const SPEC: SamplerSpec = SamplerSpec {
@@ -24,6 +24,10 @@ impl Sampler for TopK {
 
     fn keeps_best(&self) -> bool {
         true
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::Best(self.count)
     }
 }
 
