@@ -519,3 +519,55 @@ fn what_cannot_be_written_or_read_changes_nothing() {
     assert_eq!(engine.held(0).unwrap(), held);
     assert_eq!(restore(&engine, 0, &bytes).unwrap(), held);
 }
+
+/// Logits of many values that depend on all of the text.
+fn many_valued(held: &[u32], _: &[Script]) -> Vec<f32> {
+    let value = |token: u32| (following(&[held, &[token]].concat()) % 13) as f32 / 2.0;
+    (0..VOCABULARY).map(value).collect()
+}
+
+#[test]
+fn the_highest_logits_give_the_same_texts() {
+    let base = || Parameters { seed: 7, temperature: 1.3, min_p: 0.0, ..Parameters::default() };
+    let penalties = Parameters { top_k: 8, repeat_penalty: 1.4, penalty_last_n: 6, ..base() };
+    let request = |sampling| Request { sampling, ..greedy(&PROMPT, 24) };
+    let raw = Request { log_probabilities: Some(3), ..request(Parameters { top_k: 8, ..base() }) };
+    // With how many suffice for the first token.
+    let requests = [
+        (request(Parameters::greedy()), Some(1)),
+        (request(base()), Some(40)),
+        (request(penalties), Some(13)),
+        (Request { after_sampling: true, ..raw.clone() }, Some(8)),
+        (Request { ignore_end: true, end_of_generation: [3, 4].into(), ..greedy(&PROMPT, 24) }, Some(3)),
+        (raw, None),
+        (request(Parameters { top_k: 0, ..base() }), None),
+        (request(Parameters { top_k: 60, ..base() }), None),
+    ];
+    for (request, suffices) in requests {
+        let [few, all] = [true, false].map(|gives_best| {
+            let model = Arithmetic { gives_best, logits: Some(many_valued), ..Arithmetic::new(64, 1) };
+            let asked = model.best.clone();
+            let found = run(&engine(model), request.clone());
+            assert_eq!(asked.lock().unwrap()[0], suffices, "{:?}", request.sampling);
+            (found.tokens, found.log_probabilities)
+        });
+        assert_eq!(few.0.len(), 24, "{:?}", request.sampling);
+        assert_eq!(few, all, "{:?}", request.sampling);
+    }
+}
+
+#[test]
+fn who_needs_all_logits_gets_them_among_those_who_do_not() {
+    let model = Arithmetic { logits: Some(many_valued), ..Arithmetic::new(64, 2) };
+    let asked = model.best.clone();
+    let engine = engine(model);
+    let raw = Request { log_probabilities: Some(2), sequence: Some(0), ..greedy(&PROMPT, 6) };
+    let plain = Request { sequence: Some(1), ..greedy(&PROMPT, 40) };
+    let alone = run(&engine, Request { reuse: false, ..plain.clone() }).tokens;
+    let (plain, raw) = (engine.submit(Request { reuse: false, ..plain }).1, engine.submit(raw).1);
+    let (plain, raw) = (collect(plain), collect(raw));
+    assert_eq!(plain.tokens, alone);
+    assert!(raw.tokens.len() == 6 && raw.log_probabilities.iter().all(Option::is_some), "{raw:?}");
+    let asked = asked.lock().unwrap();
+    assert!(asked.contains(&None) && asked.contains(&Some(1)), "{asked:?}");
+}

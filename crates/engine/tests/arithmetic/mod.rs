@@ -65,6 +65,8 @@ pub struct Arithmetic {
     pub log: Log,
     /// Whether each batch was to be computed row by row.
     pub deterministic: Arc<Mutex<Vec<bool>>>,
+    /// How many of the highest logits of each batch sufficed.
+    pub best: Arc<Mutex<Vec<Option<u32>>>>,
 }
 
 impl Arithmetic {
@@ -90,6 +92,7 @@ impl Arithmetic {
             scripts: Vec::new(),
             log: Log::default(),
             deterministic: Arc::default(),
+            best: Arc::default(),
         }
     }
 
@@ -173,6 +176,7 @@ impl Runner for Arithmetic {
         let sizes = batch.work.iter().map(|work| (work.sequence, work.tokens.len()));
         self.log.lock().unwrap().push(sizes.collect());
         self.deterministic.lock().unwrap().push(batch.deterministic);
+        self.best.lock().unwrap().push(batch.best);
         let needed = batch.work.iter().map(|work| work.tokens.len() as u32).sum::<u32>();
         if needed > self.free_cells() {
             return Err(RuntimeError::ContextFull { needed, free: self.free_cells(), context: self.cells });
