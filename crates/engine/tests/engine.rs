@@ -545,7 +545,8 @@ fn the_highest_logits_give_the_same_texts() {
     ];
     for (request, suffices) in requests {
         let [few, all] = [true, false].map(|gives_best| {
-            let model = Arithmetic { gives_best, logits: Some(many_valued), ..Arithmetic::new(64, 1) };
+            let model =
+                Arithmetic { gives_best, faults: false, logits: Some(many_valued), ..Arithmetic::new(64, 1) };
             let asked = model.best.clone();
             let found = run(&engine(model), request.clone());
             assert_eq!(asked.lock().unwrap()[0], suffices, "{:?}", request.sampling);
@@ -558,7 +559,7 @@ fn the_highest_logits_give_the_same_texts() {
 
 #[test]
 fn who_needs_all_logits_gets_them_among_those_who_do_not() {
-    let model = Arithmetic { logits: Some(many_valued), ..Arithmetic::new(64, 2) };
+    let model = Arithmetic { faults: false, logits: Some(many_valued), ..Arithmetic::new(64, 2) };
     let asked = model.best.clone();
     let engine = engine(model);
     let raw = Request { log_probabilities: Some(2), sequence: Some(0), ..greedy(&PROMPT, 6) };
