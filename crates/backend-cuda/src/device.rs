@@ -13,7 +13,7 @@ use crate::Images;
 use crate::driver::{
     DeviceNumber, DevicePointer, Driver, Handle, LaunchAttribute, LaunchConfig,
     MAX_DYNAMIC_SHARED_SIZE_BYTES, OUT_OF_MEMORY, PREFERRED_SHARED_MEMORY_CARVEOUT,
-    PROGRAMMATIC_STREAM_SERIALIZATION, Status,
+    PROGRAMMATIC_STREAM_SERIALIZATION, REACHED_ALREADY, Status, WITHOUT_TIME,
 };
 use crate::mail::{MAIL_WORDS, Mail};
 
@@ -112,7 +112,8 @@ impl CudaDevice {
         Ok(device)
     }
 
-    fn enter(&self) -> Result<(), BackendError> {
+    /// Makes the context current.
+    pub fn enter(&self) -> Result<(), BackendError> {
         // SAFETY: the context is this device's.
         self.check(unsafe { (self.driver.set_context)(self.context) }, "entering the context")
     }
@@ -170,7 +171,7 @@ impl CudaDevice {
     }
 
     /// The device address of a range, if it lies in the buffer.
-    fn pointer(&self, at: Address, bytes: u64) -> Result<DevicePointer, BackendError> {
+    pub fn pointer(&self, at: Address, bytes: u64) -> Result<DevicePointer, BackendError> {
         match self.buffers.get(at.buffer.0) {
             Some((base, size)) if at.offset.checked_add(bytes).is_some_and(|end| end <= *size) => {
                 Ok(base + at.offset)
@@ -247,6 +248,140 @@ impl CudaDevice {
         // SAFETY: the argument list has the kernel's parameters; a test compares them on an emulation of the kernels.
         let status = unsafe { start(&config, function, pointers.as_mut_ptr(), std::ptr::null_mut()) };
         self.check(status, &format!("launching {} with {:?}", launch.kernel, config.grid))
+    }
+}
+
+/// Recordings, also those of which others have parts.
+impl CudaDevice {
+    /// Begins one of such launches.
+    pub fn start_recording(&mut self, launches: &[Launch]) -> Result<(), BackendError> {
+        self.begin()?;
+        // What a first launch would do besides must not happen while recording.
+        self.function("deliver", 0)?;
+        for launch in launches {
+            self.function(&launch.kernel, launch.shared)?;
+        }
+        self.finish()?;
+        // Calls of other threads do not matter.
+        // SAFETY: the stream is this device's.
+        self.check(unsafe { (self.driver.begin_capture)(self.stream, 2) }, "recording")?;
+        self.launch_delivery()
+    }
+
+    /// Records launches; the first waits for all that came before, and with it those that do not wait for themselves.
+    pub fn go_on(&mut self, launches: &[Launch], extents: Extents) -> Result<(), BackendError> {
+        self.enter()?;
+        let mut all = launches.iter().enumerate();
+        all.try_for_each(|(index, launch)| self.launch(launch, extents, index > 0))
+    }
+
+    /// Ends a recording, which is a unit if everything went well until then.
+    pub fn end_recording(&mut self, launched: Result<(), BackendError>) -> Result<Recording, BackendError> {
+        let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
+        self.enter()?;
+        // SAFETY: the stream is this device's; handles are of ours.
+        unsafe {
+            let status = (self.driver.end_capture)(self.stream, &mut graph);
+            if let Err(error) = launched {
+                if !graph.is_null() {
+                    (self.driver.destroy_graph)(graph);
+                }
+                return Err(error);
+            }
+            self.check(status, "recording")?;
+            let status = (self.driver.instantiate)(&mut executable, graph, 0);
+            (self.driver.destroy_graph)(graph);
+            self.check(status, "making a graph")?;
+        }
+        self.executables.push(executable);
+        Ok(Recording(self.executables.len() - 1))
+    }
+
+    /// Its number in the driver.
+    pub fn number(&self) -> DeviceNumber {
+        self.facts.number
+    }
+
+    /// Its queue.
+    pub fn stream(&self) -> Handle {
+        self.stream
+    }
+}
+
+/// What is exchanged with other devices.
+impl CudaDevice {
+    /// Makes an event of this device.
+    pub fn event(&self) -> Result<Event, BackendError> {
+        self.enter()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the pointer is to a handle of ours.
+        let status = unsafe { (self.driver.create_event)(&mut handle, WITHOUT_TIME) };
+        self.check(status, "making an event")?;
+        Ok(Event { driver: self.driver, handle })
+    }
+
+    /// The event is when all is done that was asked for until now.
+    pub fn signal(&mut self, event: &Event) -> Result<(), BackendError> {
+        self.begin()?;
+        // SAFETY: event and stream are of this device.
+        self.check(unsafe { (self.driver.record_event)(event.handle, self.stream) }, "recording an event")
+    }
+
+    /// What is asked for from now on comes after the event of another device.
+    pub fn wait_for(&mut self, event: &Event) -> Result<(), BackendError> {
+        self.enter()?;
+        // SAFETY: both are there.
+        let status = unsafe { (self.driver.wait_for_event)(self.stream, event.handle, 0) };
+        self.check(status, "waiting for another device")
+    }
+
+    /// Lets kernels and copies of this device reach the other's memory directly, if the machine can do that.
+    pub fn reach(&mut self, other: &Self) -> Result<(), BackendError> {
+        let mut can = 0;
+        if self.facts.number == other.facts.number {
+            return Ok(());
+        }
+        self.enter()?;
+        // SAFETY: the pointer is to an integer of ours; both contexts are there.
+        let status = unsafe {
+            (self.driver.can_reach)(&mut can, self.facts.number, other.facts.number);
+            if can == 0 { REACHED_ALREADY } else { (self.driver.let_reach)(other.context, 0) }
+        };
+        if status == REACHED_ALREADY { Ok(()) } else { self.check(status, "reaching the other's memory") }
+    }
+
+    /// Copies from another device; the ranges do not overlap.
+    pub fn copy_from(
+        &mut self,
+        other: &Self,
+        from: Address,
+        to: Address,
+        bytes: u64,
+    ) -> Result<(), BackendError> {
+        self.enter()?;
+        let (source, destination) = (other.pointer(from, bytes)?, self.pointer(to, bytes)?);
+        // SAFETY: both ranges lie in buffers of these contexts.
+        let status = unsafe {
+            let copy = self.driver.copy_to_peer;
+            copy(destination, self.context, source, other.context, bytes as usize, self.stream)
+        };
+        self.check(status, "copying between devices")
+    }
+}
+
+/// A point in a queue.
+pub struct Event {
+    driver: &'static Driver,
+    handle: Handle,
+}
+
+// SAFETY: the driver's handles may be used from any thread.
+unsafe impl Send for Event {}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more; a failure leaves nothing to do.
+        unsafe { (self.driver.destroy_event)(self.handle) };
     }
 }
 
@@ -438,33 +573,11 @@ impl Device for CudaDevice {
         launches.iter().try_for_each(|launch| self.launch(launch, extents, true))
     }
 
-    fn record(&mut self, launches: &[Launch], extents: Extents) -> Result<Recording, BackendError> {
-        self.begin()?;
-        // What a first launch would do besides must not happen while recording.
-        self.function("deliver", 0)?;
-        for launch in launches {
-            self.function(&launch.kernel, launch.shared)?;
-        }
-        self.finish()?;
-        let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the stream is this device's; handles are of ours. Recording ends whatever happens in between.
-        unsafe {
-            // Calls of other threads do not matter.
-            self.check((self.driver.begin_capture)(self.stream, 2), "recording")?;
-            let launched = self.launch_delivery().and_then(|()| {
-                let mut all = launches.iter().enumerate();
-                // The first waits for all that is delivered, and with it those that do not wait for themselves.
-                all.try_for_each(|(index, launch)| self.launch(launch, extents, index > 0))
-            });
-            let status = (self.driver.end_capture)(self.stream, &mut graph);
-            launched?;
-            self.check(status, "recording")?;
-            let status = (self.driver.instantiate)(&mut executable, graph, 0);
-            (self.driver.destroy_graph)(graph);
-            self.check(status, "making a graph")?;
-        }
-        self.executables.push(executable);
-        Ok(Recording(self.executables.len() - 1))
+    fn record(&mut self, lists: &[&[Launch]], extents: Extents) -> Result<Recording, BackendError> {
+        let launches = lists.first().copied().unwrap_or_default();
+        let started = self.start_recording(launches);
+        let launched = started.and_then(|()| self.go_on(launches, extents));
+        self.end_recording(launched)
     }
 
     fn replay(&mut self, recording: Recording) -> Result<(), BackendError> {

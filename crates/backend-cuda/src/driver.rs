@@ -56,6 +56,10 @@ pub const COMPUTE_CAPABILITY: [c_int; 2] = [75, 76];
 pub const MAX_SHARED_MEMORY_OPTIN: c_int = 97;
 /// No memory left.
 pub const OUT_OF_MEMORY: Status = 2;
+/// An event that says nothing about time.
+pub const WITHOUT_TIME: c_uint = 2;
+/// Contexts can reach each other's memory already.
+pub const REACHED_ALREADY: Status = 704;
 
 macro_rules! driver {
     ($($name:ident = $symbol:literal ($($argument:ty),*);)*) => {
@@ -91,6 +95,8 @@ driver! {
     context = "cuDevicePrimaryCtxRetain"(*mut Handle, DeviceNumber);
     release_context = "cuDevicePrimaryCtxRelease_v2"(DeviceNumber);
     set_context = "cuCtxSetCurrent"(Handle);
+    can_reach = "cuDeviceCanAccessPeer"(*mut c_int, DeviceNumber, DeviceNumber);
+    let_reach = "cuCtxEnablePeerAccess"(Handle, c_uint);
     free_memory = "cuMemGetInfo_v2"(*mut usize, *mut usize);
     allocate = "cuMemAlloc_v2"(*mut DevicePointer, usize);
     free = "cuMemFree_v2"(DevicePointer);
@@ -98,11 +104,16 @@ driver! {
     write = "cuMemcpyHtoDAsync_v2"(DevicePointer, *const c_void, usize, Handle);
     read = "cuMemcpyDtoHAsync_v2"(*mut c_void, DevicePointer, usize, Handle);
     copy = "cuMemcpyDtoDAsync_v2"(DevicePointer, DevicePointer, usize, Handle);
+    copy_to_peer = "cuMemcpyPeerAsync"(DevicePointer, Handle, DevicePointer, Handle, usize, Handle);
     allocate_host = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
     free_host = "cuMemFreeHost"(*mut c_void);
     create_stream = "cuStreamCreate"(*mut Handle, c_uint);
     destroy_stream = "cuStreamDestroy_v2"(Handle);
     synchronize = "cuStreamSynchronize"(Handle);
+    create_event = "cuEventCreate"(*mut Handle, c_uint);
+    record_event = "cuEventRecord"(Handle, Handle);
+    wait_for_event = "cuStreamWaitEvent"(Handle, Handle, c_uint);
+    destroy_event = "cuEventDestroy_v2"(Handle);
     load_module = "cuModuleLoadData"(*mut Handle, *const c_void);
     unload_module = "cuModuleUnload"(Handle);
     function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);

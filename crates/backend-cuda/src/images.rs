@@ -20,6 +20,7 @@ images!(
     "matvec_float",
     "recurrent",
     "rowwise",
+    "shares",
     "stream",
     "wide"
 );

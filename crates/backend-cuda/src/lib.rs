@@ -4,16 +4,19 @@
 mod device;
 mod driver;
 mod images;
+mod link;
 mod mail;
+mod nccl;
 
 use std::borrow::Cow;
 
 use puna_backend::{BackendError, DeviceInfo, DeviceKind};
-use puna_gpu::{Api, Device, Gpu};
+use puna_gpu::{Api, Device, Division, Gpu, Team};
 
 use device::{CudaDevice, Facts};
 use driver::{COMPUTE_CAPABILITY, Driver, MAX_SHARED_MEMORY_OPTIN, MULTIPROCESSOR_COUNT};
 pub use images::IMAGES;
+use link::{CudaLink, are_apart};
 
 /// Devices older than this have no code.
 const LEAST_CAPABILITY: u32 = 75;
@@ -107,10 +110,27 @@ impl Api for Cuda {
     }
 
     fn open(&self, index: usize) -> Result<Box<dyn Device>, BackendError> {
+        Ok(Box::new(self.device(index)?))
+    }
+
+    fn open_divided(
+        &self,
+        name: &str,
+        indexes: &[usize],
+        division: &Division,
+    ) -> Result<Box<dyn Device>, BackendError> {
+        let members = indexes.iter().map(|index| self.device(*index)).collect::<Result<Vec<_>, _>>()?;
+        let apart = are_apart(&members);
+        Ok(Box::new(Team::<_, CudaLink>::new(name, members, division.clone(), apart)))
+    }
+}
+
+impl Cuda {
+    fn device(&self, index: usize) -> Result<CudaDevice, BackendError> {
         let Some((facts, _)) = self.devices.get(index) else {
             let reason = format!("there are {} devices, not number {index}", self.devices.len());
             return Err(BackendError::Device { device: "CUDA".into(), reason });
         };
-        Ok(Box::new(CudaDevice::open(self.driver, facts.clone(), &self.images)?))
+        CudaDevice::open(self.driver, facts.clone(), &self.images)
     }
 }

@@ -122,6 +122,12 @@ pub trait Backend: Send + Sync {
     fn weight_bytes(&self, graph: &Graph, weight: WeightId) -> u64 {
         file_bytes(graph, weight)
     }
+    /// These devices as the only one of another back end, which divides the rows of large matrices between them. The shares are in
+    /// any unit; none for shares of their free memory.
+    fn divided(&self, _devices: &[DeviceId], _shares: &[f32]) -> Result<Arc<dyn Backend>, BackendError> {
+        let reason = "its devices cannot share the rows of matrices".to_string();
+        Err(BackendError::Device { device: self.name().to_string(), reason })
+    }
     /// Takes a segment's weights in and makes room for its states. `progress` is called with the share of
     /// weight bytes taken in, 0 to 1; when it returns false loading stops with [`BackendError::Device`].
     fn load(

@@ -114,6 +114,7 @@ pub fn start(name: Option<&str>, options: &Options) -> Result<Arc<dyn Backend>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use puna_backend::DeviceId;
 
     #[test]
     fn names_select_back_ends() {
@@ -129,5 +130,13 @@ mod tests {
         assert_eq!(find(Some("cuda7")).map(|entry| entry.name).ok(), Some("CUDA0"));
         let error = start(Some("TPU"), &options).err().expect("there is none");
         assert_eq!(error.to_string(), "unknown device 'TPU'; known are CPU, CUDA0, OPENVINO0, reference");
+    }
+
+    #[test]
+    fn devices_that_cannot_divide_matrices_say_so() {
+        let reference =
+            start(Some("reference"), &Options { threads: 1, ..Options::default() }).expect("it starts");
+        let error = reference.divided(&[DeviceId(0), DeviceId(0)], &[]).err().expect("it cannot");
+        assert_eq!(error.to_string(), "reference: its devices cannot share the rows of matrices");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::config::ISA_LEVELS;
 use crate::flag::{Action, Flag, Group, ToolSet};
-use crate::table::{CACHE_TYPES, MOST_THREADS, device_list, override_list, share_list};
+use crate::table::{CACHE_TYPES, MOST_THREADS, SPLITS, device_list, override_list, share_list};
 use crate::values::{
     Toggle, Whole, at_least, boolean, choice, filled, integer, integers, isa_level, mask, toggle,
 };
@@ -512,10 +512,10 @@ static LISTS: &[Flag<Bench>] = &[
     list!("-ncmoe --n-cpu-moe", "N", "First layers whose experts are on the CPU", lists.n_cpu_moe, ranges),
     list!(
         "-sm --split-mode",
-        "none|layer",
+        "none|layer|row|tensor",
         "How the model is split over several devices",
         lists.split_mode,
-        |v| { words(v, &["none", "layer"]) }
+        |v| { words(v, SPLITS) }
     ),
     list!("-mg --main-gpu", "INDEX", "The device of -sm none", lists.main_gpu, ranges),
     list!("-nkvo --no-kv-offload", "0|1", "Caches are in host memory", lists.no_kv_offload, booleans),

@@ -10,22 +10,26 @@ use puna_backend::{
 use puna_graph::{Array, CacheGroup, Dim, Element, Graph, StateId, Step, WeightId};
 
 use crate::check::check;
+use crate::division::Divided;
 use crate::lower::{Place, Program, RECORDED_ROWS, Surroundings, lower, supports};
 use crate::states::Caches;
 use crate::step::{Places, StepData, bytes_of};
 use crate::weights::{Weights, device_bytes};
-use crate::{Address, Api, BufferId, Device, Extents, Launch, Recording};
+use crate::{Address, Api, BufferId, Device, Division, Extents, Launch, Recording};
 
 /// Bytes of the zeros that kernels count in.
 const COUNTERS: u64 = 1 << 18;
 
-/// Held while a step runs on a device whose blocks wait for each other: blocks of another model's step could take the places of
-/// those that are waited for.
+/// Matrices of fewer bytes are not worth dividing: reading all of one takes no longer than an exchange.
+const LEAST_DIVIDED: u64 = 2 << 20;
+
+/// Held while a step runs on a device whose blocks, or whose members, wait for each other: another model's step could take the places
+/// of those that are waited for.
 static MEETING: Mutex<()> = Mutex::new(());
 
 /// A graphics API as a back end.
 pub struct Gpu<A> {
-    api: A,
+    api: Arc<A>,
     /// Devices that computed rightly when they were first used.
     checked: Mutex<BTreeSet<usize>>,
     /// Devices that were looked at and wait for a model.
@@ -35,7 +39,7 @@ pub struct Gpu<A> {
 impl<A: Api> Gpu<A> {
     /// The devices of this API.
     pub fn new(api: A) -> Self {
-        Self { api, checked: Mutex::default(), waiting: Mutex::default() }
+        Self { api: Arc::new(api), checked: Mutex::default(), waiting: Mutex::default() }
     }
 
     /// Has a device compute something known, unless it did before.
@@ -104,7 +108,35 @@ fn assemble(
     Ok(segments.into_iter().enumerate().map(partition).collect())
 }
 
-impl<A: Api> Backend for Gpu<A> {
+impl<A: Api + 'static> Gpu<A> {
+    /// [`Backend::divided`] for matrices of at least so many bytes.
+    pub fn divide(
+        &self,
+        devices: &[DeviceId],
+        shares: &[f32],
+        least_bytes: u64,
+    ) -> Result<Arc<dyn Backend>, BackendError> {
+        let free = devices.iter().map(|device| self.inspect(*device)).collect::<Result<Vec<_>, _>>()?;
+        // Without other wishes, what is free says how much each gets.
+        let shares = match shares {
+            [] => free.iter().map(|free| free.map_or(1.0, |bytes| bytes.max(1) as f32)).collect(),
+            given => given.to_vec(),
+        };
+        let (mut indexes, mut given, mut room) = (Vec::new(), Vec::new(), Vec::new());
+        for ((device, share), free) in devices.iter().zip(shares).zip(free) {
+            // Who gets nothing is none of them.
+            if share > 0.0 {
+                indexes.push(device.0);
+                given.push(share);
+                room.push(free);
+            }
+        }
+        let division = Division::new(given, &room, least_bytes);
+        Ok(Arc::new(Gpu::new(Divided::new(self.api.clone(), indexes, division))))
+    }
+}
+
+impl<A: Api + 'static> Backend for Gpu<A> {
     fn name(&self) -> &'static str {
         self.api.name()
     }
@@ -132,7 +164,11 @@ impl<A: Api> Backend for Gpu<A> {
     }
 
     fn weight_bytes(&self, graph: &Graph, weight: WeightId) -> u64 {
-        device_bytes(graph, weight)
+        device_bytes(graph, weight, &self.api.division())
+    }
+
+    fn divided(&self, devices: &[DeviceId], shares: &[f32]) -> Result<Arc<dyn Backend>, BackendError> {
+        self.divide(devices, shares, LEAST_DIVIDED)
     }
 
     fn load(
@@ -197,31 +233,37 @@ impl Shared {
         Ok(self.steps.len() - 1)
     }
 
-    /// The launches of a bucket of a segment, in work memory `arena`.
+    /// The launches of a bucket of a segment, in work memory `arena`, for each member of the device.
     fn lower(
         &mut self,
         segment: &Segment,
-        places: Places,
+        places: &Places,
         arena: BufferId,
         bucket: Extents,
-    ) -> Result<Program, BackendError> {
-        let around = Surroundings {
-            segment,
-            weights: &self.weights,
-            caches: &self.caches,
-            places,
-            arena,
-            counters: self.counters,
-            constants: &mut self.constants,
+    ) -> Result<Vec<Program>, BackendError> {
+        let members = self.device.division().shares.len();
+        let program = |member| {
+            let around = Surroundings {
+                segment,
+                weights: &self.weights,
+                member,
+                caches: &self.caches,
+                places: places.clone(),
+                arena,
+                counters: self.counters,
+                constants: &mut self.constants,
+            };
+            lower(around, &mut *self.device, bucket)
         };
-        lower(around, &mut *self.device, bucket)
+        (0..members).map(program).collect()
     }
 }
 
 /// The launches of one bucket.
 struct Bucket {
     places: Places,
-    program: Program,
+    /// For each member of the device.
+    programs: Vec<Program>,
     /// By the selection that follows the launches, if one does.
     recordings: Vec<(Option<usize>, Recording)>,
 }
@@ -230,18 +272,17 @@ impl Bucket {
     /// Index of the selection that gives so many numbers of each row, if they suffice and there is one.
     fn selection(&self, best: Option<u32>) -> Option<usize> {
         let best = best?;
-        self.program.selections.iter().position(|selection| selection.highest.count >= best)
+        self.programs.first()?.selections.iter().position(|selection| selection.highest.count >= best)
     }
 
-    /// All launches, those of a selection last.
-    fn launches(&self, selection: Option<usize>) -> Vec<Launch> {
-        let chosen = selection.and_then(|index| self.program.selections.get(index));
-        self.program
-            .launches
-            .iter()
-            .chain(chosen.iter().flat_map(|chosen| &chosen.launches))
-            .cloned()
-            .collect()
+    /// All launches of each member, those of a selection last.
+    fn lists(&self, selection: Option<usize>) -> Vec<Vec<Launch>> {
+        let list = |program: &Program| {
+            let chosen = selection.and_then(|index| program.selections.get(index));
+            let chosen = chosen.iter().flat_map(|chosen| &chosen.launches);
+            program.launches.iter().chain(chosen).cloned().collect()
+        };
+        self.programs.iter().map(list).collect()
     }
 }
 
@@ -275,6 +316,15 @@ pub(crate) fn is_served(group: CacheGroup) -> bool {
 /// The number of rows that launches for `rows` rows are made for.
 fn bucket_of(rows: usize, bound: u32) -> u32 {
     (rows.max(1).next_power_of_two() as u32).min(bound.max(1).next_power_of_two())
+}
+
+fn slices(lists: &[Vec<Launch>]) -> Vec<&[Launch]> {
+    lists.iter().map(Vec::as_slice).collect()
+}
+
+/// Bytes of work memory that all members of a device need.
+fn most_bytes(programs: &[Program]) -> u64 {
+    programs.iter().map(|program| program.bytes).max().unwrap_or(0)
 }
 
 impl GpuPartition {
@@ -329,21 +379,27 @@ impl GpuPartition {
             return Ok(());
         }
         let places = shared.steps[compiled.step].1.places(bucket);
-        let program = shared.lower(&self.segment, places.clone(), compiled.arena, bucket)?;
-        if program.bytes > compiled.arena_bytes {
-            let reason = format!("{} bytes of work space, {} are there", program.bytes, compiled.arena_bytes);
-            return Err(self.error(reason));
+        let programs = shared.lower(&self.segment, &places, compiled.arena, bucket)?;
+        let (needed, there) = (most_bytes(&programs), compiled.arena_bytes);
+        if needed > there {
+            return Err(self.error(format!("{needed} bytes of work space, {there} are there")));
         }
-        compiled.buckets.insert(bucket, Bucket { places, program, recordings: Vec::new() });
+        compiled.buckets.insert(bucket, Bucket { places, programs, recordings: Vec::new() });
         Ok(())
     }
 
-    fn upload(&self, shared: &mut Shared, place: &Place, array: &Array) -> Result<(), BackendError> {
+    fn upload(
+        &self,
+        shared: &mut Shared,
+        member: usize,
+        place: &Place,
+        array: &Array,
+    ) -> Result<(), BackendError> {
         let bytes = match self.segment.graph.value_type(place.value).element {
             Element::F32 => array.floats().iter().flat_map(|float| float.to_le_bytes()).collect(),
             Element::I32 => bytes_of(array.integers()),
         };
-        shared.device.write(place.address, &bytes)
+        shared.device.write_to(member, place.address, &bytes)
     }
 
     fn download(&self, shared: &mut Shared, place: &Place, step: &Step) -> Result<Array, BackendError> {
@@ -383,7 +439,7 @@ impl GpuPartition {
             let recording = match recorded {
                 Some((_, recording)) => *recording,
                 None => {
-                    let recording = shared.device.record(&made.launches(selection), bucket)?;
+                    let recording = shared.device.record(&slices(&made.lists(selection)), bucket)?;
                     made.recordings.push((selection, recording));
                     recording
                 }
@@ -396,7 +452,7 @@ impl GpuPartition {
             outputs: step.output_rows.len() as u32,
             spans: spans as u32,
         };
-        shared.device.run(&made.launches(selection), extents)
+        shared.device.run_each(&slices(&made.lists(selection)), extents)
     }
 }
 
@@ -419,7 +475,7 @@ impl Partition for GpuPartition {
                 let bucket = Extents { tokens, outputs, spans: 0 };
                 let places = shared.steps[step].1.places(bucket);
                 let nowhere = BufferId(usize::MAX);
-                bytes = shared.lower(&self.segment, places, nowhere, bucket)?.bytes.max(bytes);
+                bytes = most_bytes(&shared.lower(&self.segment, &places, nowhere, bucket)?).max(bytes);
             }
         }
         let arena = shared.work_space(bytes)?;
@@ -445,22 +501,28 @@ impl Partition for GpuPartition {
         };
         let shared = self.shared.clone();
         let shared = &mut *locked(&shared);
-        let _meeting = shared.device.blocks_meet().then(|| locked(&MEETING));
+        let waits = shared.device.blocks_meet() || shared.device.division().shares.len() > 1;
+        let _meeting = waits.then(|| locked(&MEETING));
         self.prepare(shared, program.0, bucket)?;
         let compiled = &self.programs[program.0];
         let Some(made) = compiled.buckets.get(&bucket) else {
             return Err(self.error("a bucket that was not prepared"));
         };
-        let (inputs, mut outputs) = (made.program.inputs.clone(), made.program.outputs.clone());
+        let inputs: Vec<Vec<Place>> = made.programs.iter().map(|program| program.inputs.clone()).collect();
         let selection = made.selection(step.best);
+        // The first member answers for all.
+        let first = made.programs.first();
+        let mut outputs = first.map(|program| program.outputs.clone()).unwrap_or_default();
         let highest =
-            selection.and_then(|index| made.program.selections.get(index)).map(|selection| selection.highest);
+            first.and_then(|program| program.selections.get(selection?)).map(|selection| selection.highest);
         let data = &mut shared.steps[compiled.step].1;
         data.write(&mut *shared.device, &self.segment.graph, &made.places, step)?;
-        for place in &inputs {
-            let array = boundary.values.get(&place.value);
-            let array = array.ok_or_else(|| self.error("a segment's input is missing"))?;
-            self.upload(shared, place, array)?;
+        for (member, places) in inputs.iter().enumerate() {
+            for place in places {
+                let array = boundary.values.get(&place.value);
+                let array = array.ok_or_else(|| self.error("a segment's input is missing"))?;
+                self.upload(shared, member, place, array)?;
+            }
         }
         self.launch(shared, program.0, bucket, step, selection)?;
         if let (Some(highest), Some(wanted)) = (highest, step.best) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use puna_backend::{BackendError, DeviceInfo};
 use puna_graph::Floats;
 
-use crate::{Address, BufferId, Extents, Launch};
+use crate::{Address, BufferId, Division, Extents, Launch};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -33,16 +33,29 @@ pub trait Device: Send {
     fn blocks_meet(&self) -> bool {
         false
     }
-    /// Bytes of memory that are free, if that is known.
+    /// How it divides matrices over its members, if it is several devices. Members have the same memory under the same numbers;
+    /// what is asked of the device is done by each of them, and the first one answers.
+    fn division(&self) -> Division {
+        Division::default()
+    }
+    /// Bytes of memory that are free, of several members on the one that will be full first, if that is known.
     fn free_memory(&mut self) -> Result<Option<u64>, BackendError> {
         Ok(None)
     }
     /// Takes memory; its contents are anything.
     fn allocate(&mut self, bytes: u64, purpose: &'static str) -> Result<BufferId, BackendError>;
+    /// Takes memory of another size on each member.
+    fn allocate_each(&mut self, bytes: &[u64], purpose: &'static str) -> Result<BufferId, BackendError> {
+        self.allocate(bytes.first().copied().unwrap_or(0), purpose)
+    }
     /// Writes zeros.
     fn clear(&mut self, at: Address, bytes: u64) -> Result<(), BackendError>;
     /// Copies to the device; `bytes` may change as soon as it returns.
     fn write(&mut self, at: Address, bytes: &[u8]) -> Result<(), BackendError>;
+    /// Copies to one member.
+    fn write_to(&mut self, _member: usize, at: Address, bytes: &[u8]) -> Result<(), BackendError> {
+        self.write(at, bytes)
+    }
     /// Waits for all that was asked for and copies to the host.
     fn read(&mut self, at: Address, bytes: &mut [u8]) -> Result<(), BackendError>;
     /// Waits for all that was asked for and copies floats to the host, perhaps to memory that it lends.
@@ -56,8 +69,12 @@ pub trait Device: Send {
     fn copy(&mut self, from: Address, to: Address, bytes: u64) -> Result<(), BackendError>;
     /// Runs kernels, each after the one before it.
     fn run(&mut self, launches: &[Launch], extents: Extents) -> Result<(), BackendError>;
-    /// Makes one unit of kernels, to be run often with the same extents.
-    fn record(&mut self, launches: &[Launch], extents: Extents) -> Result<Recording, BackendError>;
+    /// Runs kernels, a list for each member, with the exchanges between them.
+    fn run_each(&mut self, lists: &[&[Launch]], extents: Extents) -> Result<(), BackendError> {
+        lists.iter().try_for_each(|launches| self.run(launches, extents))
+    }
+    /// Makes one unit of kernels, a list for each member, to be run often with the same extents.
+    fn record(&mut self, lists: &[&[Launch]], extents: Extents) -> Result<Recording, BackendError>;
     /// Runs such a unit.
     fn replay(&mut self, recording: Recording) -> Result<(), BackendError>;
     /// Waits for all that was asked for.
@@ -87,4 +104,15 @@ pub trait Api: Send + Sync {
     fn devices(&self) -> Vec<DeviceInfo>;
     /// Opens a device of the list with a queue of its own.
     fn open(&self, index: usize) -> Result<Box<dyn Device>, BackendError>;
+    /// Opens several devices of the list as one. The same one may be there several times.
+    fn open_divided(
+        &self,
+        name: &str,
+        indexes: &[usize],
+        division: &Division,
+    ) -> Result<Box<dyn Device>, BackendError>;
+    /// How the devices divide matrices, if they are several devices each.
+    fn division(&self) -> Division {
+        Division::default()
+    }
 }

@@ -1,5 +1,8 @@
 //! What a device is asked to run: kernels with their grids and arguments.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use puna_graph::Symbol;
 
 /// Memory of a device, by the number that it gave.
@@ -111,4 +114,35 @@ pub struct Launch {
     pub arguments: Vec<Argument>,
     /// How many of them are parameters of their own; those that follow are one parameter together, eight bytes each.
     pub single: usize,
+    /// What the members of a divided device give each other when it has run.
+    pub exchanged: Vec<Blocks>,
+}
+
+/// A value of which each member of a divided device has made some columns. They lie in a block for each member, the same on all
+/// members but for the address; an exchange fills the blocks of the others.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Blocks {
+    /// Where the first block begins.
+    pub address: Address,
+    /// Rows that there is room for in each block.
+    pub room: u32,
+    /// Whose rows, and how many for each of these.
+    pub rows: (Symbol, u32),
+    /// The first column of each member, and the end of the last one's.
+    pub firsts: Arc<[u32]>,
+}
+
+impl Blocks {
+    /// Members, each with a block.
+    pub fn count(&self) -> usize {
+        self.firsts.len() - 1
+    }
+
+    /// Bytes of a member's block, counted from the first block.
+    pub fn range(&self, member: usize, extents: Extents) -> Range<u64> {
+        let (symbol, times) = self.rows;
+        let [first, end] = [self.firsts[member], self.firsts[member + 1]].map(u64::from);
+        let start = 4 * u64::from(self.room) * first;
+        start..start + 4 * u64::from(extents.rows(symbol)) * u64::from(times) * (end - first)
+    }
 }

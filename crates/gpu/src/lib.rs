@@ -6,12 +6,14 @@ mod backend;
 mod check;
 pub mod codes;
 mod device;
+mod division;
 mod highest;
 mod launch;
 pub mod layout;
 mod lower;
 mod states;
 mod step;
+mod team;
 mod weights;
 
 pub use backend::Gpu;
@@ -19,4 +21,6 @@ pub use device::{Api, Device, MatrixUnits, Recording, allocations, count_allocat
 /// What [`Device::read_floats`] gives.
 pub use puna_graph::Floats;
 
-pub use launch::{Address, Argument, BufferId, Extent, Extents, Launch};
+pub use division::Division;
+pub use launch::{Address, Argument, Blocks, BufferId, Extent, Extents, Launch};
+pub use team::{Link, Team, rounds};

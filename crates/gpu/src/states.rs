@@ -231,6 +231,7 @@ impl Caches {
                     Argument::Int(rotation.split as i32),
                 ],
                 single: 11,
+                exchanged: Vec::new(),
             });
         }
         if pairs.len() > 2 * self.cells as usize {

@@ -101,7 +101,8 @@ impl<'a> Measuring<'a> {
         let vocabulary = model.information().vocabulary;
         let names = load::device_names(model.plan());
         let digits = |letter: char| letter.is_ascii_digit();
-        let mut kinds: Vec<&str> = names.split(", ").map(|name| name.trim_end_matches(digits)).collect();
+        let mut kinds: Vec<&str> =
+            names.split([',', '+']).map(|name| name.trim().trim_end_matches(digits)).collect();
         kinds.dedup();
         let backend = kinds.join(",");
         Ok(Loaded { settings, backend, model, facts, vocabulary })

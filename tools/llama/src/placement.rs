@@ -37,10 +37,14 @@ pub fn devices(
         None => found.automatic(console),
     };
     places.retain(|place| *place != HOST);
-    let places = split(wish, places)?;
+    let mut places = split(wish, places)?;
     if wish.shares.len() > places.len() && !places.is_empty() {
         let (shares, devices) = (wish.shares.len(), places.len());
         return Err(Failure::Failed(format!("--tensor-split has {shares} shares for {devices} devices")));
+    }
+    let mut shares = wish.shares.clone();
+    if matches!(wish.split, "row" | "tensor") {
+        places = found.divided(wish.split, &places, std::mem::take(&mut shares), console)?;
     }
     let fit = wish.fit.then(|| Fit {
         margins: wish.fit_target.iter().map(|mebibytes| u64::from(*mebibytes) << 20).collect(),
@@ -56,7 +60,7 @@ pub fn devices(
             Layers::All => Some(u32::MAX),
             Layers::Count(count) => Some(count),
         },
-        shares: wish.shares.clone(),
+        shares,
         experts_on_host: wish.cpu_moe,
         feed_forward_on_host: wish.cpu_ffn,
         tensors,
@@ -78,11 +82,6 @@ fn split(wish: &Device, places: Vec<Place>) -> Result<Vec<Place>, Failure> {
                 )))
             }
         },
-        // On one device there is nothing to split.
-        "row" | "tensor" if places.len() > 1 => Err(Failure::Failed(format!(
-            "--split-mode {} is not supported: weights are not cut over devices; layer and none are",
-            wish.split
-        ))),
         _ => Ok(places),
     }
 }
@@ -146,6 +145,39 @@ impl Found<'_> {
                 Err(Failure::NoDevice(format!("there is no device {name}, only {}", names.join(", "))))
             }
         }
+    }
+
+    /// These devices as one that divides the rows of large matrices between them.
+    fn divided(
+        &mut self,
+        split: &str,
+        places: &[Place],
+        mut shares: Vec<f32>,
+        console: &Console,
+    ) -> Result<Vec<Place>, Failure> {
+        let Some(first) = places.first().filter(|_| places.len() > 1) else {
+            console.warn(&format!("--split-mode {split} divides nothing: there are fewer than two devices"));
+            return Ok(places.to_vec());
+        };
+        let cannot = |reason: &str| {
+            Failure::Failed(format!(
+                "--split-mode {split} cannot be used: {reason}; --split-mode layer gives each device whole layers"
+            ))
+        };
+        if places.iter().any(|place| place.backend != first.backend) {
+            return Err(cannot("the devices are not all of one kind"));
+        }
+        if !shares.is_empty() {
+            shares.resize(places.len(), 0.0);
+            if shares.iter().all(|share| *share == 0.0) {
+                return Err(cannot("--tensor-split gives no device a share"));
+            }
+        }
+        let devices: Vec<DeviceId> = places.iter().map(|place| place.device).collect();
+        let divided = self.backends[first.backend].divided(&devices, &shares);
+        // It takes the place of its members, which have no work of their own.
+        self.backends[first.backend] = divided.map_err(|error| cannot(&error.to_string()))?;
+        Ok(vec![Place { backend: first.backend, device: DeviceId(0) }])
     }
 
     /// Devices that are used when none is named.

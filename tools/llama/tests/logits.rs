@@ -57,6 +57,8 @@ fn zoo_models_give_the_recorded_logits() {
         for more in [
             &[][..],
             &["--step", "1"],
+            // One device has all rows of every matrix.
+            &["-sm", "row"],
             &["--step", "7", "-t", "1"],
             &["-dev", "reference"],
             &["-dev", "reference", "-ngl", "1"],

@@ -54,7 +54,7 @@ fn nothing_to_measure_is_an_error() {
     assert!(nothing.contains("nothing to measure"), "{nothing}");
     let backwards = failure(2, &["bench", "-m", model, "-p", "5-1"]);
     assert!(backwards.contains("the range ends before it begins"), "{backwards}");
-    let split = failure(2, &["bench", "-m", model, "-sm", "row"]);
+    let split = failure(2, &["bench", "-m", model, "-sm", "rows"]);
     assert!(split.contains("none") && split.contains("layer"), "{split}");
     // Before the first model is measured.
     let two = format!("{model},no-such.gguf");

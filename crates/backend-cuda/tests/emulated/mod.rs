@@ -11,7 +11,10 @@ use puna_backend::{Backend, BackendError, DeviceInfo, DeviceKind};
 use puna_backend_cuda::Cuda;
 use sha2::{Digest, Sha256};
 
-use puna_gpu::{Address, Api, Argument, BufferId, Device, Extents, Gpu, Launch, MatrixUnits, Recording};
+use puna_gpu::{
+    Address, Api, Argument, Blocks, BufferId, Device, Division, Extents, Gpu, Launch, Link, MatrixUnits,
+    Recording, Team,
+};
 
 type Run = unsafe extern "C" fn(
     *const c_char,
@@ -126,10 +129,57 @@ impl Api for Emulated {
     }
 
     fn open(&self, index: usize) -> Result<Box<dyn Device>, BackendError> {
+        Ok(Box::new(self.device(index)))
+    }
+
+    fn open_divided(
+        &self,
+        name: &str,
+        indexes: &[usize],
+        division: &Division,
+    ) -> Result<Box<dyn Device>, BackendError> {
+        let members = indexes.iter().map(|index| self.device(*index)).collect();
+        Ok(Box::new(Team::<_, EmulatedLink>::new(name, members, division.clone(), true)))
+    }
+}
+
+impl Emulated {
+    fn device(&self, index: usize) -> EmulatedDevice {
         let (units, processors) = DEVICES[index];
-        let device =
-            EmulatedDevice { run: self.run, units, processors, buffers: Vec::new(), recordings: Vec::new() };
-        Ok(Box::new(device))
+        EmulatedDevice { run: self.run, units, processors, buffers: Vec::new(), recordings: Vec::new() }
+    }
+}
+
+/// Copies between emulated devices.
+struct EmulatedLink;
+
+impl Link<EmulatedDevice> for EmulatedLink {
+    fn connect(_: &mut [EmulatedDevice]) -> Result<Self, BackendError> {
+        Ok(Self)
+    }
+
+    fn exchange(
+        &mut self,
+        members: &mut [EmulatedDevice],
+        values: &[&[Blocks]],
+        extents: Extents,
+    ) -> Result<(), BackendError> {
+        for from in 0..members.len() {
+            for value in 0..values[from].len() {
+                let place = |member: usize| {
+                    let blocks = &values[member][value];
+                    let range = blocks.range(from, extents);
+                    (blocks.address.plus(range.start), range.end - range.start)
+                };
+                let (at, bytes) = place(from);
+                let made = members[from].bytes(at, bytes).to_vec();
+                for to in (0..members.len()).filter(|to| *to != from) {
+                    let (at, bytes) = place(to);
+                    members[to].bytes(at, bytes).copy_from_slice(&made);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -248,8 +298,8 @@ impl Device for EmulatedDevice {
         Ok(())
     }
 
-    fn record(&mut self, launches: &[Launch], extents: Extents) -> Result<Recording, BackendError> {
-        self.recordings.push((launches.to_vec(), extents));
+    fn record(&mut self, lists: &[&[Launch]], extents: Extents) -> Result<Recording, BackendError> {
+        self.recordings.push((lists.concat(), extents));
         Ok(Recording(self.recordings.len() - 1))
     }
 

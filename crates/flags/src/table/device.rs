@@ -4,8 +4,8 @@ use crate::config::{Config, Layers};
 use crate::flag::{Flag, ToolSet};
 use crate::values::{TOGGLE_WORDS, boolean, choice, integer, integers, number};
 
-/// Ways to split a model over devices. Tools refuse the last two where there are several devices.
-const SPLITS: &[&str] = &["none", "layer", "row", "tensor"];
+/// Ways to split a model over devices; the last two are the same.
+pub(crate) const SPLITS: &[&str] = &["none", "layer", "row", "tensor"];
 
 /// A number, -1 and `auto`, or `all`.
 pub(crate) fn gpu_layers(value: &str) -> Result<Layers, String> {
@@ -84,7 +84,7 @@ pub(super) static FLAGS: &[Flag<Config>] = &[
     Flag::value(
         "-sm --split-mode",
         "none|layer|row|tensor",
-        "How a model is split over several devices: layer, or none for that of -mg alone; row and tensor are refused",
+        "How a model is split over several devices: by layers; row or tensor: by rows of matrices; none: that of -mg alone",
         |c: &mut Config, v| {
             c.device.split = choice(v, SPLITS)?;
             Ok(())

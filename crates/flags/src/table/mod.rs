@@ -18,7 +18,7 @@ mod workshop;
 
 pub(crate) use context::CACHE_TYPES;
 pub(crate) use cpu::MOST_THREADS;
-pub(crate) use device::shares as share_list;
+pub(crate) use device::{SPLITS, shares as share_list};
 pub use device::{devices as device_list, overrides as override_list};
 
 use crate::config::Config;

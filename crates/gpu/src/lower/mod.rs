@@ -10,6 +10,7 @@ mod experts;
 mod products;
 mod recurrent;
 mod rowwise;
+mod shares;
 mod stream;
 mod wide;
 
@@ -64,6 +65,8 @@ pub struct Surroundings<'a> {
     pub segment: &'a Segment,
     /// Its weights.
     pub weights: &'a Weights,
+    /// Whose launches: the member of the device.
+    pub member: usize,
     /// Its caches.
     pub caches: &'a Caches,
     /// Places of the step's data.
@@ -79,7 +82,8 @@ pub struct Surroundings<'a> {
 /// An argument whose place may not be known yet.
 #[derive(Clone, Copy, Debug)]
 enum Arg {
-    Slot(SlotId),
+    /// So many bytes after the start.
+    Slot(SlotId, u64),
     Known(Argument),
 }
 
@@ -115,7 +119,7 @@ impl From<Address> for Arg {
 
 impl From<SlotId> for Arg {
     fn from(slot: SlotId) -> Self {
-        Arg::Slot(slot)
+        Arg::Slot(slot, 0)
     }
 }
 
@@ -138,6 +142,8 @@ struct Pending {
     single: usize,
     /// If it is a product that others may join.
     streamed: Option<stream::Streamed>,
+    /// What the members of a divided device exchange then.
+    exchanged: Vec<shares::Exchanged>,
 }
 
 struct Lowering<'a, 'b> {
@@ -199,8 +205,9 @@ pub fn lower(
     };
     let resolve = |argument: Arg| match argument {
         Arg::Known(argument) => argument,
-        Arg::Slot(slot) => {
-            Argument::Address(Address { buffer: arena_buffer, offset: arena.slot(slot).offset as u64 })
+        Arg::Slot(slot, bytes) => {
+            let offset = arena.slot(slot).offset as u64 + bytes;
+            Argument::Address(Address { buffer: arena_buffer, offset })
         }
     };
     let launches = lowering.pending.iter().map(|pending| Launch {
@@ -210,6 +217,11 @@ pub fn lower(
         shared: pending.shared,
         arguments: pending.arguments.iter().copied().map(resolve).collect(),
         single: pending.single,
+        exchanged: pending
+            .exchanged
+            .iter()
+            .map(|exchanged| exchanged.blocks(arena_buffer, arena.slot(exchanged.slot).offset as u64))
+            .collect(),
     });
     let mut launches: Vec<Launch> = launches.collect();
     // They came last.
@@ -287,7 +299,7 @@ impl<'a> Lowering<'a, '_> {
     /// What a kernel reads for an operand.
     fn operand(&mut self, operand: Operand) -> Result<Arg, BackendError> {
         Ok(match operand {
-            Operand::Value(value) => Arg::Slot(self.value_slot(value)),
+            Operand::Value(value) => self.value_slot(value).into(),
             Operand::Weight(weight) => match self.around.weights.vector(weight) {
                 Some(address) => address.into(),
                 None => return Err(self.refuse("a weight is not there as a vector")),
@@ -341,7 +353,16 @@ impl<'a> Lowering<'a, '_> {
     ) {
         let single = arguments.len();
         let kernel = kernel.into();
-        self.push(Pending { kernel, grid, threads, shared, arguments, single, streamed: None });
+        self.push(Pending {
+            kernel,
+            grid,
+            threads,
+            shared,
+            arguments,
+            single,
+            streamed: None,
+            exchanged: Vec::new(),
+        });
     }
 
     /// A product that may join those around it.
@@ -355,13 +376,14 @@ impl<'a> Lowering<'a, '_> {
             arguments,
             single: 0,
             streamed: Some(streamed),
+            exchanged: Vec::new(),
         });
     }
 
     fn push(&mut self, pending: Pending) {
         let task = self.pending.len();
         for argument in &pending.arguments {
-            if let Arg::Slot(slot) = argument {
+            if let Arg::Slot(slot, _) = argument {
                 self.arena.touch(*slot, task);
             }
         }

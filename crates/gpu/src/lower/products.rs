@@ -4,6 +4,7 @@ use puna_backend::BackendError;
 use puna_backend::arena::SlotId;
 use puna_graph::{Node, Op, Operand, Symbol, ValueId, WeightId};
 
+use super::shares::Target;
 use super::{Arg, Lowering, NULL, ONE, args, extent, fixed_elements, symbol_of};
 use crate::layout::Layout;
 use crate::weights::Matrix;
@@ -64,7 +65,7 @@ pub enum Source {
 pub(super) struct Part {
     pub(super) matrix: Matrix,
     pub(super) bias: Arg,
-    pub(super) out: SlotId,
+    pub(super) out: Arg,
 }
 
 impl Lowering<'_, '_> {
@@ -79,7 +80,7 @@ impl Lowering<'_, '_> {
 
     fn matrix(&self, node: &Node) -> Result<Matrix, BackendError> {
         match node.inputs[0] {
-            Operand::Weight(weight) => self.around.weights.matrix(weight).copied(),
+            Operand::Weight(weight) => self.around.weights.matrix(weight, self.around.member).cloned(),
             _ => None,
         }
         .ok_or_else(|| self.refuse("a product's matrix was not loaded"))
@@ -191,7 +192,7 @@ impl Lowering<'_, '_> {
     }
 
     /// The addend of a sum whose other side is this product alone, if it is there already. The sum is done then.
-    fn residual(&mut self, index: usize, value: ValueId) -> Option<(Arg, ValueId)> {
+    fn residual(&mut self, index: usize, value: ValueId) -> Option<(SlotId, ValueId)> {
         let sum = self.analysis.only_reader(value)?;
         let node = &self.graph.nodes[sum];
         let (Op::Add(_), [Operand::Value(a), Operand::Value(b)]) = (&node.op, &node.inputs[..]) else {
@@ -204,7 +205,21 @@ impl Lowering<'_, '_> {
             return None;
         }
         self.analysis.absorbed.insert(sum);
-        Some((self.slots[&other].into(), ValueId(sum as u32)))
+        Some((self.slots[&other], ValueId(sum as u32)))
+    }
+
+    /// Where a product goes, or the sum that is done with it.
+    fn target_of_sum(
+        &mut self,
+        index: usize,
+        value: ValueId,
+        matrix: &Matrix,
+        rows: (Symbol, u32),
+    ) -> Target {
+        match self.residual(index, value) {
+            Some((residual, sum)) => self.target(sum, matrix, rows, Some(residual)),
+            None => self.target(value, matrix, rows, None),
+        }
     }
 
     /// The other side and the result of a gated unit of two products of the same value.
@@ -249,18 +264,21 @@ impl Lowering<'_, '_> {
         let matrix = self.matrix(node)?;
         let rows = self.product_rows(node);
         if let Some((gate, up, unit, function)) = self.gated(index, node, value, x) {
-            let out = self.value_slot(ValueId(unit as u32));
+            let target = self.target(ValueId(unit as u32), &matrix, rows, None);
             self.analysis.absorbed.extend([gate, up, unit]);
             self.gated_units.insert(ValueId(unit as u32));
             let gate = self.matrix(&self.graph.nodes[gate])?;
             let up = self.matrix(&self.graph.nodes[up])?;
-            let parts = [Part { matrix: gate, bias: NULL, out }, Part { matrix: up, bias: NULL, out }];
-            return self.joint_launch(&parts, x, rows, path, NULL, function + 1);
+            let parts = [gate, up].map(|matrix| Part { matrix, bias: NULL, out: target.out });
+            self.joint_launch(&parts, x, rows, path, NULL, function + 1)?;
+            return self.exchange(vec![target]);
         }
         if let Some((residual, sum)) = self.residual(index, value) {
-            let bias = self.optional(node.inputs.get(2))?;
-            let out = self.value_slot(sum);
-            return self.joint_launch(&[Part { matrix, bias, out }], x, rows, path, residual, 0);
+            let bias = self.bias(node.inputs.get(2), &matrix)?;
+            let target = self.target(sum, &matrix, rows, Some(residual));
+            let part = Part { matrix, bias, out: target.out };
+            self.joint_launch(&[part], x, rows, path, target.residual, 0)?;
+            return self.exchange(vec![target]);
         }
         let mut members = vec![(index, matrix)];
         for (reader, place) in self.analysis.readers(x) {
@@ -278,14 +296,16 @@ impl Lowering<'_, '_> {
                 members.push((*reader, matrix));
             }
         }
-        let mut parts = Vec::new();
+        let (mut parts, mut targets) = (Vec::new(), Vec::new());
         for (member, matrix) in members {
-            let bias = self.optional(self.graph.nodes[member].inputs.get(2))?;
-            let out = self.value_slot(ValueId(member as u32));
+            let bias = self.bias(self.graph.nodes[member].inputs.get(2), &matrix)?;
+            let target = self.target(ValueId(member as u32), &matrix, rows, None);
             self.analysis.absorbed.insert(member);
-            parts.push(Part { matrix, bias, out });
+            parts.push(Part { matrix, bias, out: target.out });
+            targets.push(target);
         }
-        self.joint_launch(&parts, x, rows, path, NULL, 0)
+        self.joint_launch(&parts, x, rows, path, NULL, 0)?;
+        self.exchange(targets)
     }
 
     fn joint_launch(
@@ -316,7 +336,7 @@ impl Lowering<'_, '_> {
         let part = |index: usize| parts.get(index);
         let address = |index| part(index).map_or(NULL, |part| part.matrix.address.into());
         let count = |index| Arg::from(part(index).map_or(0, |part| part.matrix.rows));
-        let out = |index| part(index).map_or(NULL, |part| part.out.into());
+        let out = |index| part(index).map_or(NULL, |part| part.out);
         let bias = |index| part(index).map_or(NULL, |part| part.bias);
         let (first, other) = (&parts[0].matrix, &parts[parts.len() - 1].matrix);
         let mut matrices = vec![address(0), address(1), address(2), count(0), count(1), count(2)];
@@ -333,7 +353,7 @@ impl Lowering<'_, '_> {
         gated: i32,
         rows: u32,
     ) -> Result<(), BackendError> {
-        let first = parts[0].matrix;
+        let first = &parts[0].matrix;
         let streamed = if rows == 1 { self.streamed(parts, gated > 0) } else { None };
         let (x, norm, epsilon) = match self.source(x) {
             Source::Normed(from, weight, epsilon) => {
@@ -362,7 +382,7 @@ impl Lowering<'_, '_> {
         arguments.extend(places);
         arguments.extend(args![residual, gated, 0, NULL, Arg::Known(Argument::Long(0)), 0]);
         arguments.extend(self.format_arguments(&first.layout));
-        let shared = self.vector_bytes(&first, rows);
+        let shared = self.vector_bytes(first, rows);
         let width = if first.layout.is_quantised() { vector_width(rows) } else { rows };
         self.launch(format!("matvec_{kernel}_{width}"), grid, VECTOR_THREADS, shared, arguments);
         Ok(())
@@ -417,13 +437,14 @@ impl Lowering<'_, '_> {
     fn each_row(&mut self, node: &Node, value: ValueId) -> Result<(), BackendError> {
         let matrix = self.matrix(node)?;
         let x = self.operand(node.inputs[1])?;
-        let out = self.value_slot(value);
         let rows = self.product_rows(node);
-        self.slot_products(&matrix, x, out.into(), rows, 1, NULL, true);
-        if let Some(bias) = node.inputs.get(2) {
-            let bias = self.operand(*bias)?;
-            let width = node.ty.row_elements() as u32;
-            let (symbol, _) = rows;
+        let target = self.target(value, &matrix, rows, None);
+        let out = target.out;
+        self.slot_products(&matrix, x, out, rows, 1, NULL, true);
+        if node.inputs.len() > 2 {
+            let bias = self.bias(node.inputs.get(2), &matrix)?;
+            let (symbol, times) = rows;
+            let width = times * matrix.rows;
             let arguments = args![
                 out,
                 bias,
@@ -437,7 +458,7 @@ impl Lowering<'_, '_> {
             ];
             self.launch("binary", self.elements(symbol, width), super::THREADS, 0, arguments);
         }
-        Ok(())
+        self.exchange(vec![target])
     }
 
     pub(super) fn expert_products(&mut self, node: &Node, value: ValueId) -> Result<(), BackendError> {
@@ -446,10 +467,11 @@ impl Lowering<'_, '_> {
         let x_type = self.graph.operand_type(node.inputs[1]);
         let x = self.operand(node.inputs[1])?;
         let chosen = self.optional(node.inputs.get(2))?;
-        let out = self.value_slot(value);
+        let rows = (symbol_of(&node.ty), used);
+        let target = self.target(value, &matrix, rows, None);
         let spread = x_type.shape.len() == 3;
-        self.slot_products(&matrix, x, out.into(), (symbol_of(&node.ty), used), used, chosen, spread);
-        Ok(())
+        self.slot_products(&matrix, x, target.out, rows, used, chosen, spread);
+        self.exchange(vec![target])
     }
 
     /// What kernels that make activations for products read: value, other value, norm; function, epsilon.
@@ -499,11 +521,9 @@ impl Lowering<'_, '_> {
         let matrix = self.matrix(node)?;
         let (symbol, times) = self.product_rows(node);
         let (halves, scales) = self.prepare(self.source(x), (symbol, times), matrix.columns)?;
-        let bias = self.optional(node.inputs.get(2))?;
-        let (residual, out) = match self.residual(index, value) {
-            Some((residual, sum)) => (residual, self.value_slot(sum)),
-            None => (NULL, self.value_slot(value)),
-        };
+        let bias = self.bias(node.inputs.get(2), &matrix)?;
+        let target = self.target_of_sum(index, value, &matrix, self.product_rows(node));
+        let Target { out, residual, .. } = target;
         let rows = self.rows(symbol) * times;
         let row_tiles = matrix.rows.div_ceil(TILE);
         let blocks = row_tiles * rows.div_ceil(tokens);
@@ -538,7 +558,7 @@ impl Lowering<'_, '_> {
         let shared = (2 * (TILE + tokens) * STEP * 2).max((TILE + 4) * tokens * 4);
         let kernel = format!("matmul_{}_{tokens}", matrix.layout.name);
         self.launch(kernel, grid, TILE_THREADS, shared, arguments);
-        Ok(())
+        self.exchange(vec![target])
     }
 
     fn single(&mut self, index: usize, node: &Node, value: ValueId) -> Result<(), BackendError> {
@@ -547,11 +567,9 @@ impl Lowering<'_, '_> {
             return Err(self.refuse("a row is too wide for the kernels of this device"));
         }
         let x = self.operand(node.inputs[1])?;
-        let bias = self.optional(node.inputs.get(2))?;
-        let (residual, out) = match self.residual(index, value) {
-            Some((residual, sum)) => (residual, self.value_slot(sum)),
-            None => (NULL, self.value_slot(value)),
-        };
+        let bias = self.bias(node.inputs.get(2), &matrix)?;
+        let target = self.target_of_sum(index, value, &matrix, self.product_rows(node));
+        let Target { out, residual, .. } = target;
         let (symbol, times) = self.product_rows(node);
         let tokens = Arg::Known(Argument::Rows(symbol, times));
         let arguments = args![matrix.address, matrix.rows, matrix.columns, x, tokens, out, bias, residual];
@@ -561,7 +579,7 @@ impl Lowering<'_, '_> {
             ONE,
         ];
         self.launch("matmul_single", grid, 256, 0, arguments);
-        Ok(())
+        self.exchange(vec![target])
     }
 }
 

@@ -211,7 +211,7 @@ impl Lowering<'_, '_> {
         let indexes = self.operand(node.inputs[1])?;
         let out = self.value_slot(value);
         if let Operand::Weight(table) = node.inputs[0] {
-            let Some(matrix) = self.around.weights.matrix(table).copied() else {
+            let Some(matrix) = self.around.weights.table(table).cloned() else {
                 return Err(self.refuse("a table was not loaded"));
             };
             let chunks = if matrix.layout.is_quantised() { matrix.columns / 32 } else { matrix.columns };

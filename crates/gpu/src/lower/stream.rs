@@ -73,7 +73,9 @@ impl Lowering<'_, '_> {
             match pending.streamed.take() {
                 Some(streamed) => {
                     let all = waiting.iter().map(|(_, streamed)| streamed).chain(std::iter::once(&streamed));
-                    let fits = waiting.len() < most && self.together(all).is_some();
+                    // What was exchanged is read by what comes after it.
+                    let exchanges = waiting.iter().any(|(pending, _)| !pending.exchanged.is_empty());
+                    let fits = waiting.len() < most && !exchanges && self.together(all).is_some();
                     if !fits {
                         joined.extend(self.stream_launch(&mut waiting));
                     }
@@ -110,8 +112,9 @@ impl Lowering<'_, '_> {
         let Together { kernel, first_layout, blocks, activation_bytes, ring } = together;
         let mut arguments = args![waiting.len() as u32, ring, activation_bytes, self.around.counters];
         let single = arguments.len();
-        let mut length = 0;
+        let (mut length, mut exchanged) = (0, Vec::new());
         for (mut pending, streamed) in waiting.drain(..) {
+            exchanged.append(&mut pending.exchanged);
             if streamed.layouts[0] != first_layout {
                 pending.arguments[SPLIT] = 0_i32.into();
             }
@@ -127,6 +130,7 @@ impl Lowering<'_, '_> {
             arguments,
             single,
             streamed: None,
+            exchanged,
         })
     }
 }

@@ -76,7 +76,7 @@ impl Lowering<'_, '_> {
         residual: Arg,
         gated: i32,
     ) {
-        let first = parts[0].matrix;
+        let first = &parts[0].matrix;
         let all_tokens = self.rows(symbol) * times;
         let tiles_of = |tile: u32| -> u32 {
             match gated {
