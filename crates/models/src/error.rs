@@ -22,12 +22,12 @@ pub enum ModelError {
         /// Architecture of the file.
         architecture: String,
     },
-    /// The file does not say a number, and what stands for it breaks a rule.
-    #[error("key {key} is absent and stands for {value}, it must be {rule}")]
+    /// The file does not say a number, and its default breaks a rule.
+    #[error("key {key} is missing, and its default of {value} is not {rule}")]
     Default {
         /// Full key.
         key: String,
-        /// What stands for it, as text.
+        /// Its default as text.
         value: String,
         /// What would be right.
         rule: &'static str,

@@ -258,7 +258,7 @@ fn numbers_that_come_from_others_are_not_told_as_keys_of_the_file() {
         (
             "embedding_length",
             6,
-            "key llama.rope.dimension_count is absent and stands for 3, it must be even and at most the width of a head",
+            "key llama.rope.dimension_count is missing, and its default of 3 is not even and at most the width of a head",
         ),
     ] {
         assert_eq!(answer(key, value), error);

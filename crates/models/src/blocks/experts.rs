@@ -135,6 +135,9 @@ impl Builder<'_> {
     /// The router `ffn_gate_inp` with the selection bias `exp_probs_b`.
     pub fn route(&mut self, x: ValueId, experts: &Experts) -> Result<Routing, ModelError> {
         let count = self.expert_count()?;
+        if count == 0 {
+            return Err(self.value_error("expert_count", 0, "above 0 in a layer with experts"));
+        }
         let used = self.layer_u32("expert_used_count")?.unwrap_or(0);
         if used == 0 || used > count {
             return Err(self.value_error("expert_used_count", used, "between 1 and expert_count"));

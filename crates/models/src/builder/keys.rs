@@ -43,7 +43,7 @@ impl Builder<'_> {
         ModelError::MissingKey { key: self.key(key), architecture: self.architecture.to_string() }
     }
 
-    /// The error of a key whose value, or what stands for it where it is absent, breaks a rule.
+    /// The error of a key whose value, or default where it is absent, breaks a rule.
     pub fn value_error(&self, key: &str, value: impl std::fmt::Display, rule: &'static str) -> ModelError {
         let (is_there, key, value) = (self.has_key(key), self.key(key), value.to_string());
         match is_there {
