@@ -74,7 +74,8 @@ fn stop_texts_end_the_answer_before_them() {
 
 #[test]
 fn on_a_pipe_there_is_only_the_answer() {
-    let question = ["-m", "MODEL", "-p", "What is the capital of France?", "-n", "20", "--temp", "0"];
+    // "What is the capital of France?" is a near tie of this model, which rounding decides.
+    let question = ["-m", "MODEL", "-p", "Name the capital of France.", "-n", "20", "--temp", "0"];
     let Some(cli) = with_model(&[&["cli", "--single-turn"][..], &question].concat()) else { return };
     let answer = ok(&cli);
     assert!(answer.contains("Paris") && answer.ends_with('\n') && !answer.contains("<|"), "{answer:?}");
@@ -85,7 +86,7 @@ fn on_a_pipe_there_is_only_the_answer() {
     // The same answer by the other ways to ask.
     let path = ["-n", "20", "--temp", "0", "--log-disable"];
     let named =
-        with_model(&[&["run", "MODEL", "What is the capital of France?"][..], &path].concat()).unwrap();
+        with_model(&[&["run", "MODEL", "Name the capital of France."][..], &path].concat()).unwrap();
     assert_eq!(ok(&named), answer);
     let conversation =
         with_model(&[&["completion", "-st", "--log-disable"][..], &question].concat()).unwrap();
