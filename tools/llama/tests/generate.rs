@@ -85,8 +85,7 @@ fn on_a_pipe_there_is_only_the_answer() {
     assert_eq!((quiet.out.as_str(), quiet.err.as_str()), (answer, ""));
     // The same answer by the other ways to ask.
     let path = ["-n", "20", "--temp", "0", "--log-disable"];
-    let named =
-        with_model(&[&["run", "MODEL", "Name the capital of France."][..], &path].concat()).unwrap();
+    let named = with_model(&[&["run", "MODEL", "Name the capital of France."][..], &path].concat()).unwrap();
     assert_eq!(ok(&named), answer);
     let conversation =
         with_model(&[&["completion", "-st", "--log-disable"][..], &question].concat()).unwrap();
