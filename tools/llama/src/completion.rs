@@ -108,7 +108,9 @@ impl Completion<'_> {
         self.tokens.extend(&answer.tokens);
         self.console.info("");
         self.console.info(&summary(&answer.timings));
-        if answer.end == End::Length && self.tokens.len() >= self.session.information.context as usize {
+        let wanted = self.config.prompt.predict.and_then(|wanted| usize::try_from(wanted).ok());
+        let is_short = answer.end == End::Length && wanted.is_none_or(|wanted| answer.tokens.len() < wanted);
+        if is_short && self.tokens.len() >= self.session.information.context as usize {
             self.console.warn("the context is full: -c makes it larger, --context-shift goes on without it");
         }
         Ok(answer)

@@ -123,6 +123,24 @@ fn drafts_with_fewer_positions_change_no_text() {
     assert_eq!(lines(&guessed, &warning(256)), 1, "{}", guessed.err);
 }
 
+/// A text that ends before it has all its tokens says why; one that has them does not.
+#[test]
+fn a_full_context_is_told_where_it_cut_the_text() {
+    let (_folder, path) = model();
+    let short = text(20);
+    for (more, tokens, is_told) in [
+        (&["-n", "100"][..], 45, true),
+        (&["-n", "44"], 44, false),
+        (&["-n", "100", "--context-shift"], 100, false),
+    ] {
+        let arguments = ["completion", "-no-cnv", "-m", &path, "-p", &short, "--ignore-eos", "--temp", "0"];
+        let found = run(&mut llama(&[&arguments[..], &["-t", "2"], more].concat()));
+        assert_eq!(found.code, 0, "{more:?}: {}", found.err);
+        assert!(found.err.contains(&format!("generation: {tokens} tokens")), "{more:?}: {}", found.err);
+        assert_eq!(found.err.contains("the context is full"), is_told, "{more:?}: {}", found.err);
+    }
+}
+
 /// An embedder with 64 positions.
 fn embedder() -> (tempfile::TempDir, PathBuf, usize) {
     let folder = tempfile::tempdir().unwrap();
