@@ -71,7 +71,7 @@ fn tied_limit() -> f64 {
 fn fast_limit(file: &File, share: f64) -> f64 {
     match file.tensors.iter().any(|tensor| tensor.name.contains("_exps.")) {
         true => tied_limit(),
-        false => FAST_OF_SHARE * share,
+        false => (FAST_OF_SHARE * share).min(tied_limit()),
     }
 }
 
