@@ -324,9 +324,11 @@ static inline void wait_for_previous() {}
 static inline void let_next_start() {}
 static inline void prefetch(const void*) {}
 static inline void prefetch_bulk(const void*, int) {}
-// Blocks run one after the other, so a launch that waits for others is not asked for.
-static inline void tell_blocks(int*) {}
-static inline void wait_for_blocks(const int*, int) { abort(); }
+// Blocks run one after the other, so they may only wait for those before.
+static inline void tell_blocks(int* counter) { ++*counter; }
+static inline void wait_for_blocks(const int* counter, int count) {
+    if (*counter < count) abort();
+}
 static inline int share_of_blocks(int* counter, int count) {
     static int share;
     if (threadIdx.x == 0) {
@@ -336,6 +338,7 @@ static inline int share_of_blocks(int* counter, int count) {
     __syncthreads();
     return share;
 }
+static inline void leave_blocks(int*, int) {}
 static inline uint4 load_once(const uint4* from) { return *from; }
 template <class Convert> static void multiply(float c[4], const uint32_t a[4], const uint32_t b[2], Convert convert) {
     uint32_t words[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
@@ -375,6 +378,13 @@ static inline void load_matrices_transposed(uint32_t r[4], const void* row) {
         }
         memcpy(&r[i], pair, 4);
     }
+}
+static inline uint32_t transposed_matrix(uint32_t pair) {
+    auto rows = emulation::exchange(&pair, 1);
+    int lane = emulation::lane(), side = lane / 4 % 2;
+    // Element `lane / 4` of two neighbouring rows.
+    uint32_t first = rows[lane % 4 * 8 + lane / 8][0], second = rows[lane % 4 * 8 + 4 + lane / 8][0];
+    return (first >> 16 * side & 0xffff) | (second >> 16 * side) << 16;
 }
 static inline void copy_async(void* to, const void* from, bool valid) {
     if (valid) memcpy(to, from, 16); else memset(to, 0, 16);
@@ -439,6 +449,7 @@ static inline void barrier_change(SharedPlace barrier, int arrivals, int bytes) 
 }
 static inline void barrier_arrive(SharedPlace barrier) { barrier_change(barrier, 1, 0); }
 static inline void barrier_expect(SharedPlace barrier, int bytes) { barrier_change(barrier, 1, bytes); }
+static inline void barrier_arrive_after_copies(SharedPlace barrier) { barrier_arrive(barrier); }
 static inline void copy_bulk(SharedPlace to, const void* from, int bytes, SharedPlace barrier) {
     memcpy(to, from, bytes);
     barrier_change(barrier, 0, -bytes);

@@ -201,6 +201,12 @@ DEVICE void load_matrices_transposed(uint32_t r[4], const void* row) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(address));
 }
+// An 8 x 8 matrix of 16-bit elements, of which lanes have pairs, transposed.
+DEVICE uint32_t transposed_matrix(uint32_t pair) {
+    uint32_t result;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
+    return result;
+}
 // 16 bytes from global to shared memory, on their own; zeros if not `valid`.
 DEVICE void copy_async(void* to, const void* from, bool valid) {
 #if __CUDA_ARCH__ >= 800

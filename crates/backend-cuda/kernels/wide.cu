@@ -24,11 +24,13 @@ DEVICE int share_of_blocks(int* counter, int count) {
     if (threadIdx.x == 0) {
         tell_blocks(counter);
         wait_for_blocks(counter, count);
-        // The last one to leave makes it zero again.
-        if (atomicAdd(counter, 1) == 2 * count - 1) *counter = 0;
     }
     __syncthreads();
     return blockIdx.z;
+}
+// At the end: the last one to leave makes the counter zero again.
+DEVICE void leave_blocks(int* counter, int count) {
+    if (threadIdx.x == 0 && atomicAdd(counter, 1) == 2 * count - 1) *counter = 0;
 }
 // Gives registers of the group's threads back, down to COUNT, or takes more, up to COUNT.
 template <int COUNT, bool MORE> DEVICE void group_registers() {
@@ -241,6 +243,9 @@ template <class F> struct PlainRows {
 // each. Up to three matrices of one width; those from number `split` on have the second format. With `glu` the first two
 // are gate and value, and the result is function(gate) value: a unit has 64 rows of both, or half of the units have the
 // values. The third grid axis cuts the width into parts, whose sums their blocks add up in their order, each for a share of the tile.
+// With fewer blocks than tiles in the second axis, the groups of columns of all tiles are one list of which blocks take shares: what
+// has the end of a tile adds up what others have of it. (Then there are one format, one tile of activations, the whole width, no gates
+// and no addend.)
 template <class F, class G, int UNITS, int MATRICES, int TOKENS>
 DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigned char* w2, int n0, int n1, int n2, int split,
                  int row_bytes, int other_row_bytes, int chunks, const unsigned char* x, int apart, const float* scales, int tokens,
@@ -253,6 +258,8 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
     // How many of them fit.
     constexpr int RING = 3 * SLOT + 4 * STAGE <= WIDE_SHARED ? 3 : 2, STAGES = RING * SLOT + 4 * STAGE <= WIDE_SHARED ? 4 : RING * SLOT + 3 * STAGE <= WIDE_SHARED ? 3 : 2;
     static_assert(RING * SLOT + STAGES * STAGE <= WIDE_SHARED, "blocks fit");
+    // Whether a block may take parts of several tiles.
+    constexpr bool SHARES = MATRICES == 1;
     __shared__ uint64_t full[STAGES], empty[STAGES], filled[RING], emptied[RING];
     unsigned char* tiles = aligned_shared(shared);
     unsigned char* ring = tiles + STAGES * STAGE;
@@ -261,27 +268,45 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
     let_next_start();
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, part = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
     int first_token = blockIdx.x * TOKENS;
-    // Which rows: of the first matrix, or of the second or third.
-    int per = glu ? UNITS * ROWS / 2 : UNITS * ROWS, tile = blockIdx.y, matrix = 0;
-    if (!glu) {
-        int tiles0 = (n0 + per - 1) / per, tiles1 = (n1 + per - 1) / per;
-        if (tile >= tiles0) {
-            tile -= tiles0;
-            matrix = 1;
-            if (tile >= tiles1) {
-                tile -= tiles1;
-                matrix = 2;
+    // Tiles: of the first matrix, of the second, of the third.
+    int per = glu ? UNITS * ROWS / 2 : UNITS * ROWS, groups = groups_of(chunks), halves = groups * 2;
+    int tiles0 = (n0 + per - 1) / per, tiles1 = glu ? 0 : (n1 + per - 1) / per, all_tiles = tiles0 + tiles1 + (glu ? 0 : (n2 + per - 1) / per);
+    // Blocks go from the last tile of their share to the first, so that what they wait for others have done at their start.
+    auto share_at = [&](int number) { return (int)((long long)all_tiles * groups * number / gridDim.y); };
+    bool whole = !SHARES || (int)gridDim.y == all_tiles;
+    int low = whole ? 0 : share_at(blockIdx.y), high = whole ? groups : share_at(blockIdx.y + 1);
+    int pieces = whole ? 1 : (high - 1) / groups - low / groups + 1;
+    struct Piece {
+        int tile, matrix, rows, bytes, begin, end;
+        const unsigned char* base;
+    };
+    auto piece_of = [&](int index) {
+        Piece piece;
+        piece.tile = blockIdx.y;
+        piece.begin = (int)((long long)halves * blockIdx.z / gridDim.z);
+        piece.end = (int)((long long)halves * (blockIdx.z + 1) / gridDim.z);
+        if (!whole) {
+            piece.tile = (high - 1) / groups - index;
+            piece.begin = 2 * (max(low, piece.tile * groups) - piece.tile * groups);
+            piece.end = 2 * (min(high, (piece.tile + 1) * groups) - piece.tile * groups);
+        }
+        piece.matrix = 0;
+        if (!glu && piece.tile >= tiles0) {
+            piece.tile -= tiles0;
+            piece.matrix = 1;
+            if (piece.tile >= tiles1) {
+                piece.tile -= tiles1;
+                piece.matrix = 2;
             }
         }
-    }
-    int rows = matrix == 0 ? n0 : matrix == 1 ? n1 : n2, bytes = matrix < split ? row_bytes : other_row_bytes;
-    const unsigned char* base = matrix == 0 ? w0 : matrix == 1 ? w1 : w2;
+        piece.rows = piece.matrix == 0 ? n0 : piece.matrix == 1 ? n1 : n2;
+        piece.bytes = piece.matrix < split ? row_bytes : other_row_bytes;
+        piece.base = piece.matrix == 0 ? w0 : piece.matrix == 1 ? w1 : w2;
+        return piece;
+    };
     // The first row of a unit's matrix, and the matrix.
-    auto start_of = [&](int unit, int m) { return tile * per + (glu ? MATRICES == 2 ? unit : unit % (UNITS / 2) : unit * MATRICES + m) * 64; };
-    auto matrix_of = [&](int unit, int m) { return glu && (MATRICES == 2 ? m == 1 : unit >= UNITS / 2) ? w1 : base; };
-    int halves = groups_of(chunks) * 2;
-    int begin = (int)((long long)halves * blockIdx.z / gridDim.z), end = (int)((long long)halves * (blockIdx.z + 1) / gridDim.z);
-    int first_group = begin / 2, groups = (end + 1) / 2 - first_group;
+    auto start_of = [&](const Piece& piece, int unit, int m) { return piece.tile * per + (glu ? MATRICES == 2 ? unit : unit % (UNITS / 2) : unit * MATRICES + m) * 64; };
+    auto matrix_of = [&](const Piece& piece, int unit, int m) { return glu && (MATRICES == 2 ? m == 1 : unit >= UNITS / 2) ? w1 : piece.base; };
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_start(full_place + 8 * i, 1);
@@ -294,48 +319,70 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
         barrier_fence();
     }
     __syncthreads();
+    Piece piece = piece_of(0);
     // The warp that copies (of four, because registers are given back by fours): a lane for each block of weights, others for activations.
     auto copy = [&](auto* type) {
         typedef typename pointed_by<decltype(type)>::type L;
+        // What weights are copied next.
+        Piece ahead = piece;
+        int group = ahead.begin / 2, index = 0, copied = 0, all = whole ? (piece.end + 1) / 2 - group : high - low;
         const unsigned char* from = nullptr;
-        if (L::BLOCK > 0 && lane < WARPS * MATRICES) {
-            int unit = lane / MATRICES / 4, m = lane % MATRICES, row = min(start_of(unit, m) + lane / MATRICES % 4 * 16, rows - 1);
-            from = matrix_of(unit, m) + (long long)(row / 16 * 16) * bytes + (long long)first_group * L::BLOCK;
-        }
-        auto copy_weights = [&](int group) {
-            int slot = group % RING;
-            if (group >= RING) barrier_wait(emptied_place + 8 * slot, group / RING % 2 ^ 1);
+        auto enter = [&] {
+            if (L::BLOCK == 0 || lane >= WARPS * MATRICES) return;
+            int unit = lane / MATRICES / 4, m = lane % MATRICES, row = min(start_of(ahead, unit, m) + lane / MATRICES % 4 * 16, ahead.rows - 1);
+            from = matrix_of(ahead, unit, m) + (long long)(row / 16 * 16) * ahead.bytes + (long long)group * L::BLOCK;
+        };
+        auto copy_weights = [&] {
+            int slot = copied % RING;
+            if (copied >= RING) barrier_wait(emptied_place + 8 * slot, copied / RING % 2 ^ 1);
             if (lane == 0) barrier_expect(filled_place + 8 * slot, WARPS * MATRICES * L::BLOCK);
             __syncwarp();
-            if (from) copy_bulk(shared_place(ring + slot * SLOT + lane * L::BLOCK), from + (long long)group * L::BLOCK, L::BLOCK, filled_place + 8 * slot);
+            if (from) {
+                copy_bulk(shared_place(ring + slot * SLOT + lane * L::BLOCK), from, L::BLOCK, filled_place + 8 * slot);
+                from += L::BLOCK;
+            }
+            copied++;
+            if (SHARES && 2 * ++group >= ahead.end && copied < all) {
+                ahead = piece_of(++index);
+                group = ahead.begin / 2;
+                enter();
+            }
         };
-        auto copy_tiles = [&](int number) {
+        int number = 0;
+        auto copy_tiles = [&](int half) {
             int stage = number % STAGES;
             if (number >= STAGES) barrier_wait(empty_place + 8 * stage, number / STAGES % 2 ^ 1);
             if (lane == 0) barrier_expect(full_place + 8 * stage, STAGE);
             __syncwarp();
             if (lane < 2)
-                copy_bulk(tile_place + stage * STAGE + lane * TILE, x + (((long long)(begin + number) * 2 + lane) * apart + first_token) * 128, TILE, full_place + 8 * stage);
+                copy_bulk(tile_place + stage * STAGE + lane * TILE, x + (((long long)half * 2 + lane) * apart + first_token) * 128, TILE, full_place + 8 * stage);
+            number++;
         };
-        int group = 0;
+        enter();
         if (L::BLOCK > 0)
-            for (; group < RING && group < groups; group++) copy_weights(group);
+            while (copied < RING && copied < all) copy_weights();
         wait_for_previous();
-        for (int number = 0; begin + number < end; number++) {
-            copy_tiles(number);
-            // Weights for what is copied now are on their way; those of later groups follow when there is room.
-            int wanted = (begin + number + STAGES) / 2 - first_group;
-            if (L::BLOCK > 0)
-                for (; group < groups && group < wanted; group++) copy_weights(group);
+        int odd = piece.begin % 2;
+        for (int at = 0; at < pieces; at++) {
+            if (SHARES && at > 0) piece = piece_of(at);
+            for (int half = piece.begin; half < piece.end; half++) {
+                copy_tiles(half);
+                // Weights for what is copied now are on their way; those of later groups follow when there is room.
+                int wanted = (odd + number - 1 + STAGES) / 2;
+                if (L::BLOCK > 0)
+                    while (copied < all && copied < wanted) copy_weights();
+            }
         }
     };
     float sums[MATRICES][TOKENS / 2];
+    uint32_t slot = 0, slot_round = 0, stage = 0, round = 0, last_stage = 0;
     auto multiply = [&](auto* type) {
         typedef typename pointed_by<decltype(type)>::type L;
 #pragma unroll
         for (int m = 0; m < MATRICES; m++)
 #pragma unroll
             for (int i = 0; i < TOKENS / 2; i++) sums[m][i] = 0.0f;
+        int begin = piece.begin, end = piece.end;
         L rows_of[MATRICES];
         typename L::Half raw[MATRICES];
         // Fragments of a chunk of columns are made while the products of those before run.
@@ -343,15 +390,21 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
         const unsigned char* mine = ring + threadIdx.x / 32 * MATRICES * L::BLOCK;
 #pragma unroll
         for (int m = 0; m < MATRICES; m++) {
-            rows_of[m].start(matrix_of(part, m), start_of(part, m) + warp * 16, rows, bytes);
+            rows_of[m].start(matrix_of(piece, part, m), start_of(piece, part, m) + warp * 16, piece.rows, piece.bytes);
 #pragma unroll
             for (int chunk = 0; chunk < 4; chunk++) rows_of[m].load_chunk(raw[m], begin, chunk, chunks);
         }
         wait_for_previous();
-        uint32_t slot = 0, slot_round = 0, stage = 0, round = 0, last_stage = 0;
-        if (L::BLOCK > 0) barrier_wait(filled_place, 0);
+        if (L::BLOCK > 0) barrier_wait(filled_place + 8 * slot, slot_round);
 #pragma unroll
-        for (int m = 0; m < MATRICES; m++) rows_of[m].load(raw[m], mine + m * L::BLOCK, begin % 2);
+        for (int m = 0; m < MATRICES; m++) rows_of[m].load(raw[m], mine + slot * SLOT + m * L::BLOCK, begin % 2);
+        auto leave_slot = [&] {
+            if (lane == 0) barrier_arrive(emptied_place + 8 * slot);
+            if (++slot == RING) {
+                slot = 0;
+                slot_round ^= 1;
+            }
+        };
         for (int base = begin / 2 * 2; base < end; base += 2) {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
@@ -366,11 +419,7 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
                     if (half + 1 < end) {
                         rows_of[m].load_chunk(raw[m], half + 1, chunk, chunks);
                         if (L::BLOCK > 0 && i == 1 && step == 3 * MATRICES) {
-                            if (lane == 0) barrier_arrive(emptied_place + 8 * slot);
-                            if (++slot == RING) {
-                                slot = 0;
-                                slot_round ^= 1;
-                            }
+                            leave_slot();
                             barrier_wait(filled_place + 8 * slot, slot_round);
                         }
                         if (chunk == 3) rows_of[m].load(raw[m], mine + slot * SLOT + m * L::BLOCK, 1 - i);
@@ -393,8 +442,12 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
             }
         }
         group_wait<0>();
+        if (SHARES) {
+            if (lane == 0) barrier_arrive(empty_place + 8 * last_stage);
+            if (L::BLOCK > 0) leave_slot();
+        }
     };
-    bool first_format = std_is_same<F, G>::value || matrix < split;
+    bool first_format = std_is_same<F, G>::value || piece.matrix < split;
     if (threadIdx.x >= WIDE_THREADS) {
         group_registers<24, false>();
         if (threadIdx.x >= WIDE_THREADS + 32) return;
@@ -403,12 +456,90 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
         return;
     }
     group_registers<UNITS == 2 ? 240 : 112, true>();
-    if (first_format) multiply((F*)nullptr);
-    else multiply((G*)nullptr);
 
     // A thread's sums as quads: of two rows and two neighbouring tokens. They lie in shared memory, or beside those of the other
     // parts of the width.
     constexpr int QUADS = TOKENS / 8;
+    auto quad_of = [&](int m, int i) { return make_float4(sums[m][4 * i], sums[m][4 * i + 1], sums[m][4 * i + 2], sums[m][4 * i + 3]); };
+    auto add = [](float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); };
+    const float4 none = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    // Where the numbers of a quad go (or -1), and what comes to them; this is asked for before other blocks are waited for.
+    struct Rest {
+        long long at[4];
+        float scale[4], bias[4], residual[4];
+    };
+    auto rest_of = [&](int quad) {
+        const float* bias = piece.matrix == 0 ? bias0 : piece.matrix == 1 ? bias1 : bias2;
+        Rest rest;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int row = start_of(piece, part, 0) + quad / QUADS * 64 + warp * 16 + g + i / 2 * 8, token = first_token + quad % QUADS * 8 + 2 * t + i % 2;
+            bool there = row < piece.rows && token < tokens;
+            rest.at[i] = there ? (long long)token * piece.rows + row : -1;
+            rest.scale[i] = there ? scales[token] : 0.0f;
+            rest.bias[i] = there && bias ? bias[row] : 0.0f;
+            rest.residual[i] = there && residual ? residual[rest.at[i]] : 0.0f;
+        }
+        return rest;
+    };
+    auto store = [&](const Rest& rest, float4 v4, float4 w4) {
+        float* out = piece.matrix == 0 ? out0 : piece.matrix == 1 ? out1 : out2;
+        float values[4] = {v4.x, v4.y, v4.z, v4.w}, others[4] = {w4.x, w4.y, w4.z, w4.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float v = values[i] * rest.scale[i] + rest.bias[i];
+            if (glu) v = gate(glu - 1, v) * rest.scale[i] * others[i];
+            if (rest.at[i] >= 0) out[rest.at[i]] = v + rest.residual[i];
+        }
+    };
+    for (int at = 0; at < pieces; at++) {
+        if (at > 0) piece = piece_of(at);
+        if (first_format) multiply((F*)nullptr);
+        else multiply((G*)nullptr);
+        if (whole) break;
+        float4* own = (float4*)partial + (long long)blockIdx.y * (QUADS * WIDE_THREADS) + threadIdx.x;
+        if (piece.end < halves) {
+            // Another block has the end of the tile.
+#pragma unroll
+            for (int i = 0; i < QUADS; i++) own[i * WIDE_THREADS] = quad_of(0, i);
+            sync_some(WIDE_THREADS);
+            if (threadIdx.x == 0) tell_blocks(counters + (high - 1) / groups);
+            continue;
+        }
+        const float* bias = piece.matrix == 0 ? bias0 : piece.matrix == 1 ? bias1 : bias2;
+        float* out = piece.matrix == 0 ? out0 : piece.matrix == 1 ? out1 : out2;
+        int row = start_of(piece, part, 0) + warp * 16 + g;
+        float scale[QUADS][2], biases[2] = {bias && row < piece.rows ? bias[row] : 0.0f, bias && row + 8 < piece.rows ? bias[row + 8] : 0.0f};
+#pragma unroll
+        for (int i = 0; i < QUADS * 2; i++) scale[i / 2][i % 2] = i / 2 * 8 + 2 * t + i % 2 < tokens ? scales[i / 2 * 8 + 2 * t + i % 2] : 0.0f;
+        if (piece.begin > 0) {
+            int tile = low / groups, others = 0;
+            while (share_at(blockIdx.y - others) > tile * groups) others++;
+            if (threadIdx.x == 0) {
+                wait_for_blocks(counters + tile, others);
+                counters[tile] = 0;
+            }
+            sync_some(WIDE_THREADS);
+            for (int other = others; other > 0; other--) {
+                float4 v[QUADS];
+#pragma unroll
+                for (int i = 0; i < QUADS; i++) v[i] = own[(long long)(i - other * QUADS) * WIDE_THREADS];
+#pragma unroll
+                for (int i = 0; i < QUADS; i++) {
+                    sums[0][4 * i] += v[i].x;
+                    sums[0][4 * i + 1] += v[i].y;
+                    sums[0][4 * i + 2] += v[i].z;
+                    sums[0][4 * i + 3] += v[i].w;
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < QUADS * 4; i++) {
+            int token = i / 4 * 8 + 2 * t + i % 2, at = row + i / 2 % 2 * 8;
+            if (token < tokens && at < piece.rows) out[(long long)token * piece.rows + at] = sums[0][i] * scale[i / 4][i % 2] + biases[i / 2 % 2];
+        }
+    }
+    if (!whole) return;
     bool apart_sums = gridDim.z > 1;
     int blocks = gridDim.x * gridDim.y, number = blockIdx.y * gridDim.x + blockIdx.x;
     auto quads_of = [&](int z) { return (float4*)partial + ((long long)z * blocks + number) * (QUADS * MATRICES * WIDE_THREADS); };
@@ -417,48 +548,43 @@ DEVICE void wide(const unsigned char* w0, const unsigned char* w1, const unsigne
 #pragma unroll
     for (int m = 0; m < MATRICES; m++)
 #pragma unroll
-        for (int i = 0; i < QUADS; i++)
-            quads[(m * QUADS + i) * WIDE_THREADS + threadIdx.x] = make_float4(sums[m][4 * i], sums[m][4 * i + 1], sums[m][4 * i + 2], sums[m][4 * i + 3]);
+        for (int i = 0; i < QUADS; i++) quads[(m * QUADS + i) * WIDE_THREADS + threadIdx.x] = quad_of(m, i);
     __syncthreads();
-    int all = glu ? QUADS : QUADS * MATRICES, from_quad = 0, to_quad = all;
+    // Threads that have gates share the work with those that have their values.
+    bool halved = glu && MATRICES == 1;
+    int owner = halved ? threadIdx.x % (WIDE_THREADS / 2) : threadIdx.x, first = halved ? part / (UNITS / 2) : 0, step = halved ? 2 : 1;
+    int all = glu ? QUADS : QUADS * MATRICES, splits = gridDim.z, from_quad = all * (int)blockIdx.z / splits, to_quad = all * ((int)blockIdx.z + 1) / splits;
+    Rest rest = rest_of(from_quad + first);
     if (apart_sums) {
-        int splits = gridDim.z, share = share_of_blocks(counters + number, splits);
+        int share = share_of_blocks(counters + number, splits);
         if (share < 0) return;
-        if (share < splits) {
-            from_quad = all * share / splits;
-            to_quad = all * (share + 1) / splits;
+        if (share == splits) {
+            from_quad = 0;
+            to_quad = all;
+            rest = rest_of(first);
         }
     }
     auto total = [&](int quad, int thread) {
         if (!apart_sums) return quads[quad * WIDE_THREADS + thread];
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
-        for (int z = 0; z < (int)gridDim.z; z++) {
-            float4 v = quads_of(z)[quad * WIDE_THREADS + thread];
-            sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
+        float4 sum = none;
+        constexpr int BATCH = 8;
+        for (int base = 0; base < splits; base += BATCH) {
+            float4 v[BATCH];
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) v[i] = base + i < splits ? quads_of(base + i)[quad * WIDE_THREADS + thread] : none;
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) sum = add(sum, v[i]);
         }
         return sum;
     };
-    // Threads that have gates share the work with those that have their values.
-    bool halved = glu && MATRICES == 1;
-    int owner = halved ? threadIdx.x % (WIDE_THREADS / 2) : threadIdx.x;
-    const float* bias = matrix == 0 ? bias0 : matrix == 1 ? bias1 : bias2;
-    float* out = matrix == 0 ? out0 : matrix == 1 ? out1 : out2;
-    for (int quad = from_quad + (halved ? part / (UNITS / 2) : 0); quad < to_quad; quad += halved ? 2 : 1) {
-        float4 v4 = total(quad, owner), w4 = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int quad = from_quad + first; quad < to_quad; quad += step) {
+        float4 v4 = total(quad, owner), w4 = none;
         if (glu) w4 = MATRICES == 2 ? total(QUADS + quad, owner) : total(quad, owner + WIDE_THREADS / 2);
-        float values[4] = {v4.x, v4.y, v4.z, v4.w}, others[4] = {w4.x, w4.y, w4.z, w4.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int row = start_of(part, 0) + quad / QUADS * 64 + warp * 16 + g + i / 2 * 8, token = first_token + quad % QUADS * 8 + 2 * t + i % 2;
-            if (row >= rows || token >= tokens) continue;
-            float scale = scales[token], v = values[i] * scale + (bias ? bias[row] : 0.0f);
-            if (glu) v = gate(glu - 1, v) * scale * others[i];
-            long long at = (long long)token * rows + row;
-            if (residual) v += residual[at];
-            out[at] = v;
-        }
+        Rest here = rest;
+        if (quad + step < to_quad) rest = rest_of(quad + step);
+        store(here, v4, w4);
     }
+    if (apart_sums) leave_blocks(counters + number, splits);
 }
 
 #define WIDE(name, F, G, UNITS, MATRICES, TOKENS)                                                                                \

@@ -15,6 +15,7 @@ images!(
     "embed",
     "experts",
     "flash",
+    "flash_rows",
     "matmul",
     "matvec",
     "matvec_float",

@@ -119,9 +119,8 @@ impl Api for Cuda {
         indexes: &[usize],
         division: &Division,
     ) -> Result<Box<dyn Device>, BackendError> {
-        let members = indexes.iter().map(|index| self.device(*index)).collect::<Result<Vec<_>, _>>()?;
-        let apart = are_apart(&members);
-        Ok(Box::new(Team::<_, CudaLink>::new(name, members, division.clone(), apart)))
+        let open = |index| self.device(index);
+        Ok(Box::new(Team::<_, CudaLink>::open(name, indexes, division, open, are_apart)?))
     }
 }
 

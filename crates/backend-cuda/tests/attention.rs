@@ -1,5 +1,5 @@
 //! Attention as models have it (products, rotation, cache, mask) with the heads that have kernels of their own and with
-//! others, for prompts and single tokens, against the evaluator.
+//! others, for prompts, single tokens and steps of many sequences, against the evaluator.
 
 mod emulated;
 
@@ -13,7 +13,8 @@ use puna_conformance::normalised_squared_error;
 use puna_conformance::run::group_step;
 use puna_graph::ops::{Attention, GatherRows, MaskRule, MatMul, Reshape, Rope, RopeKind, RopePlace};
 use puna_graph::{
-    CacheGroup, Graph, Input, Operand, Output, StateDecl, StateId, Step, ValueId, WeightDecl, WeightId,
+    CacheGroup, Graph, GroupStep, Input, Operand, Output, Span, StateDecl, StateId, Step, ValueId,
+    WeightDecl, WeightId,
 };
 use puna_quant::DType;
 
@@ -128,6 +129,102 @@ fn results(backend: &dyn Backend, case: &Case, cache: DType) -> Vec<Vec<f32>> {
         first = end;
     }
     all
+}
+
+/// Cells between the two pieces of a sequence's.
+const GAP: u32 = 3;
+
+/// Results of a step of a token of each of some sequences, after prompts of so many tokens. The cells of each are in two pieces.
+fn joint_results(backend: &dyn Backend, case: &Case, cache: DType, lengths: &[u32]) -> Vec<f32> {
+    let (graph, tensors) = model(case);
+    let (_, segment) = partition(&graph, |_| 0).remove(0);
+    let rooms = lengths.iter().map(|length| length + 1 + GAP);
+    let (starts, mut positions) =
+        (rooms.clone().scan(0, |at, room| Some(std::mem::replace(at, *at + room))), vec![]);
+    let pieces: Vec<[std::ops::Range<u32>; 2]> = starts
+        .zip(lengths)
+        .map(|(start, length)| {
+            let half = length.div_ceil(2);
+            positions.extend(0..half as i32);
+            positions.extend([0; GAP as usize]);
+            positions.extend(half as i32..=*length as i32);
+            [start..start + half, start + half + GAP..start + length + 1 + GAP]
+        })
+        .collect();
+    let sequences = lengths.len() as u32;
+    let caches = CacheOptions { keys: cache, values: cache, sequences, cells: vec![positions.len() as u32] };
+    let mut partition =
+        backend.load(DeviceId(0), segment, tensors, &caches, &mut |_| true).expect("it loads");
+    let program = partition.compile(Bounds { tokens: 512, outputs: 64 }).expect("it compiles");
+    let mut run = |tokens: Vec<u32>, at: Vec<i32>, write_cells: Vec<u32>, spans: Vec<Span>| {
+        let groups = vec![GroupStep { write_cells, cell_positions: positions.clone(), spans }];
+        let step = Step { output_rows: vec![0], tokens, positions: at, groups, ..Step::default() };
+        let mut boundary = Boundary::default();
+        partition.run(program, &step, &mut boundary).expect("it runs");
+        let out = graph.output(Output::Logits).expect("an output");
+        boundary.values[&out].floats().to_vec()
+    };
+    for (sequence, (length, [first, second])) in lengths.iter().zip(&pieces).enumerate() {
+        if *length > 0 {
+            let cells = [first.clone(), second.start..second.end - 1];
+            let cells: Vec<_> = cells.into_iter().filter(|cells| !cells.is_empty()).collect();
+            let tokens = (0..*length).map(|token| (token * 7 + sequence as u32) % VOCABULARY).collect();
+            let write_cells = cells.iter().cloned().flatten().collect();
+            run(tokens, (0..*length as i32).collect(), write_cells, vec![Span { tokens: 0..*length, cells }]);
+        }
+    }
+    let span = |(row, [first, second]): (usize, &[std::ops::Range<u32>; 2])| {
+        let cells = [first.clone(), second.clone()].into_iter().filter(|cells| !cells.is_empty()).collect();
+        Span { tokens: row as u32..row as u32 + 1, cells }
+    };
+    run(
+        (0..sequences).map(|row| row * 11 % VOCABULARY).collect(),
+        lengths.iter().map(|length| *length as i32).collect(),
+        pieces.iter().map(|[_, second]| second.end - 1).collect(),
+        pieces.iter().enumerate().map(span).collect(),
+    )
+}
+
+#[test]
+fn tokens_of_many_sequences_see_their_own() {
+    let Some(backend) = emulated::device() else { return };
+    let case = |head, heads, kv_heads| Case {
+        head,
+        heads,
+        kv_heads,
+        mask: MaskRule::Causal,
+        soft_cap: None,
+        sinks: false,
+        kind: RopeKind::Split,
+    };
+    let cases = [
+        case(128, 8, 2),
+        Case { sinks: true, mask: MaskRule::Window(50), ..case(64, 6, 2) },
+        case(64, 12, 1),
+        Case { soft_cap: Some(2.0), ..case(256, 4, 1) },
+    ];
+    // Of any length, so that shares begin anywhere, and all alike.
+    let uneven: Vec<u32> = (0..9).map(|row| row * 53 % 97).chain([150, 64, 63]).collect();
+    let even = vec![70; 12];
+    let mut wrong = Vec::new();
+    for case in &cases {
+        for lengths in [&uneven, &even] {
+            let right = joint_results(&Reference, case, DType::F32, lengths);
+            for (cache, tolerance) in [(DType::F16, 1e-5), (DType::Q8_0, 1e-3)] {
+                let found = joint_results(&*backend, case, cache, lengths);
+                let error = normalised_squared_error(&found, &right);
+                if error.is_nan() || error > tolerance {
+                    wrong.push(format!(
+                        "heads of {}, {cache}, {} rows: {error:.1e}",
+                        case.head,
+                        lengths.len()
+                    ));
+                }
+                assert_eq!(found, joint_results(&*backend, case, cache, lengths), "the same in each run");
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

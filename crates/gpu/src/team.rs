@@ -87,10 +87,17 @@ pub fn rounds<'a>(lists: &[&'a [Launch]]) -> Option<Vec<Round<'a>>> {
 }
 
 impl<M: Device, L: Link<M>> Team<M, L> {
-    /// These devices; `apart` says whether no two of them are the same card.
-    pub fn new(name: &str, members: Vec<M>, division: Division, apart: bool) -> Self {
-        let name = name.to_string();
-        Self { name, members, link: None, division, apart, recordings: Vec::new() }
+    /// Opens the devices of these indexes as one; `are_apart` says whether no two of them are the same card.
+    pub fn open(
+        name: &str,
+        indexes: &[usize],
+        division: &Division,
+        open: impl Fn(usize) -> Result<M, BackendError>,
+        are_apart: impl Fn(&[M]) -> bool,
+    ) -> Result<Self, BackendError> {
+        let members = indexes.iter().map(|index| open(*index)).collect::<Result<Vec<_>, _>>()?;
+        let (name, apart) = (name.to_string(), are_apart(&members));
+        Ok(Self { name, members, link: None, division: division.clone(), apart, recordings: Vec::new() })
     }
 
     fn error(&self, reason: &str) -> BackendError {

@@ -138,8 +138,8 @@ impl Api for Emulated {
         indexes: &[usize],
         division: &Division,
     ) -> Result<Box<dyn Device>, BackendError> {
-        let members = indexes.iter().map(|index| self.device(*index)).collect();
-        Ok(Box::new(Team::<_, EmulatedLink>::new(name, members, division.clone(), true)))
+        let open = |index| Ok(self.device(index));
+        Ok(Box::new(Team::<_, EmulatedLink>::open(name, indexes, division, open, |_| true)?))
     }
 }
 

@@ -17,6 +17,13 @@ const ANY_TILE: u32 = 64;
 const DECODE_HEADS: u32 = 16;
 /// Parts that cells are cut into at most.
 const MOST_SPLITS: u32 = 64;
+/// Query heads that the two kinds of `flash_rows` take, threads of its blocks, and floats between the queries of neighbouring heads.
+const ROW_HEADS: [u32; 2] = [8, 16];
+const ROW_THREADS: u32 = 256;
+const QUERY_GAP: u32 = 8;
+/// Bytes between rows of halves in its stages besides their own, and bytes of shared memory that its blocks have in any case.
+const ROW_GAP: u32 = 16;
+const ROW_FIXED: u32 = 3200;
 /// Rows that a block of `flash_prompt` takes.
 const PROMPT_ROWS: u32 = 64;
 
@@ -39,6 +46,22 @@ impl Flash {
     /// Shared memory for so many stages of keys, values and positions.
     fn bytes(&self, stages: u32) -> u32 {
         stages * FLASH_TILE * (2 * self.head_bytes.next_multiple_of(PIECE) + 4)
+    }
+
+    /// Stages of the kernels for single tokens.
+    fn stages(width: u32) -> u32 {
+        if width > 128 { 2 } else { 3 }
+    }
+
+    /// Shared memory of `flash_rows` for blocks with so many heads.
+    fn row_bytes(&self, width: u32, heads: u32) -> u32 {
+        let row = if self.made { self.head_bytes.next_multiple_of(PIECE) } else { self.head_bytes + ROW_GAP };
+        let stage = 2 * FLASH_TILE * row;
+        // The results of four warps, where a stage has no room for them.
+        let results = 16 * heads * width;
+        let queries = heads * (width + QUERY_GAP) * 4;
+        let apart = if results > stage { results } else { 0 };
+        Self::stages(width) * (stage + 4 * FLASH_TILE + queries) + 32 * heads + apart
     }
 }
 
@@ -95,7 +118,14 @@ impl Lowering<'_, '_> {
         };
         let context = Context { mask, attention, keys, values, group, heads, queries, sinks, turning, value };
         match flash {
-            Some(flash) if self.rows(Symbol::Tokens) <= RECORDED_ROWS => self.decode(&context, flash),
+            Some(flash) if self.rows(Symbol::Tokens) <= RECORDED_ROWS => {
+                // Shares of all rows pay where there are enough of them.
+                let items = self.rows(Symbol::Tokens) * keys.heads;
+                let shared = self.device.matrix_units() == MatrixUnits::Group
+                    && !single
+                    && 4 * items >= self.device.processors();
+                if shared { self.rows_at_once(&context, flash) } else { self.decode(&context, flash) }
+            }
             Some(flash) => self.prompt(&context, flash),
             None => self.any(&context),
         }
@@ -230,11 +260,41 @@ impl Lowering<'_, '_> {
             }
             None => arguments.extend(args![NULL, NULL, NULL, NULL, NULL, 0, 0, 1.0_f32]),
         }
-        let stages = if width > 128 { 2 } else { 3 };
-        let shared = flash.bytes(stages);
+        let shared = flash.bytes(Flash::stages(width));
         let rows = Extent::Rows { symbol: Symbol::Tokens, per: 1, times: 1, most: i32::MAX as u32 };
         let grid = [rows, Extent::Fixed(blocks), Extent::Fixed(splits)];
         self.launch(format!("flash_decode_{}{width}", flash.name), grid, 128, shared, arguments);
+    }
+
+    /// Several rows, whose cells are shared out evenly.
+    fn rows_at_once(&mut self, context: &Context<'_>, flash: Flash) {
+        let Context { attention, keys, values, group, heads, queries, sinks, value, .. } = *context;
+        let width = keys.width;
+        let shared_by = heads / keys.heads;
+        let kind = if shared_by <= ROW_HEADS[0] { ROW_HEADS[0] } else { ROW_HEADS[1] };
+        let taken = shared_by.min(kind);
+        let shared = flash.row_bytes(width, taken);
+        // The kernels are compiled for so many blocks of a processor.
+        let most = if kind == ROW_HEADS[0] && width <= 128 { 2 } else { 1 };
+        let room = (self.device.shared_bytes() + 1024) / (shared + ROW_FIXED);
+        let blocks = self.device.processors() * room.clamp(1, most);
+        let partial = self.scratch((2 * blocks * taken * (width + 2)) as usize * 4);
+        let out = self.value_slot(value);
+        let (rule, number) = context.mask;
+        let mut arguments =
+            args![queries, keys.address, values.address, partial, out, sinks, self.around.counters];
+        arguments.extend(self.cell_arguments(group));
+        arguments.extend(args![
+            self.row_count(Symbol::Tokens),
+            heads,
+            keys.heads,
+            rule,
+            number,
+            attention.scale,
+            attention.soft_cap.unwrap_or(0.0),
+        ]);
+        let kernel = format!("flash_rows_{kind}_{}{width}", flash.name);
+        self.launch(kernel, [Extent::Fixed(blocks), ONE, ONE], ROW_THREADS, shared, arguments);
     }
 
     fn prompt(&mut self, context: &Context<'_>, flash: Flash) {

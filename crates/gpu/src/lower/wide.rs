@@ -101,8 +101,17 @@ impl Lowering<'_, '_> {
         let bytes = blocks as u64 * (tile * tokens) as u64 * 4;
         let wanted = self.device.processors() / blocks.max(1);
         let splits = wanted.min(first.columns / LEAST_PART).min((MOST_PARTIAL / bytes.max(1)) as u32).max(1);
-        let partial: Arg = match splits {
-            1 => NULL,
+        // Where every processor has several tiles it takes its share of all, so that none waits for the last ones.
+        let processors = self.device.processors();
+        let shares = tokens != MANY_TOKENS
+            && all_tokens <= tokens
+            && gated == 0
+            && matches!(residual, Arg::Known(Argument::Null))
+            && split as usize == parts.len()
+            && tiles > processors;
+        let partial: Arg = match (splits, shares) {
+            (_, true) => self.scratch((processors * tile * tokens) as usize * 4).into(),
+            (1, false) => NULL,
             _ => self.scratch((splits as u64 * bytes) as usize).into(),
         };
         let (mut arguments, places) = self.part_arguments(parts, split, first.columns / 32);
@@ -113,7 +122,7 @@ impl Lowering<'_, '_> {
         arguments.extend(self.format_arguments(&first.layout));
         let grid = [
             Extent::Rows { symbol, per: tokens, times, most: i32::MAX as u32 },
-            Extent::Fixed(tiles),
+            Extent::Fixed(if shares { processors } else { tiles }),
             Extent::Fixed(splits),
         ];
         let threads = (units + 1) * UNIT_THREADS;
