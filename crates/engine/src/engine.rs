@@ -61,6 +61,7 @@ pub struct Engine {
     next: AtomicU64,
     meters: Arc<Meters>,
     context: u32,
+    context_is_learned: bool,
     vocabulary: u32,
     sequences: u32,
     embeds: bool,
@@ -82,6 +83,7 @@ impl Engine {
         let (commands, received) = channel();
         let (context, vocabulary, sequences) = (model.context(), model.vocabulary(), model.sequences());
         let (embeds, speculates) = (model.embeds(), !aids.proposers.is_empty());
+        let context_is_learned = model.context_is_learned();
         let meters = Arc::<Meters>::default();
         let told = meters.clone();
         let thread = std::thread::Builder::new()
@@ -95,6 +97,7 @@ impl Engine {
             next,
             meters,
             context,
+            context_is_learned,
             vocabulary,
             sequences,
             embeds,
@@ -105,6 +108,11 @@ impl Engine {
     /// Positions that one sequence can hold.
     pub fn context(&self) -> u32 {
         self.context
+    }
+
+    /// Whether it is no more because the model has learned no more.
+    pub fn context_is_learned(&self) -> bool {
+        self.context_is_learned
     }
 
     /// Number of tokens that exist.

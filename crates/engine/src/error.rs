@@ -11,12 +11,17 @@ pub enum EngineError {
     #[error("the prompt is empty: give a text of at least one token")]
     EmptyPrompt,
     /// The prompt does not fit.
-    #[error("the prompt has {tokens} tokens, the context holds {context}; a larger context is needed (-c)")]
+    #[error("the prompt has {tokens} tokens, {}", match .learned {
+        true => format!("and the model has learned {context} positions: it has to be shorter"),
+        false => format!("the context holds {context}; a larger context is needed (-c)"),
+    })]
     PromptTooLong {
         /// Tokens of the prompt.
         tokens: usize,
         /// Tokens that one sequence can hold.
         context: u32,
+        /// Whether these are the positions that the model has learned.
+        learned: bool,
     },
     /// A text to embed is too long: for a step, where it must be as a whole, or for the model.
     #[error(

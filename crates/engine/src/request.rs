@@ -95,12 +95,19 @@ impl Request {
     }
 
     /// Checks the prompt against the limits of a model and its context, as the engine does when the request arrives.
-    pub fn validate(&self, vocabulary: u32, context: u32, sequences: u32) -> Result<(), EngineError> {
+    /// `learned` says whether the context is what the model has learned positions for.
+    pub fn validate(
+        &self,
+        vocabulary: u32,
+        context: u32,
+        learned: bool,
+        sequences: u32,
+    ) -> Result<(), EngineError> {
         if self.prompt.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
         if self.prompt.len() > context as usize {
-            return Err(EngineError::PromptTooLong { tokens: self.prompt.len(), context });
+            return Err(EngineError::PromptTooLong { tokens: self.prompt.len(), context, learned });
         }
         if let Some(token) = self.prompt.iter().copied().find(|token| *token >= vocabulary) {
             return Err(EngineError::TokenOutOfRange { token, vocabulary });

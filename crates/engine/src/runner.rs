@@ -8,6 +8,10 @@ pub trait Runner: Send {
     fn vocabulary(&self) -> u32;
     /// Positions that one sequence can hold.
     fn context(&self) -> u32;
+    /// Whether a sequence holds that many because the model has learned no more positions.
+    fn context_is_learned(&self) -> bool {
+        false
+    }
     /// Number of sequences.
     fn sequences(&self) -> u32;
     /// Bytes of its weights; 0 if nothing is known.
@@ -99,6 +103,10 @@ impl Runner for Model {
 
     fn context(&self) -> u32 {
         self.information().context
+    }
+
+    fn context_is_learned(&self) -> bool {
+        self.information().context_is_learned()
     }
 
     fn sequences(&self) -> u32 {

@@ -220,7 +220,8 @@ impl Worker {
         match command {
             Command::Submit(id, request, mut events) => {
                 let (vocabulary, context) = (self.model.vocabulary(), self.model.context());
-                match request.validate(vocabulary, context, self.slots.len() as u32) {
+                let learned = self.model.context_is_learned();
+                match request.validate(vocabulary, context, learned, self.slots.len() as u32) {
                     Ok(()) if self.model.embeds() => {
                         events(Event::Failed(EngineError::Purpose { made_for: "embeddings" }));
                     }

@@ -181,7 +181,7 @@ fn bad_requests_are_refused_with_their_numbers() {
     let error = |request: Request| run(&engine, request).error.unwrap();
     assert_eq!(error(greedy(&[], 1)), EngineError::EmptyPrompt.to_string());
     let long = error(greedy(&[1; 17], 1));
-    assert_eq!(long, EngineError::PromptTooLong { tokens: 17, context: 16 }.to_string());
+    assert_eq!(long, EngineError::PromptTooLong { tokens: 17, context: 16, learned: false }.to_string());
     assert!(error(greedy(&[50], 1)).contains("token 50 is outside the vocabulary of 50"));
     assert!(error(Request { sequence: Some(2), ..greedy(&[1], 1) }).contains("sequence 2 does not exist"));
     let sampling = Parameters { repeat_penalty: -1.0, ..Parameters::greedy() };

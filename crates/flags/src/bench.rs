@@ -250,6 +250,13 @@ impl Bench {
 /// What is wrong with a list of numbers that is none.
 const RANGES: &str = "expected numbers or ranges FIRST-LAST[+STEP|*FACTOR]";
 
+/// What is wrong with a number of a list: only that it is too large or too small, or that it is none.
+fn told(text: &str, reason: String) -> String {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { reason } else { RANGES.to_owned() }
+}
+
 /// Whole numbers and ranges `FIRST-LAST[+STEP|*FACTOR]`, separated by commas.
 fn ranges<T: Whole>(value: &str) -> Result<Vec<T>, String> {
     let mut all = Vec::new();
@@ -257,7 +264,7 @@ fn ranges<T: Whole>(value: &str) -> Result<Vec<T>, String> {
         // A leading minus is a sign, not a range.
         let dash = item.char_indices().skip(1).find(|(_, letter)| *letter == '-').map(|(place, _)| place);
         let Some((first, rest)) = dash.and_then(|place| item.split_at_checked(place)) else {
-            all.push(integer(item).map_err(|_| RANGES.to_owned())?);
+            all.push(integer(item).map_err(|reason| told(item, reason))?);
             continue;
         };
         let rest = rest.get(1..).unwrap_or("");
@@ -266,7 +273,7 @@ fn ranges<T: Whole>(value: &str) -> Result<Vec<T>, String> {
             Some((last, step)) if step.starts_with('+') => (last, integer::<i64>(&step[1..])?, 1),
             Some((last, factor)) => (last, 0, integer::<i64>(&factor[1..])?),
         };
-        let number = |text| integer::<i64>(text).map_err(|_| RANGES.to_owned());
+        let number = |text| integer::<i64>(text).map_err(|reason| told(text, reason));
         let (mut current, last) = (number(first)?, number(last)?);
         if current > last {
             return Err("the range ends before it begins".into());

@@ -129,6 +129,7 @@ fn errors_name_flag_value_and_remedy() {
         (&["-dev", "A,none"], "--device cannot be \"A,none\": expected names of devices, auto or none"),
         (&["-dev", ""], "--device cannot be \"\": expected names of devices, auto or none"),
         (&["-ts", "1,-1"], "--tensor-split cannot be \"1,-1\": expected numbers of at least 0"),
+        (&["-ts", "0,0"], "--tensor-split cannot be \"0,0\": expected a share above 0 for some device"),
         (&["-ot", "ffn"], "--override-tensor cannot be \"ffn\": expected REGEX=DEVICE"),
         (&["-sm", "rows"], "--split-mode cannot be \"rows\": expected one of none, layer, row, tensor"),
         (&["-ngl", "some"], "--gpu-layers cannot be \"some\": expected a number, auto or all"),

@@ -20,6 +20,8 @@ pub struct ModelInformation {
     /// The longest a sequence can get, in tokens: the context it was loaded with, or the positions that it has learned if these are
     /// fewer.
     pub context: u32,
+    /// Positions that the model has learned, if it has a table of them: no text gets longer.
+    pub positions: Option<u32>,
     /// Number of tokens in the vocabulary.
     pub vocabulary: u32,
     /// Numbers in a row of what the model gives: logits of all tokens, an embedding, or scores.
@@ -35,7 +37,12 @@ pub struct ModelInformation {
 }
 
 impl ModelInformation {
-    /// What the metadata and the directory say. `context`, `vocabulary` and `width` come when the graph is built.
+    /// Whether a sequence gets no longer because the model has learned no more positions.
+    pub fn context_is_learned(&self) -> bool {
+        self.positions == Some(self.context)
+    }
+
+    /// What the metadata and the directory say. `context`, `positions`, `vocabulary` and `width` come when the graph is built.
     pub(crate) fn of_file(metadata: &Metadata, tensors: &Tensors) -> Result<Self, RuntimeError> {
         let architecture = metadata.str("general.architecture")?;
         // Nothing else of the file means anything then.

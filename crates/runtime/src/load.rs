@@ -137,7 +137,8 @@ impl Model {
         let ledgers = ledgers.collect::<Result<_, _>>()?;
         let texts = Texts::new(graph.short_context, options.sequences);
         let context = graph.positions.unwrap_or(u32::MAX).min(options.context);
-        let information = ModelInformation { context, vocabulary, width, ..information };
+        let positions = graph.positions;
+        let information = ModelInformation { context, positions, vocabulary, width, ..information };
         Ok(Model {
             graph,
             weights,

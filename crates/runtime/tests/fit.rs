@@ -189,6 +189,18 @@ fn what_fits_nowhere_says_how_much_is_missing() {
 }
 
 #[test]
+fn a_context_too_large_for_a_device_and_the_host_names_the_device() {
+    // A context of 256 would fit on the device with all layers; this one does so nowhere.
+    let base = case(DENSE, 1);
+    let (on_host, on_device) = (base.need(99, 0, 256, 0), base.need(99, 0, 256, 1));
+    let mut case = case(DENSE, 1).free(&[Some(on_host), Some(on_device)]);
+    case.context_is_free = false;
+    let error = case.plan().expect_err("it does not fit");
+    let RuntimeError::DoesNotFit { device, context, .. } = &error else { panic!("{error}") };
+    assert_eq!((device.as_str(), *context), ("device1", CONTEXT), "{error}");
+}
+
+#[test]
 fn without_devices_only_the_context_can_give_way() {
     let base = case(DENSE, 0);
     for (free, context) in [(None, CONTEXT), (Some(base.need(0, 0, 1024, 0)), 1024)] {

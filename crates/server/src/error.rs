@@ -189,11 +189,14 @@ impl ApiError {
         self
     }
 
-    /// A prompt of `tokens` in a context of `context` tokens.
-    pub fn context_size(tokens: usize, context: u32) -> Self {
+    /// A prompt of `tokens` in a context of `context` tokens; `learned` says whether these are all positions of the model.
+    pub fn context_size(tokens: usize, context: u32, learned: bool) -> Self {
+        let advice = match learned {
+            true => "shorten it, since the model has learned no more positions",
+            false => "shorten it or start the server with a larger context (-c)",
+        };
         let message = format!(
-            "the prompt has {tokens} tokens (n_prompt_tokens) and the context {context} (n_ctx): shorten it or \
-             start the server with a larger context (-c)"
+            "the prompt has {tokens} tokens (n_prompt_tokens) and the context {context} (n_ctx): {advice}"
         );
         let mut error = Self::new(Kind::ContextSize, message);
         error.extra.insert("n_prompt_tokens".into(), json!(tokens));
@@ -249,10 +252,12 @@ impl ApiError {
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         let kind = match &error {
-            EngineError::PromptTooLong { tokens, context } => return Self::context_size(*tokens, *context),
+            EngineError::PromptTooLong { tokens, context, learned } => {
+                return Self::context_size(*tokens, *context, *learned);
+            }
             EngineError::TextTooLong { tokens, most } => {
                 let message = error.to_string();
-                return Self { message, ..Self::context_size(*tokens, *most) };
+                return Self { message, ..Self::context_size(*tokens, *most, false) };
             }
             EngineError::Purpose { .. } => Kind::NotSupported,
             EngineError::EmptyPrompt

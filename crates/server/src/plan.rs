@@ -71,7 +71,8 @@ impl Plan {
         let context = served.engine.context();
         for prompt in &prompts {
             if prompt.len() >= context as usize {
-                return Err(ApiError::context_size(prompt.len(), context));
+                let learned = served.engine.context_is_learned();
+                return Err(ApiError::context_size(prompt.len(), context, learned));
             }
         }
         let slots = app.slot_count() as i64;

@@ -24,6 +24,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Sizes {
     context: u32,
+    context_is_learned: bool,
     vocabulary: u32,
     sequences: u32,
     embeds: bool,
@@ -34,6 +35,7 @@ impl Sizes {
     fn of(engine: &Engine) -> Self {
         Self {
             context: engine.context(),
+            context_is_learned: engine.context_is_learned(),
             vocabulary: engine.vocabulary(),
             sequences: engine.sequences(),
             embeds: engine.embeds(),
@@ -101,6 +103,11 @@ impl Residence {
     /// Positions that one sequence can hold.
     pub fn context(&self) -> u32 {
         self.sizes.context
+    }
+
+    /// Whether it is no more because the model has learned no more positions.
+    pub fn context_is_learned(&self) -> bool {
+        self.sizes.context_is_learned
     }
 
     /// Number of tokens that exist.

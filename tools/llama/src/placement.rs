@@ -169,9 +169,6 @@ impl Found<'_> {
         }
         if !shares.is_empty() {
             shares.resize(places.len(), 0.0);
-            if shares.iter().all(|share| *share == 0.0) {
-                return Err(cannot("--tensor-split gives no device a share"));
-            }
         }
         let devices: Vec<DeviceId> = places.iter().map(|place| place.device).collect();
         let divided = self.backends[first.backend].divided(&devices, &shares);

@@ -131,7 +131,8 @@ impl Session {
     /// Refuses a prompt that the engine would refuse, so that nothing is printed before.
     pub fn check(&self, prompt: &[u32]) -> Result<(), Failure> {
         let request = self.request(prompt.to_vec());
-        let checked = request.validate(self.information.vocabulary, self.information.context, 1);
+        let known = &self.information;
+        let checked = request.validate(known.vocabulary, known.context, known.context_is_learned(), 1);
         checked.map_err(|error| Failure::Failed(error.to_string()))
     }
 

@@ -94,7 +94,7 @@ fn a_longer_text_is_refused() {
             "65 tokens and 0 to generate do not fit into a context of 64",
         ),
         ("0", &["logits", "--tokens", &ids], "65 tokens and 0 to generate do not fit into a context of 64"),
-        ("4096", &["completion", "-no-cnv", "-p", &long, "-n", "4"], "64"),
+        ("4096", &["completion", "-no-cnv", "-p", &long, "-n", "4"], "the model has learned 64 positions"),
         (
             "0",
             &["bench", "-p", "65", "-n", "0", "-r", "1"],
@@ -207,6 +207,7 @@ fn slots_of_the_server_are_as_long_as_the_table() {
     assert_eq!(slots.matches("\"n_ctx\":64").count(), 2, "{slots}");
     assert!(fits.contains("\"tokens_predicted\":4"), "{fits}");
     assert!(refused.starts_with("HTTP/1.0 400") && refused.contains("\"n_ctx\":64"), "{refused}");
+    assert!(refused.contains("has learned no more positions") && !refused.contains("-c"), "{refused}");
     assert!(cut.contains("\"truncated\":true") || cut.contains("\"stop_type\":\"limit\""), "{cut}");
     let warned = "context 128 instead of 4096 (-c), because no text gets longer than the 64 positions of position_embd.weight, \
                   and there are at most 2";

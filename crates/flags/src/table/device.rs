@@ -53,7 +53,11 @@ pub(crate) fn shares(value: &str, separators: &[char]) -> Result<Vec<f32>, Strin
         share if share < 0.0 => Err("expected numbers of at least 0".to_owned()),
         share => Ok(share),
     };
-    value.split(separators).map(share).collect()
+    let shares: Vec<f32> = value.split(separators).map(share).collect::<Result<_, _>>()?;
+    match shares.iter().all(|share| *share == 0.0) {
+        true => Err("expected a share above 0 for some device".into()),
+        false => Ok(shares),
+    }
 }
 
 pub(super) static FLAGS: &[Flag<Config>] = &[

@@ -161,7 +161,10 @@ impl Search<'_> {
                 largest = Some(cut);
             }
         }
-        Err(self.too_large(fit, largest.as_ref().unwrap_or(&asked))?)
+        // Where it is the context that asks for too much, the devices that it was meant for are named.
+        let is_context = self.fits(&self.trial(&asked, CONTEXT_STEP.min(least))?, true);
+        let named = largest.as_ref().filter(|_| !is_context).unwrap_or(&asked);
+        Err(self.too_large(fit, named)?)
     }
 
     /// Cuts that need less and less on devices.
