@@ -48,6 +48,15 @@ impl<'a> Measuring<'a> {
             self.loaded = Some(self.load(settings)?);
         }
         let Some(loaded) = &mut self.loaded else { return Err(Failure::Failed("no model".into())) };
+        let (prompt, answer, depth) = (test.n_prompt, test.n_gen, test.settings.n_depth);
+        let tokens = u64::from(prompt) + u64::from(answer) + u64::from(depth);
+        if let Some(positions) = loaded.model.information().positions.filter(|most| tokens > u64::from(*most))
+        {
+            return Err(Failure::Failed(format!(
+                "a test of {prompt} tokens of prompt, {answer} generated ones and {depth} before them (-p, -n, -d) is too \
+                 long: the model has learned {positions} positions"
+            )));
+        }
         let mut run = Run { loaded, test, random: Random::new(0, 0) };
         if !self.bench.no_warmup {
             say("warmup");
