@@ -244,7 +244,9 @@ fn build(
         short.into_iter().for_each(|choice| console.warn(&choice.to_string()));
     }
     if model.plan().devices.len() > 1 || !placed.is_empty() {
-        console.info(&model.plan().to_string());
+        // What was warned of is not said again.
+        let choices = placed.into_iter().cloned().collect();
+        console.info(&Plan { choices, ..model.plan().clone() }.to_string());
     }
     Ok(model)
 }

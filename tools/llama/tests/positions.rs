@@ -57,6 +57,8 @@ fn a_larger_context_is_cut_with_one_warning() {
         ("65", &["logits", "--tokens", &ids][..]),
         ("4096", &["completion", "-no-cnv", "-p", &short, "-n", "4", "--ignore-eos", "--temp", "0"]),
         ("4096", &["simple", "-n", "4", &short]),
+        // On two devices.
+        ("4096", &["logits", "--tokens", "1,2,3", "-dev", "reference", "-ngl", "1"]),
         ("100", &["perplexity", "-f", file]),
         ("100", &["imatrix", "-f", file, "-o", sums.to_str().unwrap()]),
         ("500", &["batched-bench", "-npp", "32", "-ntg", "16", "-npl", "1"]),
