@@ -220,6 +220,22 @@ fn amx_permitted() -> bool {
     false
 }
 
+/// Whether AMD made this processor, or Hygon, whose processors are alike: they want to be asked for memory in another way than
+/// Intel's.
+pub fn amd() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        static AMD: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        *AMD.get_or_init(|| {
+            let leaf = std::arch::x86_64::__cpuid(0);
+            let name = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat();
+            name == b"AuthenticAMD" || name == b"HygonGenuine"
+        })
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -51,19 +51,3 @@ pub fn lines(cache: Cache, place: *const u8, bytes: usize) {
         line(cache, place.wrapping_add(at));
     }
 }
-
-/// Whether AMD made this processor, or Hygon, whose processors are alike. Theirs have fewer buffers for lines on their way to the
-/// first-level cache than Intel's.
-pub fn amd() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        static AMD: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-        *AMD.get_or_init(|| {
-            let leaf = std::arch::x86_64::__cpuid(0);
-            let name = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat();
-            name == b"AuthenticAMD" || name == b"HygonGenuine"
-        })
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}

@@ -26,11 +26,11 @@ mod scales;
 
 pub use activation::ActivationFormat;
 
-use crate::isa::Features;
+use crate::isa::{self, Features};
 use crate::kernels::prefetch::{self, Cache};
 use crate::memory::{AlignedBuffer, Share};
 use integers::EIGHT_BITS;
-use layout::{GROUP, Geometry, Layout};
+use layout::{GROUP, Geometry, Layout, Pieces};
 use puna_quant::DType;
 use std::ops::Range;
 
@@ -374,8 +374,18 @@ impl Operands<'_> {
         } else {
             self.next.addr().wrapping_sub(self.group(group).as_ptr().addr()) as isize
         };
-        let (bytes, cache) = Ahead::reach(matches!(self.geometry.layout, Layout::Integer(_)));
+        let (bytes, cache) = Ahead::reach(self.geometry.layout, count);
         Ahead { steps, distance: (bytes / step_bytes).clamp(1, steps.max(1)), jump, cache }
+    }
+
+    /// Groups of integers that AVX-512 kernels read side by side. Few tokens wait for memory, so there are several; for many, a
+    /// group's codes are unpacked for 8 of them.
+    fn groups_at_once(&self) -> usize {
+        match self.tokens {
+            1 => 4,
+            2..=4 => 2,
+            _ => 1,
+        }
     }
 
     /// The prepared bytes of a token (formats without tiles).
@@ -413,15 +423,17 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// Bytes of each stream between what is read and what is asked for, and where it should come to, for weights that take
-    /// more work than reading them (`integers`) or not. By measurement (docs/performance.md): with Intel's processors memory is
-    /// slower by up to a tenth at twice the distance, and nearer it answers too late. With AMD's, lines for the first-level cache
-    /// are in the way of reads unless they are near.
-    fn reach(integers: bool) -> (usize, Cache) {
-        match (prefetch::amd(), integers) {
+    /// Bytes of each stream between what is read and what is asked for, and where it should come to, while `streams` groups are
+    /// read side by side. By measurement (docs/performance.md): with Intel's processors memory is slower by up to a tenth at twice
+    /// the distance, and nearer it answers too late. With AMD's, lines for the first-level cache are in the way of reads of several
+    /// streams, and too far ahead more are under way than there is room for: with 8 bits nearer than with fewer, which take longer.
+    fn reach(layout: Layout, streams: usize) -> (usize, Cache) {
+        match (isa::amd(), layout) {
             (false, _) => (3072, Cache::First),
-            (true, true) => (4096, Cache::Second),
-            (true, false) => (512, Cache::First),
+            (true, Layout::Integer(EIGHT_BITS)) if streams > 1 => (1024, Cache::Second),
+            (true, Layout::Integer(_)) if streams > 1 => (2048, Cache::Second),
+            (true, Layout::Integer(_)) => (2048, Cache::First),
+            (true, _) => (512, Cache::First),
         }
     }
 
@@ -435,6 +447,18 @@ impl Ahead {
     #[inline(always)]
     fn lines(self, place: *const u8, bytes: usize) {
         prefetch::lines(self.cache, place, bytes);
+    }
+
+    /// Asks for the scale records that belong to the time of `block` in the group at `group`, if there are any, and returns where the
+    /// codes lie that do.
+    #[inline(always)]
+    fn codes(self, pieces: Pieces, group: *const u8, block: usize) -> *const u8 {
+        let (jump, target) = self.target(block);
+        let group = group.wrapping_offset(jump);
+        if let Some((head, bytes)) = pieces.head(target) {
+            self.lines(group.wrapping_add(head), bytes);
+        }
+        group.wrapping_add(pieces.codes(target))
     }
 
     /// The step to ask for, and how many bytes after the groups at hand those lie that it belongs to.

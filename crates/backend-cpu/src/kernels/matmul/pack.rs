@@ -1,7 +1,7 @@
 //! From the file's rows to the packed layout, and back to numbers.
 
 use super::integers::{INTEGERS, Integer, with_format};
-use super::layout::{BLOCK, GROUP, Geometry, Layout};
+use super::layout::{BLOCK, GROUP, Geometry, Layout, Pieces};
 use super::scales::{pack_scales, row_scales};
 use half::{bf16, f16};
 use puna_quant::codes::{source_quads, word};
@@ -14,12 +14,10 @@ pub(super) fn pack_group(geometry: &Geometry, source: &[u8], destination: &mut [
         return;
     }
     if let Layout::Integer(position) = geometry.layout {
-        let (codes, scales) = destination.split_at_mut(geometry.scale_offset);
         if source.len() < GROUP * row_bytes {
-            codes.fill(0);
-            scales.fill(0);
+            destination.fill(0);
         }
-        with_format!(position, pack_integers(source, row_bytes, codes, scales));
+        with_format!(position, pack_integers(source, row_bytes, destination));
         return;
     }
     destination.fill(0);
@@ -52,16 +50,18 @@ fn interleave<const N: usize>(source: &[u8], row_bytes: usize, destination: &mut
 
 /// Packs the rows of a group of integers, block by block: so the packed bytes, which may be touched for the first time, are
 /// written from first to last. Places of missing rows and bytes of padding are left.
-fn pack_integers<const F: usize>(source: &[u8], row_bytes: usize, codes: &mut [u8], scales: &mut [u8]) {
+fn pack_integers<const F: usize>(source: &[u8], row_bytes: usize, group: &mut [u8]) {
     let integer = const { &INTEGERS[F] };
-    let (code_bytes, scale_bytes) = const { (INTEGERS[F].code_bytes(), INTEGERS[F].scales.bytes()) };
+    let pieces = const { Pieces::of(&INTEGERS[F]) };
+    let (code_bytes, record_bytes) = const { (INTEGERS[F].code_bytes(), INTEGERS[F].scales.bytes()) };
     let per_source = const { INTEGERS[F].scales.blocks() };
     let block_bytes = integer.dtype.format().bytes;
-    let records = scales.chunks_exact_mut(scale_bytes);
-    for (index, (codes, record)) in codes.chunks_exact_mut(per_source * code_bytes).zip(records).enumerate() {
+    for index in 0..row_bytes / block_bytes {
+        let first = index * per_source;
         for (row, source) in source.chunks_exact(row_bytes).enumerate() {
             let block = &source[index * block_bytes..][..block_bytes];
-            pack_scales(integer, block, row, record);
+            pack_scales(integer, block, row, &mut group[pieces.record(first)..][..record_bytes]);
+            let codes = &mut group[pieces.codes(first)..][..per_source * code_bytes];
             for (part, plane) in codes.chunks_exact_mut(code_bytes).enumerate() {
                 pack_quads(integer.bits, &source_quads(integer.dtype, block, part), row, plane);
             }
@@ -136,17 +136,21 @@ pub(super) fn row_values(integer: &Integer, block: &[u8], row: usize) -> [i32; B
     })
 }
 
+/// The codes of a block of a group, and its scale record.
+pub(super) fn block_bytes<'a>(integer: &Integer, group: &'a [u8], block: usize) -> (&'a [u8], &'a [u8]) {
+    let pieces = Pieces::of(integer);
+    let bytes = |at: usize, count: usize| &group[at..][..count];
+    (bytes(pieces.codes(block), integer.code_bytes()), bytes(pieces.record(block), integer.scales.bytes()))
+}
+
 /// Writes the exact values of one row of a group to `output` (`columns` numbers).
 pub(super) fn decode_row(geometry: &Geometry, group: &[u8], row: usize, output: &mut [f32]) {
     match geometry.layout {
         Layout::Integer(position) => {
             let integer = &INTEGERS[position];
             for (block, values) in output.chunks_exact_mut(BLOCK).enumerate() {
-                let plane = &group[block * integer.code_bytes()..][..integer.code_bytes()];
-                let per_record = integer.scales.blocks();
-                let record = &group[geometry.scale_offset + block / per_record * integer.scales.bytes()..]
-                    [..integer.scales.bytes()];
-                let scales = row_scales(integer, record, block % per_record, row);
+                let (plane, record) = block_bytes(integer, group, block);
+                let scales = row_scales(integer, record, block % integer.scales.blocks(), row);
                 for (value, (column, number)) in
                     values.iter_mut().zip(row_values(integer, plane, row).into_iter().enumerate())
                 {

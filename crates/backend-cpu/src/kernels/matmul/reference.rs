@@ -4,7 +4,7 @@ use super::Operands;
 use super::activation::{Q8_BYTES, SPLIT_BITS, SPLIT_BYTES};
 use super::integers::{EIGHT_BITS, INTEGERS};
 use super::layout::{BLOCK, GROUP, Layout};
-use super::pack::{decode_row, row_values};
+use super::pack::{block_bytes, decode_row, row_values};
 use super::scales::row_scales;
 use std::ops::Range;
 
@@ -21,10 +21,7 @@ pub(super) fn integer(operands: &Operands<'_>, groups: Range<usize>) {
                 let activation = operands.activation_row(token);
                 let mut sum = 0.0f32;
                 for (block, x) in activation.chunks_exact(Q8_BYTES).enumerate() {
-                    let plane = &bytes[block * integer.code_bytes()..][..integer.code_bytes()];
-                    let record = &bytes
-                        [geometry.scale_offset + block / per_record * integer.scales.bytes()..]
-                        [..integer.scales.bytes()];
+                    let (plane, record) = block_bytes(integer, bytes, block);
                     let values = row_values(integer, plane, row);
                     let mut dots = [0i32; 2];
                     let mut sums = [0i32; 2];
@@ -49,15 +46,12 @@ pub(super) fn split(operands: &Operands<'_>, groups: Range<usize>) {
     let geometry = &operands.geometry;
     let integer = &INTEGERS[EIGHT_BITS];
     for group in groups {
-        let (codes, records) = operands.group(group).split_at(geometry.scale_offset);
+        let bytes = operands.group(group);
         for row in 0..GROUP.min(geometry.rows - group * GROUP) {
             for token in 0..operands.tokens {
                 let mut sum = 0.0f32;
-                let blocks = operands.activation_row(token).chunks_exact(SPLIT_BYTES);
-                for ((block, x), record) in
-                    blocks.enumerate().zip(records.chunks_exact(integer.scales.bytes()))
-                {
-                    let plane = &codes[block * integer.code_bytes()..][..integer.code_bytes()];
+                for (block, x) in operands.activation_row(token).chunks_exact(SPLIT_BYTES).enumerate() {
+                    let (plane, record) = block_bytes(integer, bytes, block);
                     let values = row_values(integer, plane, row);
                     let byte = |at: usize| i32::from(x[at] as i8);
                     let number = |column: usize| (byte(column) << SPLIT_BITS) + byte(BLOCK + column);

@@ -9,7 +9,7 @@ use super::super::activation::Q8_BYTES;
 use super::super::avx512::unpack::{block_scales, quad_codes, super_scales};
 use super::super::avx512::{combine, store};
 use super::super::integers::{INTEGERS, with_format};
-use super::super::layout::{BLOCK, GROUP, Geometry, Layout};
+use super::super::layout::{BLOCK, GROUP, Geometry, Layout, Pieces};
 use crate::kernels::tiles::Tiles;
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -79,12 +79,14 @@ pub(super) fn decode<const F: usize>(operands: &Operands<'_>, group: usize, code
     let integer = const { INTEGERS[F] };
     // Values less their offset fit signed bytes in every format.
     let offset = _mm512_set1_epi8(integer.offset as i8);
-    let planes = operands.group(group).chunks_exact(integer.code_bytes());
-    for (plane, codes) in planes.zip(codes.chunks_exact_mut(BLOCK_BYTES)) {
+    let pieces = const { Pieces::of(&INTEGERS[F]) };
+    let packed = operands.group(group);
+    for (block, codes) in codes.chunks_exact_mut(BLOCK_BYTES).enumerate().take(operands.geometry.blocks()) {
         for quad in 0..8 {
-            // SAFETY: the plane is a block of codes of this format, the target has eight vectors.
+            // SAFETY: a group has the codes of `blocks()` blocks, the target has eight vectors.
             unsafe {
-                let values = _mm512_sub_epi8(quad_codes::<F>(plane.as_ptr(), quad), offset);
+                let plane = packed.as_ptr().add(pieces.codes(block));
+                let values = _mm512_sub_epi8(quad_codes::<F>(plane, quad), offset);
                 _mm512_store_si512(codes.as_mut_ptr().add(quad * 64).cast(), values);
             }
         }
@@ -95,10 +97,10 @@ pub(super) fn decode<const F: usize>(operands: &Operands<'_>, group: usize, code
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn multiply<const F: usize>(operands: &Operands<'_>, group: usize, token: usize, codes: &[u8]) {
     let geometry = operands.geometry;
-    let record_bytes = const { INTEGERS[F].scales.bytes() };
+    let pieces = const { Pieces::of(&INTEGERS[F]) };
     let per_record = const { INTEGERS[F].scales.blocks() };
     let halves = const { INTEGERS[F].scales.halves() };
-    let records = &operands.group(group)[geometry.scale_offset..];
+    let packed = operands.group(group);
     let stride = operands.token_bytes;
     let x = operands.activation[token * stride..][..TOKENS * stride].as_ptr();
     let blocks = geometry.blocks();
@@ -125,7 +127,7 @@ fn multiply<const F: usize>(operands: &Operands<'_>, group: usize, token: usize,
     let mut sums = [_mm512_setzero_ps(); TOKENS];
     for record in 0..blocks / per_record {
         // SAFETY: a group has one record for every `per_record` blocks.
-        let record_scales = unsafe { records.as_ptr().add(record * record_bytes) };
+        let record_scales = unsafe { packed.as_ptr().add(pieces.record(record * per_record)) };
         // SAFETY: as above.
         let first = unsafe { super_scales::<F>(record_scales) };
         for part in 0..per_record {

@@ -14,7 +14,7 @@ use super::Operands;
 use super::activation::{SPLIT_TILES, TILE_BYTES, TILE_TOKENS};
 use super::avx512::unpack::{half_scales, quad_codes, super_scales};
 use super::integers::{INTEGERS, with_format};
-use super::layout::{BLOCK, GROUP, Geometry, Layout};
+use super::layout::{BLOCK, GROUP, Geometry, Layout, Pieces};
 use crate::kernels::tiles::{Block, Tiles};
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -163,12 +163,12 @@ fn decode(operands: &Operands<'_>, group: usize, tiles: &mut [u8], scratch: &mut
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn decode_integer<const F: usize>(geometry: &Geometry, group: &[u8], tiles: &mut [u8]) {
     let integer = const { INTEGERS[F] };
+    let pieces = const { Pieces::of(&INTEGERS[F]) };
     let per_record = integer.scales.blocks();
-    let (codes, records) = group.split_at(geometry.scale_offset);
     assert!(tiles.len() >= geometry.blocks() * TILE_BYTES);
     for record in 0..geometry.blocks() / per_record {
         // SAFETY: a group has one record for every `per_record` blocks.
-        let scales = unsafe { records.as_ptr().add(record * integer.scales.bytes()) };
+        let scales = unsafe { group.as_ptr().add(pieces.record(record * per_record)) };
         // SAFETY: as above.
         let first = unsafe { super_scales::<F>(scales) };
         for part in 0..per_record {
@@ -176,7 +176,7 @@ fn decode_integer<const F: usize>(geometry: &Geometry, group: &[u8], tiles: &mut
             // SAFETY: a group has `blocks()` blocks, and a tile is written for each.
             unsafe {
                 let halves = half_scales::<F>(scales, first, part);
-                let plane = codes.as_ptr().add(block * integer.code_bytes());
+                let plane = group.as_ptr().add(pieces.codes(block));
                 let tile = tiles.as_mut_ptr().add(block * TILE_BYTES);
                 for quad in 0..8 {
                     let (scale, base) = halves[quad / 4];

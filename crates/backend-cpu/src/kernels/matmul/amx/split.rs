@@ -6,7 +6,7 @@ use super::super::Operands;
 use super::super::activation::SPLIT_BYTES;
 use super::super::avx512::{combine_split, scales, store};
 use super::super::integers::{EIGHT_BITS, INTEGERS};
-use super::super::layout::{BLOCK, GROUP};
+use super::super::layout::{BLOCK, GROUP, Pieces};
 use super::integers::{BLOCK_BYTES, TOKENS, decode, panel_groups};
 use crate::kernels::tiles::Tiles;
 use std::arch::asm;
@@ -51,8 +51,8 @@ pub(in super::super) fn split(operands: &Operands<'_>, groups: Range<usize>, scr
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn multiply(operands: &Operands<'_>, group: usize, token: usize, codes: &[u8]) {
     let geometry = operands.geometry;
-    let record_bytes = const { INTEGERS[EIGHT_BITS].scales.bytes() };
-    let records = &operands.group(group)[geometry.scale_offset..];
+    let pieces = const { Pieces::of(&INTEGERS[EIGHT_BITS]) };
+    let packed = operands.group(group);
     let stride = operands.token_bytes;
     let x = operands.activation[token * stride..][..TOKENS * stride].as_ptr();
     let blocks = geometry.blocks();
@@ -72,7 +72,7 @@ fn multiply(operands: &Operands<'_>, group: usize, token: usize, codes: &[u8]) {
         }
         // SAFETY: a group has a record for every block, whose products were computed.
         unsafe {
-            let scale = scales(records.as_ptr().add(block * record_bytes));
+            let scale = scales(packed.as_ptr().add(pieces.record(block)));
             let dots = products.0[block % 2].as_ptr();
             for t in 0..TOKENS {
                 let first = _mm512_load_si512(dots.add(t * GROUP).cast());

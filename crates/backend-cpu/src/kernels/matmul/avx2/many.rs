@@ -3,7 +3,7 @@
 use super::super::Operands;
 use super::super::activation::Q8_BYTES;
 use super::super::integers::INTEGERS;
-use super::super::layout::GROUP;
+use super::super::layout::{GROUP, Pieces};
 use super::super::many::{self, Blocks};
 use super::unpack::{block_scales, quad_codes};
 use super::{LANES, combine, dot_vnni, less_offset, signed, together};
@@ -47,22 +47,21 @@ fn unpack<const F: usize, const V: bool>(
     blocks: Range<usize>,
     piece: &mut Blocks,
 ) {
-    let code_bytes = const { INTEGERS[F].code_bytes() };
-    let record_bytes = const { INTEGERS[F].scales.bytes() };
+    let pieces = const { Pieces::of(&INTEGERS[F]) };
     let per_record = const { INTEGERS[F].scales.blocks() };
-    let (planes, records) = operands.group(group).split_at(operands.geometry.scale_offset);
+    let packed = operands.group(group).as_ptr();
     let top = _mm256_set1_epi8(-128);
     for ((block, codes), scales) in blocks.zip(&mut piece.codes).zip(&mut piece.scales) {
         for side in 0..2 {
             // SAFETY: a group has `blocks()` blocks and one record for every `per_record` of them; each half of the places
             // has as many bytes as a vector.
             unsafe {
-                let record = records.as_ptr().add(block / per_record * record_bytes);
+                let record = packed.add(pieces.record(block));
                 let unpacked = block_scales::<F>(record, block % per_record, side * LANES);
                 for (place, vector) in scales.iter_mut().zip(unpacked) {
                     _mm256_storeu_ps(place.as_mut_ptr().add(side * LANES), vector);
                 }
-                let plane = planes.as_ptr().add(block * code_bytes + side * BYTES);
+                let plane = packed.add(pieces.codes(block) + side * BYTES);
                 for (quad, place) in codes.iter_mut().enumerate() {
                     let values = quad_codes::<F>(plane, quad);
                     let values =

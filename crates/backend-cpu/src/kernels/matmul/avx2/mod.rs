@@ -11,7 +11,7 @@ pub(super) use split::{split, split_vnni};
 
 use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
-use super::layout::{GROUP, Layout};
+use super::layout::{GROUP, Layout, Pieces};
 use super::{Ahead, Operands};
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -89,32 +89,25 @@ unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
 ) -> usize {
     let geometry = &operands.geometry;
     let code_bytes = const { INTEGERS[F].code_bytes() };
-    let record_bytes = const { INTEGERS[F].scales.bytes() };
+    let pieces = const { Pieces::of(&INTEGERS[F]) };
     let per_record = const { INTEGERS[F].scales.blocks() };
-    let (codes, records) = operands.group(group).split_at(geometry.scale_offset);
+    let packed = operands.group(group).as_ptr();
     let mut x: [&[u8]; T] = [&[]; T];
     for t in 0..T {
         x[t] = operands.activation_row(token + t);
     }
     let mut sums = [[_mm256_setzero_ps(); 2]; T];
     for block in 0..geometry.blocks() {
-        let (record, part) = (block / per_record, block % per_record);
         if let Some(ahead) = ahead {
-            let (jump, target) = ahead.target(block);
-            let place = codes.as_ptr().wrapping_offset(jump);
-            ahead.lines(place.wrapping_add(target * code_bytes), code_bytes);
-            if target.is_multiple_of(per_record) {
-                let place = records.as_ptr().wrapping_offset(jump);
-                ahead.lines(place.wrapping_add(target / per_record * record_bytes), record_bytes);
-            }
+            ahead.lines(ahead.codes(pieces, packed, block), code_bytes);
         }
         for side in 0..2 {
             // SAFETY: a group has `blocks()` blocks and one record for every `per_record` of them, an activation row
             // as many blocks of `Q8_BYTES`.
             unsafe {
-                let scales =
-                    block_scales::<F>(records.as_ptr().add(record * record_bytes), part, side * LANES);
-                let plane = codes.as_ptr().add(block * code_bytes + side * 32);
+                let record = packed.add(pieces.record(block));
+                let scales = block_scales::<F>(record, block % per_record, side * LANES);
+                let plane = packed.add(pieces.codes(block) + side * 32);
                 for t in 0..T {
                     let x = x[t].as_ptr().add(block * Q8_BYTES);
                     add_block::<F, V>(plane, scales, x, &mut sums[t][side]);

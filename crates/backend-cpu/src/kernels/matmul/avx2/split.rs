@@ -2,7 +2,7 @@
 
 use super::super::activation::{SPLIT_BITS, SPLIT_BYTES};
 use super::super::integers::{EIGHT_BITS, INTEGERS};
-use super::super::layout::BLOCK;
+use super::super::layout::{BLOCK, Pieces};
 use super::super::{Ahead, Operands};
 use super::unpack::block_scales;
 use super::{LANES, dot_vnni, store};
@@ -11,8 +11,7 @@ use std::ops::Range;
 
 /// Bytes of the codes of one block.
 const CODE_BYTES: usize = INTEGERS[EIGHT_BITS].code_bytes();
-/// Bytes of its scales, 16 F16.
-const RECORD_BYTES: usize = INTEGERS[EIGHT_BITS].scales.bytes();
+const PIECES: Pieces = Pieces::of(&INTEGERS[EIGHT_BITS]);
 
 /// The groups of rows by all tokens.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -64,7 +63,7 @@ unsafe fn block<const T: usize, const V: bool>(
     ahead: Option<Ahead>,
 ) -> usize {
     let geometry = &operands.geometry;
-    let (codes, records) = operands.group(group).split_at(geometry.scale_offset);
+    let packed = operands.group(group).as_ptr();
     let mut x: [&[u8]; T] = [&[]; T];
     for t in 0..T {
         x[t] = operands.activation_row(token + t);
@@ -72,18 +71,14 @@ unsafe fn block<const T: usize, const V: bool>(
     let mut sums = [[_mm256_setzero_ps(); 2]; T];
     for block in 0..geometry.blocks() {
         if let Some(ahead) = ahead {
-            let (jump, target) = ahead.target(block);
-            let place = codes.as_ptr().wrapping_offset(jump);
-            ahead.lines(place.wrapping_add(target * CODE_BYTES), CODE_BYTES);
-            let place = records.as_ptr().wrapping_offset(jump);
-            ahead.lines(place.wrapping_add(target * RECORD_BYTES), RECORD_BYTES);
+            ahead.lines(ahead.codes(PIECES, packed, block), CODE_BYTES);
         }
         for side in 0..2 {
             // SAFETY: a group has `blocks()` blocks with a record each, an activation row as many of `SPLIT_BYTES`.
             unsafe {
-                let record = records.as_ptr().add(block * RECORD_BYTES);
+                let record = packed.add(PIECES.record(block));
                 let [scale, ..] = block_scales::<EIGHT_BITS>(record, 0, side * LANES);
-                let plane = codes.as_ptr().add(block * CODE_BYTES + side * 32);
+                let plane = packed.add(PIECES.codes(block) + side * 32);
                 for t in 0..T {
                     let x = x[t].as_ptr().add(block * SPLIT_BYTES);
                     let sum = &mut sums[t][side];

@@ -13,7 +13,7 @@ pub(super) use split::{combine_split, scales, split};
 
 use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
-use super::layout::{GROUP, Layout};
+use super::layout::{GROUP, Layout, Pieces};
 use super::{Ahead, Operands};
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -31,12 +31,7 @@ pub(super) fn integer(operands: &Operands<'_>, groups: Range<usize>) {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>) {
-    // Few tokens: memory bound, so several groups are read at once. Many: a group's codes are unpacked for 8 tokens.
-    let wide = match operands.tokens {
-        1 => 4,
-        2..=4 => 2,
-        _ => 1,
-    };
+    let wide = operands.groups_at_once();
     let few = operands.tokens <= FEW;
     let steps = (operands.geometry.blocks(), const { INTEGERS[F].code_bytes() });
     let mut group = groups.start;
@@ -94,13 +89,11 @@ fn integer_block<const F: usize, const R: usize, const T: usize, const ASK: bool
     ahead: Ahead,
 ) -> usize {
     let geometry = operands.geometry;
-    let code_bytes = const { INTEGERS[F].code_bytes() };
-    let record_bytes = const { INTEGERS[F].scales.bytes() };
+    let pieces = const { Pieces::of(&INTEGERS[F]) };
     let per_record = const { INTEGERS[F].scales.blocks() };
-    let mut codes: [&[u8]; R] = [&[]; R];
-    let mut records: [&[u8]; R] = [&[]; R];
+    let mut packed = [std::ptr::null(); R];
     for r in 0..R {
-        (codes[r], records[r]) = operands.group(group + r).split_at(geometry.scale_offset);
+        packed[r] = operands.group(group + r).as_ptr();
     }
     let mut x: [&[u8]; T] = [&[]; T];
     for t in 0..T {
@@ -113,28 +106,22 @@ fn integer_block<const F: usize, const R: usize, const T: usize, const ASK: bool
         for r in 0..R {
             // SAFETY: a group has one record for every `per_record` blocks.
             unsafe {
-                record_places[r] = records[r].as_ptr().add(record * record_bytes);
+                record_places[r] = packed[r].add(pieces.record(record * per_record));
                 firsts[r] = super_scales::<F>(record_places[r]);
             }
         }
         for part in 0..per_record {
             let block = record * per_record + part;
-            let (jump, target) = ahead.target(block);
             for r in 0..R {
-                if ASK && target.is_multiple_of(per_record) {
-                    let place = records[r].as_ptr().wrapping_offset(jump);
-                    ahead.lines(place.wrapping_add(target / per_record * record_bytes), record_bytes);
-                }
-                let later = codes[r].as_ptr().wrapping_offset(jump).wrapping_add(target * code_bytes);
+                let later = if ASK { Some((ahead, ahead.codes(pieces, packed[r], block))) } else { None };
                 // SAFETY: a group has `blocks()` blocks, an activation row as many of `Q8_BYTES`.
                 unsafe {
                     let scales = block_scales::<F>(record_places[r], firsts[r], part);
-                    let plane = codes[r].as_ptr().add(block * code_bytes);
+                    let plane = packed[r].add(pieces.codes(block));
                     let mut places = [std::ptr::null(); T];
                     for t in 0..T {
                         places[t] = x[t].as_ptr().add(block * Q8_BYTES);
                     }
-                    let later = if ASK { Some((ahead, later)) } else { None };
                     add_block::<F, T>(plane, later, scales, places, &mut sums[r]);
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::super::activation::{SPLIT_BITS, SPLIT_BYTES};
 use super::super::integers::{EIGHT_BITS, INTEGERS};
-use super::super::layout::BLOCK;
+use super::super::layout::{BLOCK, Pieces};
 use super::super::{Ahead, Operands};
 use super::store;
 use std::arch::x86_64::*;
@@ -10,17 +10,12 @@ use std::ops::Range;
 
 /// Bytes of the codes of one block.
 const CODE_BYTES: usize = INTEGERS[EIGHT_BITS].code_bytes();
-/// Bytes of its scales, 16 F16.
-const RECORD_BYTES: usize = INTEGERS[EIGHT_BITS].scales.bytes();
+const PIECES: Pieces = Pieces::of(&INTEGERS[EIGHT_BITS]);
 
 /// The groups of rows by all tokens (AVX-512 VNNI).
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(in super::super) fn split(operands: &Operands<'_>, groups: Range<usize>) {
-    let wide = match operands.tokens {
-        1 => 4,
-        2..=4 => 2,
-        _ => 1,
-    };
+    let wide = operands.groups_at_once();
     let steps = (operands.geometry.blocks(), CODE_BYTES);
     let mut group = groups.start;
     while group < groups.end {
@@ -68,10 +63,9 @@ fn blocks<const R: usize, const T: usize, const ASK: bool>(
     ahead: Ahead,
 ) -> usize {
     let geometry = operands.geometry;
-    let mut codes: [&[u8]; R] = [&[]; R];
-    let mut records: [&[u8]; R] = [&[]; R];
+    let mut packed = [std::ptr::null(); R];
     for r in 0..R {
-        (codes[r], records[r]) = operands.group(group + r).split_at(geometry.scale_offset);
+        packed[r] = operands.group(group + r).as_ptr();
     }
     let mut x: [&[u8]; T] = [&[]; T];
     for t in 0..T {
@@ -79,22 +73,16 @@ fn blocks<const R: usize, const T: usize, const ASK: bool>(
     }
     let mut sums = [[_mm512_setzero_ps(); T]; R];
     for block in 0..geometry.blocks() {
-        let (jump, target) = ahead.target(block);
         for r in 0..R {
-            if ASK {
-                let place = records[r].as_ptr().wrapping_offset(jump);
-                ahead.lines(place.wrapping_add(target * RECORD_BYTES), RECORD_BYTES);
-            }
-            let later = codes[r].as_ptr().wrapping_offset(jump).wrapping_add(target * CODE_BYTES);
+            let later = if ASK { Some((ahead, ahead.codes(PIECES, packed[r], block))) } else { None };
             // SAFETY: a group has `blocks()` blocks with a record each, an activation row as many of `SPLIT_BYTES`.
             unsafe {
-                let scale = scales(records[r].as_ptr().add(block * RECORD_BYTES));
-                let plane = codes[r].as_ptr().add(block * CODE_BYTES);
+                let scale = scales(packed[r].add(PIECES.record(block)));
+                let plane = packed[r].add(PIECES.codes(block));
                 let mut places = [std::ptr::null(); T];
                 for t in 0..T {
                     places[t] = x[t].as_ptr().add(block * SPLIT_BYTES);
                 }
-                let later = if ASK { Some((ahead, later)) } else { None };
                 add_block(plane, later, scale, places, &mut sums[r]);
             }
         }

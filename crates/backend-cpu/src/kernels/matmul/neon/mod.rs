@@ -12,7 +12,7 @@ pub(super) use split::{split, split_dot, split_matrix};
 
 use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
-use super::layout::{GROUP, Layout};
+use super::layout::{GROUP, Layout, Pieces};
 use super::{Ahead, Operands};
 use products::{DOT, MATRIX, PLAIN, Token, products};
 use std::arch::aarch64::*;
@@ -98,9 +98,9 @@ unsafe fn integer_block<const F: usize, const T: usize, const L: u8>(
 ) -> usize {
     let geometry = &operands.geometry;
     let code_bytes = const { INTEGERS[F].code_bytes() };
-    let record_bytes = const { INTEGERS[F].scales.bytes() };
+    let pieces = const { Pieces::of(&INTEGERS[F]) };
     let per_record = const { INTEGERS[F].scales.blocks() };
-    let (codes, records) = operands.group(group).split_at(geometry.scale_offset);
+    let packed = operands.group(group).as_ptr();
     let mut x: [&[u8]; T] = [&[]; T];
     for t in 0..T {
         x[t] = operands.activation_row(token + t);
@@ -110,18 +110,12 @@ unsafe fn integer_block<const F: usize, const T: usize, const L: u8>(
     unsafe {
         let mut sums = [[vdupq_n_f32(0.0); SIDES]; T];
         for block in 0..geometry.blocks() {
-            let (record, part) = (block / per_record, block % per_record);
             if let Some(ahead) = ahead {
-                let (jump, target) = ahead.target(block);
-                let place = codes.as_ptr().wrapping_offset(jump);
-                ahead.lines(place.wrapping_add(target * code_bytes), code_bytes);
-                if target.is_multiple_of(per_record) {
-                    let place = records.as_ptr().wrapping_offset(jump);
-                    ahead.lines(place.wrapping_add(target / per_record * record_bytes), record_bytes);
-                }
+                ahead.lines(ahead.codes(pieces, packed, block), code_bytes);
             }
-            let record = records.as_ptr().add(record * record_bytes);
-            let plane = codes.as_ptr().add(block * code_bytes);
+            let part = block % per_record;
+            let record = packed.add(pieces.record(block));
+            let plane = packed.add(pieces.codes(block));
             let mut tokens = [Token::new::<F>(x[0].as_ptr().add(block * Q8_BYTES)); T];
             for t in 1..T {
                 tokens[t] = Token::new::<F>(x[t].as_ptr().add(block * Q8_BYTES));

@@ -2,7 +2,7 @@
 
 use super::super::activation::{SPLIT_BITS, SPLIT_BYTES};
 use super::super::integers::{EIGHT_BITS, INTEGERS};
-use super::super::layout::BLOCK;
+use super::super::layout::{BLOCK, Pieces};
 use super::super::{Ahead, Operands};
 use super::products::{DOT, MATRIX, PLAIN, Token, products};
 use super::unpack::{block_codes, block_scales};
@@ -12,8 +12,7 @@ use std::ops::Range;
 
 /// Bytes of the codes of one block.
 const CODE_BYTES: usize = INTEGERS[EIGHT_BITS].code_bytes();
-/// Bytes of its scales, 16 F16.
-const RECORD_BYTES: usize = INTEGERS[EIGHT_BITS].scales.bytes();
+const PIECES: Pieces = Pieces::of(&INTEGERS[EIGHT_BITS]);
 
 /// The groups of rows by all tokens.
 #[target_feature(enable = "neon")]
@@ -58,7 +57,7 @@ unsafe fn split_tokens<const L: u8>(operands: &Operands<'_>, groups: Range<usize
 #[inline(always)]
 unsafe fn block<const L: u8>(operands: &Operands<'_>, group: usize, token: usize, ahead: Option<Ahead>) {
     let geometry = &operands.geometry;
-    let (codes, records) = operands.group(group).split_at(geometry.scale_offset);
+    let packed = operands.group(group).as_ptr();
     let row = operands.activation_row(token);
     // SAFETY: every processor of this architecture has NEON; a group has `blocks()` blocks with a record each, an activation
     // row as many blocks of `SPLIT_BYTES`.
@@ -66,14 +65,10 @@ unsafe fn block<const L: u8>(operands: &Operands<'_>, group: usize, token: usize
         let mut sums = [vdupq_n_f32(0.0); SIDES];
         for block in 0..geometry.blocks() {
             if let Some(ahead) = ahead {
-                let (jump, target) = ahead.target(block);
-                let place = codes.as_ptr().wrapping_offset(jump);
-                ahead.lines(place.wrapping_add(target * CODE_BYTES), CODE_BYTES);
-                let place = records.as_ptr().wrapping_offset(jump);
-                ahead.lines(place.wrapping_add(target * RECORD_BYTES), RECORD_BYTES);
+                ahead.lines(ahead.codes(PIECES, packed, block), CODE_BYTES);
             }
-            let record = records.as_ptr().add(block * RECORD_BYTES);
-            let plane = codes.as_ptr().add(block * CODE_BYTES);
+            let record = packed.add(PIECES.record(block));
+            let plane = packed.add(PIECES.codes(block));
             let x = row.as_ptr().add(block * SPLIT_BYTES);
             let factor = x.add(64).cast::<f32>().read_unaligned();
             // Both bytes are multiplied as two tokens would be. The codes are signed here and need no correction.
