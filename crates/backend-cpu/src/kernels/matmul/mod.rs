@@ -364,28 +364,17 @@ impl Operands<'_> {
         &self.matrix[group * self.geometry.group_bytes..][..self.geometry.group_bytes]
     }
 
-    /// How to ask for what follows while `count` groups from `group` on are read at once, in `steps` steps of
-    /// `step_bytes` bytes of each; `end` is the last group of the call.
-    fn ahead(&self, group: usize, count: usize, end: usize, (steps, step_bytes): (usize, usize)) -> Ahead {
-        let jump = if group + count < end {
-            (count * self.geometry.group_bytes) as isize
+    /// How to ask for what follows while some groups are read side by side, in `steps` steps of `step_bytes` bytes of each.
+    fn ahead(&self, groups: Abreast, (steps, step_bytes): (usize, usize)) -> Ahead {
+        let jump = if !groups.last {
+            self.geometry.group_bytes as isize
         } else if self.next.is_null() {
             0
         } else {
-            self.next.addr().wrapping_sub(self.group(group).as_ptr().addr()) as isize
+            self.next.addr().wrapping_sub(self.group(groups.first).as_ptr().addr()) as isize
         };
-        let (bytes, cache) = Ahead::reach(self.geometry.layout, count);
+        let (bytes, cache) = Ahead::reach(self.geometry.layout, groups.count);
         Ahead { steps, distance: (bytes / step_bytes).clamp(1, steps.max(1)), jump, cache }
-    }
-
-    /// Groups of integers that AVX-512 kernels read side by side. Few tokens wait for memory, so there are several; for many, a
-    /// group's codes are unpacked for 8 of them.
-    fn groups_at_once(&self) -> usize {
-        match self.tokens {
-            1 => 4,
-            2..=4 => 2,
-            _ => 1,
-        }
     }
 
     /// The prepared bytes of a token (formats without tiles).
@@ -409,6 +398,56 @@ impl Operands<'_> {
         debug_assert!(token < self.tokens && row < self.geometry.rows);
         // Within the caller's memory or not, computing the address is harmless; writing is the kernel's promise.
         self.out.pointer.wrapping_add(token * self.out.stride + row)
+    }
+}
+
+/// Groups that a kernel reads side by side, one of each of `count` streams. A stream is memory without a gap: all its groups follow
+/// each other.
+#[derive(Clone, Copy)]
+struct Abreast {
+    first: usize,
+    /// From the group of one stream to that of the next.
+    apart: usize,
+    count: usize,
+    /// Whether the call has no more groups.
+    last: bool,
+}
+
+impl Abreast {
+    /// Cuts groups into so many streams, and those that are left into one.
+    fn cut(groups: Range<usize>, streams: usize) -> impl Iterator<Item = Self> {
+        let apart = groups.len() / streams;
+        let (end, rest) = (groups.start + apart, groups.start + apart * streams);
+        let abreast = (groups.start..end).map(move |first| Self {
+            first,
+            apart,
+            count: streams,
+            last: first + 1 == end && rest == groups.end,
+        });
+        let left = (rest..groups.end).map(move |first| Self {
+            first,
+            apart: 0,
+            count: 1,
+            last: first + 1 == groups.end,
+        });
+        abreast.chain(left)
+    }
+
+    /// The group of stream `stream`.
+    #[inline(always)]
+    fn group(self, stream: usize) -> usize {
+        self.first + stream * self.apart
+    }
+}
+
+/// Groups of integers that AVX-512 kernels read side by side. Few tokens wait for memory, so there are several; for many, a
+/// group's codes are unpacked for 8 of them.
+#[cfg(target_arch = "x86_64")]
+fn streams(tokens: usize) -> usize {
+    match tokens {
+        1 => 4,
+        2..=4 => 2,
+        _ => 1,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::layout::{GROUP, Layout};
 use super::super::many::{self, Columns};
-use super::super::{Ahead, Operands};
+use super::super::{Abreast, Ahead, Operands};
 use super::{LANES, store};
 use std::arch::x86_64::*;
 use std::hint::black_box;
@@ -16,20 +16,18 @@ pub(in super::super) fn float(operands: &Operands<'_>, groups: Range<usize>) {
     }
     let pair_bytes = if operands.geometry.layout == Layout::Single { 128 } else { 64 };
     let steps = (operands.geometry.padded_columns() / 2, pair_bytes);
-    let mut group = groups.start;
-    while group < groups.end {
-        // One token alone would wait for its own sums: two groups have twice as many.
-        let count = if operands.tokens == 1 && groups.end - group >= 2 { 2 } else { 1 };
+    // One token alone would wait for its own sums: two groups have twice as many.
+    let streams = if operands.tokens == 1 { 2 } else { 1 };
+    for groups in Abreast::cut(groups, streams) {
         let mut token = 0;
         while token < operands.tokens {
-            let ahead = if token == 0 { Some(operands.ahead(group, count, groups.end, steps)) } else { None };
-            token += match (count, operands.tokens - token) {
-                (2, _) => float_block::<2, 1>(operands, group, token, ahead),
-                (_, 4..) => float_block::<1, 4>(operands, group, token, ahead),
-                _ => float_block::<1, 1>(operands, group, token, ahead),
+            let ahead = if token == 0 { Some(operands.ahead(groups, steps)) } else { None };
+            token += match (groups.count, operands.tokens - token) {
+                (2, _) => float_block::<2, 1>(operands, groups, token, ahead),
+                (_, 4..) => float_block::<1, 4>(operands, groups, token, ahead),
+                _ => float_block::<1, 1>(operands, groups, token, ahead),
             };
         }
-        group += count;
     }
 }
 
@@ -107,17 +105,17 @@ fn add_columns<const T: usize>(
     T
 }
 
-/// The groups `group..group + R` by the tokens `token..token + T`; asks for what is read later. Returns `T`.
+/// The `R` groups by the tokens `token..token + T`; asks for what is read later. Returns `T`.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn float_block<const R: usize, const T: usize>(
     operands: &Operands<'_>,
-    group: usize,
+    groups: Abreast,
     token: usize,
     ahead: Option<Ahead>,
 ) -> usize {
     let mut weights = [std::ptr::null(); R];
     for r in 0..R {
-        weights[r] = operands.group(group + r).as_ptr();
+        weights[r] = operands.group(groups.group(r)).as_ptr();
     }
     let layout = operands.geometry.layout;
     let pair_bytes = if layout == Layout::Single { 128 } else { 64 };
@@ -149,7 +147,7 @@ fn float_block<const R: usize, const T: usize>(
     }
     for r in 0..R {
         for t in 0..T {
-            store(operands, token + t, group + r, sums[r][t]);
+            store(operands, token + t, groups.group(r), sums[r][t]);
         }
     }
     T

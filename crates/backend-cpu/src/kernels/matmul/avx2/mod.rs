@@ -12,7 +12,7 @@ pub(super) use split::{split, split_vnni};
 use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
 use super::layout::{GROUP, Layout, Pieces};
-use super::{Ahead, Operands};
+use super::{Abreast, Ahead, Operands};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -58,18 +58,17 @@ unsafe fn integer_tokens<const F: usize, const V: bool>(operands: &Operands<'_>,
         // SAFETY: forwarded from the caller.
         return unsafe { many::multiply::<F, V>(operands, groups) };
     }
-    let end = groups.end;
     let steps = (operands.geometry.blocks(), const { INTEGERS[F].code_bytes() });
-    for group in groups {
+    for groups in Abreast::cut(groups, 1) {
         let mut token = 0;
         while token < operands.tokens {
-            let ahead = if token == 0 { Some(operands.ahead(group, 1, end, steps)) } else { None };
+            let ahead = if token == 0 { Some(operands.ahead(groups, steps)) } else { None };
             // SAFETY: forwarded from the caller.
             token += unsafe {
                 match operands.tokens - token {
-                    4.. => integer_block::<F, 4, V>(operands, group, token, ahead),
-                    2..4 => integer_block::<F, 2, V>(operands, group, token, ahead),
-                    _ => integer_block::<F, 1, V>(operands, group, token, ahead),
+                    4.. => integer_block::<F, 4, V>(operands, groups.first, token, ahead),
+                    2..4 => integer_block::<F, 2, V>(operands, groups.first, token, ahead),
+                    _ => integer_block::<F, 1, V>(operands, groups.first, token, ahead),
                 }
             };
         }

@@ -3,7 +3,7 @@
 use super::super::activation::{SPLIT_BITS, SPLIT_BYTES};
 use super::super::integers::{EIGHT_BITS, INTEGERS};
 use super::super::layout::{BLOCK, Pieces};
-use super::super::{Ahead, Operands};
+use super::super::{Abreast, Ahead, Operands};
 use super::unpack::block_scales;
 use super::{LANES, dot_vnni, store};
 use std::arch::x86_64::*;
@@ -34,17 +34,16 @@ pub(in super::super) unsafe fn split_vnni(operands: &Operands<'_>, groups: Range
 /// With `V`, the processor has AVX-VNNI.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn split_tokens<const V: bool>(operands: &Operands<'_>, groups: Range<usize>) {
-    let end = groups.end;
     let steps = (operands.geometry.blocks(), CODE_BYTES);
-    for group in groups {
+    for groups in Abreast::cut(groups, 1) {
         let mut token = 0;
         while token < operands.tokens {
-            let ahead = if token == 0 { Some(operands.ahead(group, 1, end, steps)) } else { None };
+            let ahead = if token == 0 { Some(operands.ahead(groups, steps)) } else { None };
             // SAFETY: forwarded from the caller.
             token += unsafe {
                 match operands.tokens - token {
-                    2.. => block::<2, V>(operands, group, token, ahead),
-                    _ => block::<1, V>(operands, group, token, ahead),
+                    2.. => block::<2, V>(operands, groups.first, token, ahead),
+                    _ => block::<1, V>(operands, groups.first, token, ahead),
                 }
             };
         }

@@ -1,7 +1,7 @@
 //! Floating-point matrices.
 
 use super::super::layout::Layout;
-use super::super::{Ahead, Operands};
+use super::super::{Abreast, Ahead, Operands};
 use super::{FEW, store};
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -24,39 +24,35 @@ const BRAIN: u8 = 2;
 fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
     let few = operands.tokens <= FEW;
     let steps = (operands.geometry.padded_columns() / 2, const { if L == SINGLE { 128 } else { 64 } });
-    let mut group = groups.start;
-    while group < groups.end {
-        let count = if groups.end - group >= 2 { 2 } else { 1 };
+    for groups in Abreast::cut(groups, 2) {
         let mut token = 0;
         while token < operands.tokens {
             let left = operands.tokens - token;
-            let ahead =
-                if few && token == 0 { Some(operands.ahead(group, count, groups.end, steps)) } else { None };
-            token += match (count, left) {
-                (2, 8..) => float_block::<L, 2, 8>(operands, group, token, ahead),
-                (2, 4..8) => float_block::<L, 2, 4>(operands, group, token, ahead),
-                (2, 2..4) => float_block::<L, 2, 2>(operands, group, token, ahead),
-                (2, _) => float_block::<L, 2, 1>(operands, group, token, ahead),
-                (_, 4..) => float_block::<L, 1, 4>(operands, group, token, ahead),
-                _ => float_block::<L, 1, 1>(operands, group, token, ahead),
+            let ahead = if few && token == 0 { Some(operands.ahead(groups, steps)) } else { None };
+            token += match (groups.count, left) {
+                (2, 8..) => float_block::<L, 2, 8>(operands, groups, token, ahead),
+                (2, 4..8) => float_block::<L, 2, 4>(operands, groups, token, ahead),
+                (2, 2..4) => float_block::<L, 2, 2>(operands, groups, token, ahead),
+                (2, _) => float_block::<L, 2, 1>(operands, groups, token, ahead),
+                (_, 4..) => float_block::<L, 1, 4>(operands, groups, token, ahead),
+                _ => float_block::<L, 1, 1>(operands, groups, token, ahead),
             };
         }
-        group += count;
     }
 }
 
-/// The groups `group..group + R` by the tokens `token..token + T`; asks for what is read later. Returns `T`.
+/// The `R` groups by the tokens `token..token + T`; asks for what is read later. Returns `T`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn float_block<const L: u8, const R: usize, const T: usize>(
     operands: &Operands<'_>,
-    group: usize,
+    groups: Abreast,
     token: usize,
     ahead: Option<Ahead>,
 ) -> usize {
     let pair_bytes = const { if L == SINGLE { 128 } else { 64 } };
     let mut weights: [&[u8]; R] = [&[]; R];
     for r in 0..R {
-        weights[r] = operands.group(group + r);
+        weights[r] = operands.group(groups.group(r));
     }
     let mut x: [&[f32]; T] = [&[]; T];
     for t in 0..T {
@@ -84,7 +80,7 @@ fn float_block<const L: u8, const R: usize, const T: usize>(
     }
     for r in 0..R {
         for t in 0..T {
-            store(operands, token + t, group + r, sums[r][t]);
+            store(operands, token + t, groups.group(r), sums[r][t]);
         }
     }
     T

@@ -14,7 +14,7 @@ pub(super) use split::{combine_split, scales, split};
 use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
 use super::layout::{GROUP, Layout, Pieces};
-use super::{Ahead, Operands};
+use super::{Abreast, Ahead, Operands};
 use std::arch::x86_64::*;
 use std::ops::Range;
 use unpack::{block_scales, quad_codes, super_scales};
@@ -31,32 +31,23 @@ pub(super) fn integer(operands: &Operands<'_>, groups: Range<usize>) {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>) {
-    let wide = operands.groups_at_once();
     let few = operands.tokens <= FEW;
     let steps = (operands.geometry.blocks(), const { INTEGERS[F].code_bytes() });
-    let mut group = groups.start;
-    while group < groups.end {
-        let count = match groups.end - group {
-            left if left >= wide => wide,
-            2.. if wide > 1 => 2,
-            _ => 1,
-        };
+    for groups in Abreast::cut(groups, super::streams(operands.tokens)) {
+        // Once for each group. Several groups at once take all tokens at once.
+        let ahead = operands.ahead(groups, steps);
         let mut token = 0;
         while token < operands.tokens {
-            let left = operands.tokens - token;
-            // Once for each group. Several groups at once take all tokens at once.
-            let ahead = operands.ahead(group, count, groups.end, steps);
-            token += match (count, left) {
-                (4, _) => integer_block::<F, 4, 1, true>(operands, group, token, ahead),
-                (2, 4..) => integer_block::<F, 2, 4, true>(operands, group, token, ahead),
-                (2, 3) => integer_block::<F, 2, 3, true>(operands, group, token, ahead),
-                (2, 2) => integer_block::<F, 2, 2, true>(operands, group, token, ahead),
-                (2, _) => integer_block::<F, 2, 1, true>(operands, group, token, ahead),
-                _ if few && token == 0 => one_group::<F, true>(operands, group, token, ahead),
-                _ => one_group::<F, false>(operands, group, token, ahead),
+            token += match (groups.count, operands.tokens - token) {
+                (4, _) => integer_block::<F, 4, 1, true>(operands, groups, token, ahead),
+                (2, 4..) => integer_block::<F, 2, 4, true>(operands, groups, token, ahead),
+                (2, 3) => integer_block::<F, 2, 3, true>(operands, groups, token, ahead),
+                (2, 2) => integer_block::<F, 2, 2, true>(operands, groups, token, ahead),
+                (2, _) => integer_block::<F, 2, 1, true>(operands, groups, token, ahead),
+                _ if few && token == 0 => one_group::<F, true>(operands, groups, token, ahead),
+                _ => one_group::<F, false>(operands, groups, token, ahead),
             };
         }
-        group += count;
     }
 }
 
@@ -65,26 +56,26 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn one_group<const F: usize, const ASK: bool>(
     operands: &Operands<'_>,
-    group: usize,
+    groups: Abreast,
     token: usize,
     ahead: Ahead,
 ) -> usize {
     // Two sums for each token: eight tokens would not fit.
     let halves = const { INTEGERS[F].scales.halves() };
     match operands.tokens - token {
-        8.. if !halves => integer_block::<F, 1, 8, ASK>(operands, group, token, ahead),
-        6.. if halves => integer_block::<F, 1, 6, ASK>(operands, group, token, ahead),
-        4.. => integer_block::<F, 1, 4, ASK>(operands, group, token, ahead),
-        2..4 => integer_block::<F, 1, 2, ASK>(operands, group, token, ahead),
-        _ => integer_block::<F, 1, 1, ASK>(operands, group, token, ahead),
+        8.. if !halves => integer_block::<F, 1, 8, ASK>(operands, groups, token, ahead),
+        6.. if halves => integer_block::<F, 1, 6, ASK>(operands, groups, token, ahead),
+        4.. => integer_block::<F, 1, 4, ASK>(operands, groups, token, ahead),
+        2..4 => integer_block::<F, 1, 2, ASK>(operands, groups, token, ahead),
+        _ => integer_block::<F, 1, 1, ASK>(operands, groups, token, ahead),
     }
 }
 
-/// The groups `group..group + R` by the tokens `token..token + T`; with `ASK`, asks for what is read later. Returns `T`.
+/// The `R` groups by the tokens `token..token + T`; with `ASK`, asks for what is read later. Returns `T`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn integer_block<const F: usize, const R: usize, const T: usize, const ASK: bool>(
     operands: &Operands<'_>,
-    group: usize,
+    groups: Abreast,
     token: usize,
     ahead: Ahead,
 ) -> usize {
@@ -93,7 +84,7 @@ fn integer_block<const F: usize, const R: usize, const T: usize, const ASK: bool
     let per_record = const { INTEGERS[F].scales.blocks() };
     let mut packed = [std::ptr::null(); R];
     for r in 0..R {
-        packed[r] = operands.group(group + r).as_ptr();
+        packed[r] = operands.group(groups.group(r)).as_ptr();
     }
     let mut x: [&[u8]; T] = [&[]; T];
     for t in 0..T {
@@ -129,7 +120,7 @@ fn integer_block<const F: usize, const R: usize, const T: usize, const ASK: bool
     }
     for r in 0..R {
         for t in 0..T {
-            store(operands, token + t, group + r, sums[r][t]);
+            store(operands, token + t, groups.group(r), sums[r][t]);
         }
     }
     T

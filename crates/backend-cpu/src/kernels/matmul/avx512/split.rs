@@ -3,7 +3,7 @@
 use super::super::activation::{SPLIT_BITS, SPLIT_BYTES};
 use super::super::integers::{EIGHT_BITS, INTEGERS};
 use super::super::layout::{BLOCK, Pieces};
-use super::super::{Ahead, Operands};
+use super::super::{Abreast, Ahead, Operands};
 use super::store;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -15,57 +15,49 @@ const PIECES: Pieces = Pieces::of(&INTEGERS[EIGHT_BITS]);
 /// The groups of rows by all tokens (AVX-512 VNNI).
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(in super::super) fn split(operands: &Operands<'_>, groups: Range<usize>) {
-    let wide = operands.groups_at_once();
     let steps = (operands.geometry.blocks(), CODE_BYTES);
-    let mut group = groups.start;
-    while group < groups.end {
-        let count = match groups.end - group {
-            left if left >= wide => wide,
-            2.. if wide > 1 => 2,
-            _ => 1,
-        };
+    for groups in Abreast::cut(groups, super::super::streams(operands.tokens)) {
+        // Once for each group. Several groups at once take all tokens at once.
+        let ahead = operands.ahead(groups, steps);
         let mut token = 0;
         while token < operands.tokens {
-            // Once for each group. Several groups at once take all tokens at once.
-            let ahead = operands.ahead(group, count, groups.end, steps);
-            token += match (count, operands.tokens - token) {
-                (4, _) => blocks::<4, 1, true>(operands, group, token, ahead),
-                (2, 4..) => blocks::<2, 4, true>(operands, group, token, ahead),
-                (2, 3) => blocks::<2, 3, true>(operands, group, token, ahead),
-                (2, 2) => blocks::<2, 2, true>(operands, group, token, ahead),
-                (2, _) => blocks::<2, 1, true>(operands, group, token, ahead),
-                _ if token == 0 => one_group::<true>(operands, group, token, ahead),
-                _ => one_group::<false>(operands, group, token, ahead),
+            token += match (groups.count, operands.tokens - token) {
+                (4, _) => blocks::<4, 1, true>(operands, groups, token, ahead),
+                (2, 4..) => blocks::<2, 4, true>(operands, groups, token, ahead),
+                (2, 3) => blocks::<2, 3, true>(operands, groups, token, ahead),
+                (2, 2) => blocks::<2, 2, true>(operands, groups, token, ahead),
+                (2, _) => blocks::<2, 1, true>(operands, groups, token, ahead),
+                _ if token == 0 => one_group::<true>(operands, groups, token, ahead),
+                _ => one_group::<false>(operands, groups, token, ahead),
             };
         }
-        group += count;
     }
 }
 
 /// One group by as many tokens from `token` on as fit the registers; with `ASK`, asks for what is read later. Returns
 /// their number.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn one_group<const ASK: bool>(operands: &Operands<'_>, group: usize, token: usize, ahead: Ahead) -> usize {
+fn one_group<const ASK: bool>(operands: &Operands<'_>, groups: Abreast, token: usize, ahead: Ahead) -> usize {
     match operands.tokens - token {
-        8.. => blocks::<1, 8, ASK>(operands, group, token, ahead),
-        4.. => blocks::<1, 4, ASK>(operands, group, token, ahead),
-        2..4 => blocks::<1, 2, ASK>(operands, group, token, ahead),
-        _ => blocks::<1, 1, ASK>(operands, group, token, ahead),
+        8.. => blocks::<1, 8, ASK>(operands, groups, token, ahead),
+        4.. => blocks::<1, 4, ASK>(operands, groups, token, ahead),
+        2..4 => blocks::<1, 2, ASK>(operands, groups, token, ahead),
+        _ => blocks::<1, 1, ASK>(operands, groups, token, ahead),
     }
 }
 
-/// The groups `group..group + R` by the tokens `token..token + T`; with `ASK`, asks for what is read later. Returns `T`.
+/// The `R` groups by the tokens `token..token + T`; with `ASK`, asks for what is read later. Returns `T`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn blocks<const R: usize, const T: usize, const ASK: bool>(
     operands: &Operands<'_>,
-    group: usize,
+    groups: Abreast,
     token: usize,
     ahead: Ahead,
 ) -> usize {
     let geometry = operands.geometry;
     let mut packed = [std::ptr::null(); R];
     for r in 0..R {
-        packed[r] = operands.group(group + r).as_ptr();
+        packed[r] = operands.group(groups.group(r)).as_ptr();
     }
     let mut x: [&[u8]; T] = [&[]; T];
     for t in 0..T {
@@ -89,7 +81,7 @@ fn blocks<const R: usize, const T: usize, const ASK: bool>(
     }
     for r in 0..R {
         for t in 0..T {
-            store(operands, token + t, group + r, sums[r][t]);
+            store(operands, token + t, groups.group(r), sums[r][t]);
         }
     }
     T

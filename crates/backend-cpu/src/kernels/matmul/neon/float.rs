@@ -1,7 +1,7 @@
 //! Floating-point matrices.
 
 use super::super::layout::Layout;
-use super::super::{Ahead, Operands};
+use super::super::{Abreast, Ahead, Operands};
 use super::unpack::from_halves;
 use super::{LANES, SIDES, store};
 use std::arch::aarch64::*;
@@ -29,35 +29,33 @@ const fn pair_bytes(layout: u8) -> usize {
 #[target_feature(enable = "neon")]
 fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
     let steps = (operands.geometry.padded_columns() / 2, const { pair_bytes(L) });
-    let mut group = groups.start;
-    while group < groups.end {
-        // One token alone would wait for its own sums: two groups have twice as many.
-        let count = if operands.tokens == 1 && groups.end - group >= 2 { 2 } else { 1 };
+    // One token alone would wait for its own sums: two groups have twice as many.
+    let streams = if operands.tokens == 1 { 2 } else { 1 };
+    for groups in Abreast::cut(groups, streams) {
         let mut token = 0;
         while token < operands.tokens {
-            let ahead = if token == 0 { Some(operands.ahead(group, count, groups.end, steps)) } else { None };
-            token += match (count, operands.tokens - token) {
-                (2, _) => float_block::<L, 2, 1>(operands, group, token, ahead),
-                (_, 4..) => float_block::<L, 1, 4>(operands, group, token, ahead),
-                _ => float_block::<L, 1, 1>(operands, group, token, ahead),
+            let ahead = if token == 0 { Some(operands.ahead(groups, steps)) } else { None };
+            token += match (groups.count, operands.tokens - token) {
+                (2, _) => float_block::<L, 2, 1>(operands, groups, token, ahead),
+                (_, 4..) => float_block::<L, 1, 4>(operands, groups, token, ahead),
+                _ => float_block::<L, 1, 1>(operands, groups, token, ahead),
             };
         }
-        group += count;
     }
 }
 
-/// The groups `group..group + R` by the tokens `token..token + T`; asks for what is read later. Returns `T`.
+/// The `R` groups by the tokens `token..token + T`; asks for what is read later. Returns `T`.
 #[target_feature(enable = "neon")]
 fn float_block<const L: u8, const R: usize, const T: usize>(
     operands: &Operands<'_>,
-    group: usize,
+    groups: Abreast,
     token: usize,
     ahead: Option<Ahead>,
 ) -> usize {
     let pair_bytes = const { pair_bytes(L) };
     let mut weights = [std::ptr::null(); R];
     for r in 0..R {
-        weights[r] = operands.group(group + r).as_ptr();
+        weights[r] = operands.group(groups.group(r)).as_ptr();
     }
     let mut x: [&[f32]; T] = [&[]; T];
     for t in 0..T {
@@ -87,7 +85,7 @@ fn float_block<const L: u8, const R: usize, const T: usize>(
     }
     for r in 0..R {
         for t in 0..T {
-            store(operands, token + t, group + r, sums[r][t]);
+            store(operands, token + t, groups.group(r), sums[r][t]);
         }
     }
     T

@@ -13,7 +13,7 @@ pub(super) use split::{split, split_dot, split_matrix};
 use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
 use super::layout::{GROUP, Layout, Pieces};
-use super::{Ahead, Operands};
+use super::{Abreast, Ahead, Operands};
 use products::{DOT, MATRIX, PLAIN, Token, products};
 use std::arch::aarch64::*;
 use std::ops::Range;
@@ -67,18 +67,17 @@ fn integer_groups_matrix<const F: usize>(operands: &Operands<'_>, groups: Range<
 /// Inlined into a function that has the instructions of level `L`.
 #[inline(always)]
 unsafe fn integer_tokens<const F: usize, const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
-    let end = groups.end;
     let steps = (operands.geometry.blocks(), const { INTEGERS[F].code_bytes() });
-    for group in groups {
+    for groups in Abreast::cut(groups, 1) {
         let mut token = 0;
         while token < operands.tokens {
-            let ahead = if token == 0 { Some(operands.ahead(group, 1, end, steps)) } else { None };
+            let ahead = if token == 0 { Some(operands.ahead(groups, steps)) } else { None };
             // SAFETY: forwarded from the caller.
             token += unsafe {
                 match operands.tokens - token {
-                    4.. => integer_block::<F, 4, L>(operands, group, token, ahead),
-                    2..4 => integer_block::<F, 2, L>(operands, group, token, ahead),
-                    _ => integer_block::<F, 1, L>(operands, group, token, ahead),
+                    4.. => integer_block::<F, 4, L>(operands, groups.first, token, ahead),
+                    2..4 => integer_block::<F, 2, L>(operands, groups.first, token, ahead),
+                    _ => integer_block::<F, 1, L>(operands, groups.first, token, ahead),
                 }
             };
         }

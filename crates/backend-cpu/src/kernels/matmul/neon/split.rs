@@ -3,7 +3,7 @@
 use super::super::activation::{SPLIT_BITS, SPLIT_BYTES};
 use super::super::integers::{EIGHT_BITS, INTEGERS};
 use super::super::layout::{BLOCK, Pieces};
-use super::super::{Ahead, Operands};
+use super::super::{Abreast, Ahead, Operands};
 use super::products::{DOT, MATRIX, PLAIN, Token, products};
 use super::unpack::{block_codes, block_scales};
 use super::{LANES, SIDES, store};
@@ -39,13 +39,12 @@ pub(in super::super) fn split_matrix(operands: &Operands<'_>, groups: Range<usiz
 /// Inlined into a function that has the instructions of level `L`.
 #[inline(always)]
 unsafe fn split_tokens<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
-    let end = groups.end;
     let steps = (operands.geometry.blocks(), CODE_BYTES);
-    for group in groups {
+    for groups in Abreast::cut(groups, 1) {
         for token in 0..operands.tokens {
-            let ahead = if token == 0 { Some(operands.ahead(group, 1, end, steps)) } else { None };
+            let ahead = if token == 0 { Some(operands.ahead(groups, steps)) } else { None };
             // SAFETY: forwarded from the caller.
-            unsafe { block::<L>(operands, group, token, ahead) }
+            unsafe { block::<L>(operands, groups.first, token, ahead) }
         }
     }
 }
