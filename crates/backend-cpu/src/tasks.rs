@@ -217,8 +217,8 @@ impl MatMulTask {
     fn chunk_rows(&self, frame: &Frame<'_>) -> usize {
         /// Kernels for one token read four row groups at once, panels of many-token kernels are two groups high.
         const PANEL: usize = 4 * MatrixPlan::ROW_GRANULARITY;
-        /// Weight bytes that a thread reads in a few microseconds.
-        const BYTES: usize = 96 << 10;
+        /// Weight bytes that a thread reads in some ten microseconds: streams (a quarter of it) worth following.
+        const BYTES: usize = 384 << 10;
         /// Products that a thread computes in about twenty microseconds.
         const PRODUCTS: usize = 8 << 20;
         let slot = frame.arena.slot(self.x);
