@@ -220,20 +220,24 @@ fn amx_permitted() -> bool {
     false
 }
 
-/// Whether AMD made this processor, or Hygon, whose processors are alike: they want to be asked for memory in another way than
-/// Intel's.
-pub fn amd() -> bool {
+/// The family of an AMD processor (25 is Zen 3 and 4, 26 Zen 5) or of one of Hygon, whose processors are alike: each wants to be
+/// asked for memory in its own way. None for the processors of other makers.
+pub fn amd_family() -> Option<u32> {
     #[cfg(target_arch = "x86_64")]
     {
-        static AMD: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-        *AMD.get_or_init(|| {
+        static FAMILY: std::sync::OnceLock<Option<u32>> = std::sync::OnceLock::new();
+        *FAMILY.get_or_init(|| {
             let leaf = std::arch::x86_64::__cpuid(0);
             let name = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat();
-            name == b"AuthenticAMD" || name == b"HygonGenuine"
+            let signature = std::arch::x86_64::__cpuid(1).eax;
+            // AMD's manual, volume 3, CPUID function 1: the extended family counts where the base family is 15.
+            let (base, extended) = (signature >> 8 & 15, signature >> 20 & 255);
+            let family = if base == 15 { base + extended } else { base };
+            (name == b"AuthenticAMD" || name == b"HygonGenuine").then_some(family)
         })
     }
     #[cfg(not(target_arch = "x86_64"))]
-    false
+    None
 }
 
 #[cfg(test)]

@@ -7,6 +7,17 @@
 //! step. So results are reproducible for any mix of tokens if [`PackedMatrix::activation`] is always asked with the
 //! same number of tokens.
 
+/// Repeats a block for each number: as a loop the compiler would leave it one where it is long, and its sums would lie in memory.
+#[cfg(target_arch = "x86_64")]
+macro_rules! each {
+    ($name:ident in $($value:literal)* => $body:block) => {
+        $({
+            let $name: usize = $value;
+            $body
+        })*
+    };
+}
+
 mod activation;
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -440,15 +451,11 @@ impl Abreast {
     }
 }
 
-/// Groups of integers that AVX-512 kernels read side by side. Few tokens wait for memory, so there are several; for many, a
-/// group's codes are unpacked for 8 of them.
+/// Groups that AVX-512 kernels read side by side. Few tokens wait for memory, so there are several; for many, each number of an
+/// activation is read for two.
 #[cfg(target_arch = "x86_64")]
 fn streams(tokens: usize) -> usize {
-    match tokens {
-        1 => 4,
-        2..=4 => 2,
-        _ => 1,
-    }
+    if tokens == 1 { 4 } else { 2 }
 }
 
 /// What a kernel that reads groups step by step asks for: the same place some steps later, at the end that in the groups
@@ -464,15 +471,16 @@ struct Ahead {
 impl Ahead {
     /// Bytes of each stream between what is read and what is asked for, and where it should come to, while `streams` groups are
     /// read side by side. By measurement (docs/performance.md): with Intel's processors memory is slower by up to a tenth at twice
-    /// the distance, and nearer it answers too late. With AMD's, lines for the first-level cache are in the way of reads of several
+    /// the distance, and nearer it answers too late. With Zen 4, lines for the first-level cache are in the way of reads of several
     /// streams, and too far ahead more are under way than there is room for: with 8 bits nearer than with fewer, which take longer.
     fn reach(layout: Layout, streams: usize) -> (usize, Cache) {
-        match (isa::amd(), layout) {
-            (false, _) => (3072, Cache::First),
-            (true, Layout::Integer(EIGHT_BITS)) if streams > 1 => (1024, Cache::Second),
-            (true, Layout::Integer(_)) if streams > 1 => (2048, Cache::Second),
-            (true, Layout::Integer(_)) => (2048, Cache::First),
-            (true, _) => (512, Cache::First),
+        match (isa::amd_family(), layout) {
+            (None, _) => (3072, Cache::First),
+            (Some(26..), _) => (2048, Cache::First),
+            (Some(_), Layout::Integer(EIGHT_BITS)) if streams > 1 => (1024, Cache::Second),
+            (Some(_), Layout::Integer(_)) if streams > 1 => (2048, Cache::Second),
+            (Some(_), Layout::Integer(_)) => (2048, Cache::First),
+            (Some(_), _) => (512, Cache::First),
         }
     }
 

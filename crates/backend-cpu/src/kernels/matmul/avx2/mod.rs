@@ -21,6 +21,11 @@ use unpack::{block_scales, quad_codes};
 /// Rows in one vector.
 const LANES: usize = 8;
 
+/// Groups read side by side: one token waits for memory.
+fn streams(tokens: usize) -> usize {
+    if tokens == 1 { 2 } else { 1 }
+}
+
 /// Integer formats by [`super::ActivationFormat::Q8`] activations.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn integer(operands: &Operands<'_>, groups: Range<usize>) {
@@ -59,19 +64,123 @@ unsafe fn integer_tokens<const F: usize, const V: bool>(operands: &Operands<'_>,
         return unsafe { many::multiply::<F, V>(operands, groups) };
     }
     let steps = (operands.geometry.blocks(), const { INTEGERS[F].code_bytes() });
-    for groups in Abreast::cut(groups, 1) {
+    for groups in Abreast::cut(groups, streams(operands.tokens)) {
         let mut token = 0;
         while token < operands.tokens {
             let ahead = if token == 0 { Some(operands.ahead(groups, steps)) } else { None };
             // SAFETY: forwarded from the caller.
             token += unsafe {
-                match operands.tokens - token {
-                    4.. => integer_block::<F, 4, V>(operands, groups.first, token, ahead),
-                    2..4 => integer_block::<F, 2, V>(operands, groups.first, token, ahead),
-                    _ => integer_block::<F, 1, V>(operands, groups.first, token, ahead),
+                match (groups.count, operands.tokens - token) {
+                    (2, _) => one_token::<F, 2, V>(operands, groups, token, ahead),
+                    (_, 4..) => some_tokens::<F, 4, V>(operands, groups.first, token, ahead),
+                    (_, 2..4) => some_tokens::<F, 2, V>(operands, groups.first, token, ahead),
+                    _ => one_token::<F, 1, V>(operands, groups, token, ahead),
                 }
             };
         }
+    }
+}
+
+/// The `R` groups by one token; asks for what is read later, line by line between its own reads. Returns 1.
+///
+/// # Safety
+/// With `V`, the processor has AVX-VNNI.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn one_token<const F: usize, const R: usize, const V: bool>(
+    operands: &Operands<'_>,
+    groups: Abreast,
+    token: usize,
+    ahead: Option<Ahead>,
+) -> usize {
+    let code_bytes = const { INTEGERS[F].code_bytes() };
+    let pieces = const { Pieces::of(&INTEGERS[F]) };
+    let per_record = const { INTEGERS[F].scales.blocks() };
+    let (signed, together) = const { (signed::<F, V>(), together::<F, V>()) };
+    let zero = _mm256_setzero_si256();
+    let mut packed = [std::ptr::null(); R];
+    for r in 0..R {
+        packed[r] = operands.group(groups.group(r)).as_ptr();
+    }
+    let x = operands.activation_row(token).as_ptr();
+    let mut sums = [[_mm256_setzero_ps(); 2]; R];
+    for block in 0..operands.geometry.blocks() {
+        let mut later = [std::ptr::null(); R];
+        if let Some(ahead) = ahead {
+            for r in 0..R {
+                later[r] = ahead.codes(pieces, packed[r], block);
+            }
+        }
+        let mut dots = [[[zero; 2]; 2]; R];
+        let mut narrow = [[zero; 2]; R];
+        each!(quad in 0 1 2 3 4 5 6 7 => {
+            // SAFETY: an activation row has `blocks()` blocks, which begin with 32 bytes.
+            let word = unsafe {
+                _mm256_set1_epi32(x.add(block * Q8_BYTES + quad * 4).cast::<i32>().read_unaligned())
+            };
+            for r in 0..R {
+                if let Some(ahead) = ahead
+                    && quad * 64 < code_bytes
+                {
+                    ahead.line(later[r].wrapping_add(quad * 64));
+                }
+                for side in 0..2 {
+                    // SAFETY: a group has `blocks()` blocks, and the caller vouches for AVX-VNNI.
+                    unsafe {
+                        let plane = packed[r].add(pieces.codes(block) + side * 32);
+                        let (narrow, dots) = (&mut narrow[r][side], &mut dots[r][side][quad / 4]);
+                        add_quad::<V>(quad_codes::<F>(plane, quad), word, signed, together, quad, narrow, dots);
+                    }
+                }
+            }
+        });
+        let x = x.wrapping_add(block * Q8_BYTES);
+        for r in 0..R {
+            for side in 0..2 {
+                // SAFETY: a group has one record for every `per_record` blocks, an activation row as many blocks.
+                unsafe {
+                    let record = packed[r].add(pieces.record(block));
+                    let scales = block_scales::<F>(record, block % per_record, side * LANES);
+                    let dots = if signed { dots[r][side] } else { less_offset::<F>(dots[r][side], x) };
+                    sums[r][side] = combine::<F>(dots, scales, x, sums[r][side]);
+                }
+            }
+        }
+    }
+    for r in 0..R {
+        store(operands, token, groups.group(r), sums[r]);
+    }
+    1
+}
+
+/// Adds the products of a quad of 8 rows to `dots`, `together` quads at once by way of `narrow`.
+///
+/// # Safety
+/// With `V`, the processor has AVX-VNNI.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+unsafe fn add_quad<const V: bool>(
+    codes: __m256i,
+    word: __m256i,
+    signed: bool,
+    together: usize,
+    quad: usize,
+    narrow: &mut __m256i,
+    dots: &mut __m256i,
+) {
+    if V {
+        // SAFETY: forwarded from the caller.
+        *dots = unsafe { dot_vnni(*dots, codes, word) };
+        return;
+    }
+    let pairs = if signed {
+        let codes = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+        _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(word, codes))
+    } else {
+        _mm256_maddubs_epi16(codes, word)
+    };
+    *narrow = if quad.is_multiple_of(together) { pairs } else { _mm256_add_epi16(*narrow, pairs) };
+    if quad % together == together - 1 {
+        *dots = _mm256_add_epi32(*dots, _mm256_madd_epi16(*narrow, _mm256_set1_epi16(1)));
     }
 }
 
@@ -80,7 +189,7 @@ unsafe fn integer_tokens<const F: usize, const V: bool>(operands: &Operands<'_>,
 /// # Safety
 /// With `V`, the processor has AVX-VNNI.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn integer_block<const F: usize, const T: usize, const V: bool>(
+unsafe fn some_tokens<const F: usize, const T: usize, const V: bool>(
     operands: &Operands<'_>,
     group: usize,
     token: usize,
@@ -157,27 +266,13 @@ unsafe fn add_block<const F: usize, const V: bool>(
     let mut dots = [_mm256_setzero_si256(); 2];
     let (signed, together) = const { (signed::<F, V>(), together::<F, V>()) };
     let mut narrow = _mm256_setzero_si256();
-    for quad in 0..8 {
-        let side = quad / 4;
+    each!(quad in 0 1 2 3 4 5 6 7 => {
         // SAFETY: forwarded from the caller.
-        let codes = unsafe { quad_codes::<F>(plane, quad) };
-        if V {
-            // SAFETY: forwarded from the caller.
-            dots[side] = unsafe { dot_vnni(dots[side], codes, word(quad * 4)) };
-            continue;
+        unsafe {
+            let codes = quad_codes::<F>(plane, quad);
+            add_quad::<V>(codes, word(quad * 4), signed, together, quad, &mut narrow, &mut dots[quad / 4]);
         }
-        let pairs = if signed {
-            let codes = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
-            _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(word(quad * 4), codes))
-        } else {
-            _mm256_maddubs_epi16(codes, word(quad * 4))
-        };
-        narrow = if quad % together == 0 { pairs } else { _mm256_add_epi16(narrow, pairs) };
-        if quad % together == together - 1 {
-            let wide = _mm256_madd_epi16(narrow, _mm256_set1_epi16(1));
-            dots[side] = _mm256_add_epi32(dots[side], wide);
-        }
-    }
+    });
     // SAFETY: forwarded from the caller.
     unsafe {
         let dots = if signed { dots } else { less_offset::<F>(dots, x) };
@@ -237,9 +332,9 @@ unsafe fn combine<const F: usize>(
         let value = _mm256_fmadd_ps(product, scales[0], _mm256_mul_ps(minimum, scales[1]));
         _mm256_fmadd_ps(value, float(32), sum)
     } else if integer.scales.halves() {
-        let first = _mm256_mul_ps(scales[0], _mm256_cvtepi32_ps(dots[0]));
-        let product = _mm256_fmadd_ps(scales[1], _mm256_cvtepi32_ps(dots[1]), first);
-        _mm256_fmadd_ps(product, float(32), sum)
+        let left = _mm256_mul_ps(_mm256_cvtepi32_ps(dots[0]), float(32));
+        let right = _mm256_mul_ps(_mm256_cvtepi32_ps(dots[1]), float(32));
+        _mm256_fmadd_ps(right, scales[1], _mm256_fmadd_ps(left, scales[0], sum))
     } else {
         let dot = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[0], dots[1]));
         let sum = _mm256_fmadd_ps(_mm256_mul_ps(dot, float(32)), scales[0], sum);

@@ -24,12 +24,13 @@ const BRAIN: u8 = 2;
 fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
     let few = operands.tokens <= FEW;
     let steps = (operands.geometry.padded_columns() / 2, const { if L == SINGLE { 128 } else { 64 } });
-    for groups in Abreast::cut(groups, 2) {
+    for groups in Abreast::cut(groups, super::super::streams(operands.tokens)) {
         let mut token = 0;
         while token < operands.tokens {
             let left = operands.tokens - token;
             let ahead = if few && token == 0 { Some(operands.ahead(groups, steps)) } else { None };
             token += match (groups.count, left) {
+                (4, _) => float_block::<L, 4, 1>(operands, groups, token, ahead),
                 (2, 8..) => float_block::<L, 2, 8>(operands, groups, token, ahead),
                 (2, 4..8) => float_block::<L, 2, 4>(operands, groups, token, ahead),
                 (2, 2..4) => float_block::<L, 2, 2>(operands, groups, token, ahead),

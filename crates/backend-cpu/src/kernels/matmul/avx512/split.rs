@@ -17,36 +17,41 @@ const PIECES: Pieces = Pieces::of(&INTEGERS[EIGHT_BITS]);
 pub(in super::super) fn split(operands: &Operands<'_>, groups: Range<usize>) {
     let steps = (operands.geometry.blocks(), CODE_BYTES);
     for groups in Abreast::cut(groups, super::super::streams(operands.tokens)) {
-        // Once for each group. Several groups at once take all tokens at once.
+        // Once for each group.
         let ahead = operands.ahead(groups, steps);
         let mut token = 0;
         while token < operands.tokens {
             token += match (groups.count, operands.tokens - token) {
                 (4, _) => blocks::<4, 1, true>(operands, groups, token, ahead),
-                (2, 4..) => blocks::<2, 4, true>(operands, groups, token, ahead),
-                (2, 3) => blocks::<2, 3, true>(operands, groups, token, ahead),
-                (2, 2) => blocks::<2, 2, true>(operands, groups, token, ahead),
-                (2, _) => blocks::<2, 1, true>(operands, groups, token, ahead),
-                _ if token == 0 => one_group::<true>(operands, groups, token, ahead),
-                _ => one_group::<false>(operands, groups, token, ahead),
+                (2, left) if token == 0 => some_tokens::<2, true>(operands, groups, token, left, ahead),
+                (2, left) => some_tokens::<2, false>(operands, groups, token, left, ahead),
+                (_, left) if token == 0 => some_tokens::<1, true>(operands, groups, token, left, ahead),
+                (_, left) => some_tokens::<1, false>(operands, groups, token, left, ahead),
             };
         }
     }
 }
 
-/// One group by as many tokens from `token` on as fit the registers; with `ASK`, asks for what is read later. Returns
+/// `R` groups by as many of `left` tokens from `token` on as fit the registers; with `ASK`, asks for what is read later. Returns
 /// their number.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn one_group<const ASK: bool>(operands: &Operands<'_>, groups: Abreast, token: usize, ahead: Ahead) -> usize {
-    match operands.tokens - token {
-        8.. => blocks::<1, 8, ASK>(operands, groups, token, ahead),
-        4.. => blocks::<1, 4, ASK>(operands, groups, token, ahead),
-        2..4 => blocks::<1, 2, ASK>(operands, groups, token, ahead),
-        _ => blocks::<1, 1, ASK>(operands, groups, token, ahead),
+fn some_tokens<const R: usize, const ASK: bool>(
+    operands: &Operands<'_>,
+    groups: Abreast,
+    token: usize,
+    left: usize,
+    ahead: Ahead,
+) -> usize {
+    match left {
+        4.. => blocks::<R, 4, ASK>(operands, groups, token, ahead),
+        3 => blocks::<R, 3, ASK>(operands, groups, token, ahead),
+        2 => blocks::<R, 2, ASK>(operands, groups, token, ahead),
+        _ => blocks::<R, 1, ASK>(operands, groups, token, ahead),
     }
 }
 
-/// The `R` groups by the tokens `token..token + T`; with `ASK`, asks for what is read later. Returns `T`.
+/// The `R` groups by the tokens `token..token + T`; with `ASK`, asks for what is read later, line by line between its own reads.
+/// Returns `T`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn blocks<const R: usize, const T: usize, const ASK: bool>(
     operands: &Operands<'_>,
@@ -54,28 +59,59 @@ fn blocks<const R: usize, const T: usize, const ASK: bool>(
     token: usize,
     ahead: Ahead,
 ) -> usize {
-    let geometry = operands.geometry;
     let mut packed = [std::ptr::null(); R];
     for r in 0..R {
         packed[r] = operands.group(groups.group(r)).as_ptr();
     }
-    let mut x: [&[u8]; T] = [&[]; T];
+    let mut x = [std::ptr::null(); T];
     for t in 0..T {
-        x[t] = operands.activation_row(token + t);
+        x[t] = operands.activation_row(token + t).as_ptr();
     }
     let mut sums = [[_mm512_setzero_ps(); T]; R];
-    for block in 0..geometry.blocks() {
+    for block in 0..operands.geometry.blocks() {
+        // SAFETY: an activation row has `blocks()` blocks, of which offsets up to `SPLIT_BYTES` are read.
+        let word = |t: usize, at: usize| unsafe {
+            _mm512_set1_epi32(x[t].add(block * SPLIT_BYTES + at).cast::<i32>().read_unaligned())
+        };
+        let mut first = [[_mm512_setzero_si512(); T]; R];
+        let mut second = first;
+        let (mut planes, mut later) = ([std::ptr::null(); R], [std::ptr::null(); R]);
         for r in 0..R {
-            let later = if ASK { Some((ahead, ahead.codes(PIECES, packed[r], block))) } else { None };
-            // SAFETY: a group has `blocks()` blocks with a record each, an activation row as many of `SPLIT_BYTES`.
+            // SAFETY: a group has `blocks()` blocks.
+            planes[r] = unsafe { packed[r].add(PIECES.codes(block)) };
+            if ASK {
+                later[r] = ahead.codes(PIECES, packed[r], block);
+            }
+            for t in 0..T {
+                // What the offset of the codes is too much.
+                second[r][t] = word(t, 68);
+            }
+        }
+        each!(quad in 0 1 2 3 4 5 6 7 => {
+            let mut codes = [_mm512_setzero_si512(); R];
+            for r in 0..R {
+                if ASK {
+                    ahead.line(later[r].wrapping_add(quad * 64));
+                }
+                // SAFETY: a block has eight quads.
+                codes[r] = unsafe { _mm512_loadu_si512(planes[r].add(quad * 64).cast()) };
+            }
+            for t in 0..T {
+                let (left, right) = (word(t, quad * 4), word(t, BLOCK + quad * 4));
+                for r in 0..R {
+                    first[r][t] = _mm512_dpbusd_epi32(first[r][t], codes[r], left);
+                    second[r][t] = _mm512_dpbusd_epi32(second[r][t], codes[r], right);
+                }
+            }
+        });
+        for r in 0..R {
+            // SAFETY: each block has a scale record, and the activation as many blocks.
             unsafe {
                 let scale = scales(packed[r].add(PIECES.record(block)));
-                let plane = packed[r].add(PIECES.codes(block));
-                let mut places = [std::ptr::null(); T];
                 for t in 0..T {
-                    places[t] = x[t].as_ptr().add(block * SPLIT_BYTES);
+                    let x = x[t].add(block * SPLIT_BYTES);
+                    sums[r][t] = combine_split(first[r][t], second[r][t], scale, x, sums[r][t]);
                 }
-                add_block(plane, later, scale, places, &mut sums[r]);
             }
         }
     }
@@ -85,52 +121,6 @@ fn blocks<const R: usize, const T: usize, const ASK: bool>(
         }
     }
     T
-}
-
-/// Adds one block of 32 columns to the sums of 16 rows by `T` tokens; asks for the block at `later`, which need not be
-/// valid, line by line between its own reads.
-///
-/// # Safety
-/// `plane` points to a block of codes, each `x` to a block of the activation.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-#[inline]
-unsafe fn add_block<const T: usize>(
-    plane: *const u8,
-    later: Option<(Ahead, *const u8)>,
-    scale: __m512,
-    x: [*const u8; T],
-    sums: &mut [__m512; T],
-) {
-    // SAFETY: offsets up to `SPLIT_BYTES` lie in the activation block.
-    let word =
-        |t: usize, at: usize| unsafe { _mm512_set1_epi32(x[t].add(at).cast::<i32>().read_unaligned()) };
-    let zero = _mm512_setzero_si512();
-    // Of one token alone, two sums each: it would wait for its own sum at every step.
-    let (mut first, mut second) = ([[zero; T]; 2], [[zero; T]; 2]);
-    for t in 0..T {
-        // What the offset of the codes is too much.
-        second[0][t] = word(t, 68);
-    }
-    for quad in 0..8 {
-        if let Some((ahead, later)) = later {
-            ahead.line(later.wrapping_add(quad * 64));
-        }
-        // SAFETY: forwarded from the caller.
-        let codes = unsafe { _mm512_loadu_si512(plane.add(quad * 64).cast()) };
-        let side = if T == 1 { quad / 4 } else { 0 };
-        for t in 0..T {
-            first[side][t] = _mm512_dpbusd_epi32(first[side][t], codes, word(t, quad * 4));
-            second[side][t] = _mm512_dpbusd_epi32(second[side][t], codes, word(t, BLOCK + quad * 4));
-        }
-    }
-    for t in 0..T {
-        if T == 1 {
-            first[0][t] = _mm512_add_epi32(first[0][t], first[1][t]);
-            second[0][t] = _mm512_add_epi32(second[0][t], second[1][t]);
-        }
-        // SAFETY: forwarded from the caller.
-        sums[t] = unsafe { combine_split(first[0][t], second[0][t], scale, x[t], sums[t]) };
-    }
 }
 
 /// The scales of a block.

@@ -168,9 +168,9 @@ unsafe fn combine<const F: usize>(
         let value = vfmaq_f32(minimum, vcvtq_f32_s32(product), scales[0]);
         vfmaq_n_f32(sum, value, scale)
     } else if integer.scales.halves() {
-        let first = vmulq_f32(scales[0], vcvtq_f32_s32(dots[0]));
-        let product = vfmaq_f32(first, scales[1], vcvtq_f32_s32(dots[1]));
-        vfmaq_n_f32(sum, product, scale)
+        let left = vmulq_n_f32(vcvtq_f32_s32(dots[0]), scale);
+        let right = vmulq_n_f32(vcvtq_f32_s32(dots[1]), scale);
+        vfmaq_f32(vfmaq_f32(sum, left, scales[0]), right, scales[1])
     } else {
         let sum = vfmaq_f32(sum, vmulq_n_f32(vcvtq_f32_s32(dots[0]), scale), scales[0]);
         if matches!(integer.scales, Scales::Affine | Scales::SuperAffine) {
