@@ -116,12 +116,27 @@ fn prepared_values(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f
                 block.iter().map(move |x| f64::from((x * inverse).round_ties_even()) * scale)
             })
             .collect(),
+        ActivationFormat::Q16 => x
+            .chunks(columns)
+            .flat_map(|row| row.chunks(64))
+            .flat_map(|block| {
+                let step = word_step(block);
+                block.iter().map(move |x| (f64::from(*x) / step).round_ties_even() * step)
+            })
+            .collect(),
     }
 }
 
 /// The largest integer that stands for a number.
 fn integers(format: ActivationFormat) -> f32 {
     if format == ActivationFormat::Q8Split { 8127.0 } else { 127.0 }
+}
+
+/// What 1 stands for in a block of integers of 16 bits: the block has a length of 46336 of it, or a largest number of 32767.
+fn word_step(block: &[f32]) -> f64 {
+    let length = block.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();
+    let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    (length / 46336.0).max(f64::from(largest) / 32767.0).max(f64::MIN_POSITIVE)
 }
 
 struct Case {
@@ -205,7 +220,7 @@ impl Case {
 }
 
 /// By how much each prepared number may differ from the number given: Q8 rounds to multiples of 1/127 of the largest
-/// of 32 (split, of 1/8127), BF16 to 8 significant bits, and the sum of two BF16 to 17.
+/// of 32 (split, of 1/8127), Q16 to multiples of [`word_step`], BF16 to 8 significant bits, and the sum of two BF16 to 17.
 fn doubts(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f64> {
     match format {
         ActivationFormat::F32 => vec![0.0; x.len()],
@@ -221,18 +236,25 @@ fn doubts(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f64> {
                 vec![f64::from(largest) / most * (0.5 + 2e-7 * most); block.len()]
             })
             .collect(),
+        ActivationFormat::Q16 => x
+            .chunks(columns)
+            .flat_map(|row| row.chunks(64))
+            .flat_map(|block| vec![word_step(block) * (0.5 + 2e-7 * 32767.0); block.len()])
+            .collect(),
     }
 }
 
 /// What a kernel may add to the error of the prepared activation, relative to `sum of |w x|`: integer sums are exact,
 /// so only f32 rounding remains; with BF16 the weights are rounded too, to 8 significant bits, and of split numbers the
-/// product of the low parts (each 1/512 of the number at most) is left out.
+/// product of the low parts (each 1/512 of the number at most) is left out. With Q16 the weights are rounded too: of 64 numbers of
+/// normal distribution half a step is 8.6e-5 of the root of their mean square; products are 0.8 of that times the other's mean.
 fn tolerance(format: ActivationFormat) -> f64 {
     match format {
         ActivationFormat::F32 => 1e-6,
         ActivationFormat::Q8 | ActivationFormat::Q8Split => 1e-5,
         ActivationFormat::Bf16 => 1.0 / 511.0,
         ActivationFormat::Bf16Split => 1.0 / 512.0 / 512.0 + 1e-6,
+        ActivationFormat::Q16 => 8.6e-5 / 0.8,
     }
 }
 
@@ -341,7 +363,7 @@ fn fast_formats_by_columns() {
 
 #[test]
 fn wide_matrices_are_split_in_panels() {
-    for dtype in [DType::Q4_1, DType::Q4_K, DType::BF16] {
+    for dtype in [DType::Q4_1, DType::Q4_K, DType::F16, DType::BF16] {
         check(dtype, 600, 1024, 40, 2);
     }
 }
@@ -459,7 +481,7 @@ fn prepared_activations_are_the_same_at_every_level() {
         x[place + 4..][..28].fill(0.0);
     }
     use ActivationFormat::*;
-    for format in [F32, Q8, Q8Split, Bf16, Bf16Split] {
+    for format in [F32, Q8, Q8Split, Bf16, Bf16Split, Q16] {
         let prepared = |features| {
             let mut bytes = AlignedBuffer::new(format.bytes(tokens, columns)).expect("memory");
             // SAFETY: the buffer has the activation's size and nobody else uses it.
@@ -480,6 +502,128 @@ fn prepared_activations_are_the_same_at_every_level() {
                     x[token * columns]
                 );
             }
+        }
+    }
+}
+
+/// Levels that multiply F16 by integers of 16 bits.
+fn levels_with_words() -> Vec<(&'static str, Features)> {
+    let matrix = PackedMatrix::pack(DType::F16, 16, 32, &[0; 1024]).expect("a valid shape");
+    let words = |features| matrix.activation(features, 512) == ActivationFormat::Q16;
+    Features::detect().levels().into_iter().filter(|(_, features)| words(*features)).collect()
+}
+
+const SKIPPED: &str = "skipped: no level of this processor multiplies F16 by integers of 16 bits";
+
+fn halves(values: impl Iterator<Item = f32>) -> Vec<u8> {
+    values.flat_map(|value| half::f16::from_f32(value).to_le_bytes()).collect()
+}
+
+#[test]
+fn integers_of_16_bits_lose_less_than_activations_in_f16() {
+    let levels = levels_with_words();
+    if levels.is_empty() {
+        return println!("{SKIPPED}");
+    }
+    let (rows, columns, tokens) = (48, 1024, 40);
+    let mut random = Random(51);
+    let case =
+        Case::of(DType::F16, rows, columns, &halves((0..rows * columns).map(|_| random.normal() * 0.02)));
+    let normal: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
+    let mut outliers = normal.clone();
+    outliers.iter_mut().step_by(64).for_each(|x| *x *= 1000.0);
+    // Each of both factors loses 2.5e-9, and 5.0e-9 where one number of a block is all of it; a tenth more for chance.
+    for (x, most) in [(normal, 5.5e-9), (outliers, 8.2e-9)] {
+        let (mut power, mut of_halves) = (0.0, 0.0);
+        let mut right = vec![];
+        for x in x.chunks(columns) {
+            for weights in case.weights.chunks(columns) {
+                let dot = |number: &dyn Fn(f32) -> f32| -> f64 {
+                    weights.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(number(*x))).sum()
+                };
+                let exact = dot(&|x| x);
+                power += exact * exact;
+                of_halves += (dot(&|x| half::f16::from_f32(x).to_f32()) - exact).powi(2);
+                right.push(exact);
+            }
+        }
+        for &(level, features) in &levels {
+            let found = case.multiply(features, ActivationFormat::Q16, &x, tokens, 2);
+            let error: f64 = found.iter().zip(&right).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
+            let (error, of_halves) = (error / power, of_halves / power);
+            println!("{level}: {error:.2e}, with activations in F16 {of_halves:.2e}");
+            assert!(error < most && error < of_halves / 2.0, "{level}: {error:.2e} and {of_halves:.2e}");
+        }
+    }
+}
+
+#[test]
+fn the_largest_sums_of_16_bits_do_not_overflow() {
+    let levels = levels_with_words();
+    if levels.is_empty() {
+        return println!("{SKIPPED}");
+    }
+    let (rows, columns, tokens) = (16, 128, 9);
+    // Equal numbers have the largest sums that blocks of one length can have; a single one has the largest integer.
+    let equal = |_: usize| 0.7f32;
+    let single = |at: usize| if at.is_multiple_of(64) { 3.0 } else { 0.0 };
+    let several = |at: usize| if at % 64 < 2 { 3.0 } else { 0.0 };
+    for kind in [&equal as &dyn Fn(usize) -> f32, &single, &several] {
+        let case = Case::of(DType::F16, rows, columns, &halves((0..rows * columns).map(kind)));
+        for sign in [1.0, -1.0] {
+            let x: Vec<f32> = (0..tokens * columns).map(|at| sign * kind(at)).collect();
+            let exact: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+            for &(level, features) in &levels {
+                let found = case.multiply(features, ActivationFormat::Q16, &x, tokens, 1);
+                let error = case.error(&found, &exact, &doubts(ActivationFormat::Q16, &x, columns));
+                assert!(error <= tolerance(ActivationFormat::Q16), "{level}: error {error:.2e}");
+            }
+        }
+    }
+}
+
+/// Integers of 16 bits by their blocks' lengths beside f32: the same where a number is infinite or none, and else as near as steps are.
+#[test]
+fn integers_of_16_bits_take_odd_numbers() {
+    let levels = levels_with_words();
+    if levels.is_empty() {
+        return println!("{SKIPPED}");
+    }
+    let (rows, columns, tokens) = (33, 160, 21);
+    let mut random = Random(61);
+    let mut weights: Vec<f32> = (0..rows * columns).map(|_| random.normal()).collect();
+    let mut x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
+    let numbers = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 65504.0, 6e-8, 0.0];
+    for (place, number) in numbers.into_iter().enumerate() {
+        weights[place * 3 * columns + 70] = number;
+        x[place * 2 * columns + 155] = number;
+    }
+    // Nothing but small numbers, or zeros.
+    weights[19 * columns..][..columns].iter_mut().for_each(|weight| *weight *= 1e-7);
+    weights[20 * columns..][..columns].fill(0.0);
+    for (token, size) in [(13, 1e30), (14, 1e-30), (15, 0.0), (16, 1e-38)] {
+        x[token * columns..][..columns].iter_mut().for_each(|x| *x *= size);
+    }
+    x[17 * columns + 3] = 1e30;
+    let case = Case::of(DType::F16, rows, columns, &halves(weights.iter().copied()));
+    for &(level, features) in &levels {
+        let expected = case.multiply(features, ActivationFormat::F32, &x, tokens, 1);
+        let found = case.multiply(features, ActivationFormat::Q16, &x, tokens, 1);
+        for (place, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let (token, row) = (place / rows, place % rows);
+            let name = format!("{level} token {token} row {row}: {found:e}, in f32 {expected:e}");
+            assert_eq!(found.is_finite(), expected.is_finite(), "{name}");
+            let blocks = case.weights[row * columns..][..columns].chunks(64);
+            let length = |block: &[f32]| block.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+            let size: f64 = blocks
+                .zip(x[token * columns..][..columns].chunks(64))
+                .map(|(weights, x)| length(weights) * length(x))
+                .sum();
+            // Half a step of each of 64 numbers by the length of the others, for both factors. Of numbers so small that a step
+            // would be subnormal, nothing is left.
+            let most = size / 32767.0 * 8.0 * 1.01 + 1e-6 * size + 1e-32;
+            let error = (f64::from(*found) - f64::from(*expected)).abs();
+            assert!(!found.is_finite() || error <= most, "{name}");
         }
     }
 }

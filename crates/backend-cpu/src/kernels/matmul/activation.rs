@@ -5,6 +5,7 @@
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
 use super::layout::BLOCK;
+use super::words;
 use crate::isa::Features;
 use std::ops::Range;
 
@@ -26,6 +27,8 @@ pub enum ActivationFormat {
     /// Each number as the sum of two BF16, for weights of more than 8 significant bits: per 16 tokens by 32 columns
     /// the tiles high, low, high, to be multiplied by high, high, low of the weights.
     Bf16Split,
+    /// Integers of 16 bits, for weights of more than 8 significant bits where there is no matrix unit ([`words`]).
+    Q16,
 }
 
 /// Bytes of 32 columns in [`ActivationFormat::Q8`].
@@ -52,6 +55,7 @@ impl ActivationFormat {
             Self::Bf16 | Self::Bf16Split => {
                 tokens.next_multiple_of(2 * TILE_TOKENS) * self.token_bytes(columns)
             }
+            Self::Q16 => tokens.next_multiple_of(words::TOKENS) * self.token_bytes(columns),
         }
     }
 
@@ -64,6 +68,7 @@ impl ActivationFormat {
             Self::Q8Split => blocks * SPLIT_BYTES,
             Self::Bf16 => blocks * BLOCK * 2,
             Self::Bf16Split => blocks * BLOCK * 2 * SPLIT_TILES,
+            Self::Q16 => words::blocks(columns) * words::BYTES,
         }
     }
 
@@ -87,6 +92,9 @@ impl ActivationFormat {
         assert_eq!(x.len(), tokens.len() * columns, "activation rows do not match their extents");
         // SAFETY: forwarded from the caller; `features` proves that the processor has the instructions.
         unsafe {
+            if self == Self::Q16 {
+                return words::prepare(features, x, columns, tokens, destination);
+            }
             #[cfg(target_arch = "x86_64")]
             if features.avx512 {
                 return prepare_avx512(self, x, columns, tokens, destination);
@@ -167,6 +175,7 @@ unsafe fn prepare_rows(
                 let tiles = token_bytes / (row.len().div_ceil(BLOCK) * BLOCK * 2);
                 (tile_row + token % TILE_TOKENS * (BLOCK * 2), tiles * TILE_BYTES)
             }
+            ActivationFormat::Q16 => unreachable!("prepared by `words`"),
         };
         for (block, values) in row.chunks(BLOCK).enumerate() {
             let mut padded = [0.0; BLOCK];
@@ -195,6 +204,7 @@ unsafe fn prepare_rows(
                             place.add(tile * TILE_BYTES).cast::<[u16; BLOCK]>().write(part);
                         }
                     }
+                    ActivationFormat::Q16 => unreachable!("prepared by `words`"),
                 }
             }
         }

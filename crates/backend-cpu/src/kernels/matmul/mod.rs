@@ -34,6 +34,7 @@ mod neon;
 mod pack;
 mod reference;
 mod scales;
+mod words;
 
 pub use activation::ActivationFormat;
 
@@ -55,6 +56,8 @@ const AMX_INTEGER: usize = 24;
 const BRAIN: usize = 8;
 /// The same for F16 weights, which take three products each.
 const AMX_HALF: usize = 24;
+/// From this number of tokens on, F16 weights as integers of 16 bits are faster than f32.
+const WORDS: usize = 32;
 
 /// Whether weights of 8 bits are multiplied by split activations. Of one token, reading the weights takes longer than either
 /// product with AVX-512 (with AVX2 it costs a tenth); of more, single bytes are faster. Without vector instructions nothing is fast.
@@ -250,6 +253,7 @@ impl PackedMatrix {
             Layout::Integer(_) if features.amx && tokens >= AMX_INTEGER => ActivationFormat::Bf16,
             Layout::Integer(_) => ActivationFormat::Q8,
             Layout::Half if features.amx && tokens >= AMX_HALF => ActivationFormat::Bf16Split,
+            Layout::Half if features.avx512_vnni && tokens >= WORDS => ActivationFormat::Q16,
             Layout::Brain | Layout::Rows if features.amx && tokens >= BRAIN => ActivationFormat::Bf16,
             Layout::Brain if features.avx512_bf16 && tokens >= BRAIN => ActivationFormat::Bf16,
             Layout::Half | Layout::Brain | Layout::Rows => ActivationFormat::F32,
@@ -272,6 +276,10 @@ impl PackedMatrix {
             ActivationFormat::Bf16 | ActivationFormat::Bf16Split => amx::scratch_bytes(&self.geometry),
             #[cfg(not(target_arch = "x86_64"))]
             ActivationFormat::Bf16 | ActivationFormat::Bf16Split => 0,
+            #[cfg(target_arch = "x86_64")]
+            ActivationFormat::Q16 => avx512::words_scratch_bytes(&self.geometry),
+            #[cfg(not(target_arch = "x86_64"))]
+            ActivationFormat::Q16 => 0,
             // One decoded group, and one decoded row.
             ActivationFormat::F32 => (self.geometry.padded_columns() * (GROUP + 1)) * 4 + 64,
             #[cfg(target_arch = "x86_64")]
@@ -338,6 +346,11 @@ impl PackedMatrix {
             (Layout::Brain, ActivationFormat::Bf16) if features.avx512_bf16 => {
                 // SAFETY: `features` proves that the processor has the instructions.
                 unsafe { avx512::brain(&operands, groups) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Layout::Half, ActivationFormat::Q16) if features.avx512_vnni => {
+                // SAFETY: as above.
+                unsafe { avx512::words(&operands, groups, scratch) }
             }
             (layout, format) => panic!("{layout:?} is not multiplied by {format:?}"),
         }

@@ -5,11 +5,13 @@ mod brain;
 mod float;
 mod split;
 pub(super) mod unpack;
+mod words;
 
 pub(super) use activation::{quantize, round_to_bf16, split as split_bytes};
 pub(super) use brain::brain;
 pub(super) use float::float;
 pub(super) use split::{combine_split, scales, split};
+pub(super) use words::{prepare_words, words, words_scratch_bytes};
 
 use super::activation::Q8_BYTES;
 use super::integers::{INTEGERS, Scales, with_format};
