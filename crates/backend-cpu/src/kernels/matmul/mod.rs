@@ -464,11 +464,16 @@ impl Abreast {
     }
 }
 
-/// Groups that AVX-512 kernels read side by side. Few tokens wait for memory, so there are several; for many, each number of an
-/// activation is read for two.
+/// Groups that AVX-512 kernels read side by side. One token waits for memory, and of how many streams it comes fastest is a matter of
+/// the processor (docs/performance.md); for more tokens, each number of an activation is read for two groups.
 #[cfg(target_arch = "x86_64")]
-fn streams(tokens: usize) -> usize {
-    if tokens == 1 { 4 } else { 2 }
+fn streams(layout: Layout, tokens: usize) -> usize {
+    match (isa::amd_family(), layout) {
+        _ if tokens > 1 => 2,
+        (Some(26..), Layout::Integer(_)) => 2,
+        (Some(26..), _) | (_, Layout::Integer(_)) => 4,
+        _ => 2,
+    }
 }
 
 /// What a kernel that reads groups step by step asks for: the same place some steps later, at the end that in the groups
@@ -488,10 +493,10 @@ impl Ahead {
     /// streams, and too far ahead more are under way than there is room for: with 8 bits nearer than with fewer, which take longer.
     fn reach(layout: Layout, streams: usize) -> (usize, Cache) {
         match (isa::amd_family(), layout) {
-            (None, _) => (3072, Cache::First),
-            (Some(26..), _) => (2048, Cache::First),
-            (Some(_), Layout::Integer(EIGHT_BITS)) if streams > 1 => (1024, Cache::Second),
-            (Some(_), Layout::Integer(_)) if streams > 1 => (2048, Cache::Second),
+            (Some(26..), _) if streams > 2 => (2048, Cache::First),
+            (None | Some(26..), _) => (3072, Cache::First),
+            (Some(_), Layout::Integer(EIGHT_BITS)) if streams > 2 => (1024, Cache::Second),
+            (Some(_), Layout::Integer(_)) if streams > 2 => (2048, Cache::Second),
             (Some(_), Layout::Integer(_)) => (2048, Cache::First),
             (Some(_), _) => (512, Cache::First),
         }

@@ -24,7 +24,7 @@ const BRAIN: u8 = 2;
 fn float_groups<const L: u8>(operands: &Operands<'_>, groups: Range<usize>) {
     let few = operands.tokens <= FEW;
     let steps = (operands.geometry.padded_columns() / 2, const { if L == SINGLE { 128 } else { 64 } });
-    for groups in Abreast::cut(groups, super::super::streams(operands.tokens)) {
+    for groups in Abreast::cut(groups, super::super::streams(operands.geometry.layout, operands.tokens)) {
         let mut token = 0;
         while token < operands.tokens {
             let left = operands.tokens - token;

@@ -41,7 +41,8 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
     let tile = (TILE_BYTES / operands.token_bytes).next_multiple_of(6);
     for first in (0..operands.tokens).step_by(tile) {
         let end = operands.tokens.min(first + tile);
-        for groups in Abreast::cut(groups.clone(), super::streams(operands.tokens)) {
+        for groups in Abreast::cut(groups.clone(), super::streams(operands.geometry.layout, operands.tokens))
+        {
             // Once for each group.
             let ahead = operands.ahead(groups, steps);
             let mut token = first;

@@ -16,7 +16,7 @@ const PIECES: Pieces = Pieces::of(&INTEGERS[EIGHT_BITS]);
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(in super::super) fn split(operands: &Operands<'_>, groups: Range<usize>) {
     let steps = (operands.geometry.blocks(), CODE_BYTES);
-    for groups in Abreast::cut(groups, super::super::streams(operands.tokens)) {
+    for groups in Abreast::cut(groups, super::super::streams(operands.geometry.layout, operands.tokens)) {
         // Once for each group.
         let ahead = operands.ahead(groups, steps);
         let mut token = 0;
