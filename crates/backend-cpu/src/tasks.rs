@@ -215,9 +215,9 @@ impl MatMulTask {
     /// Rows of one chunk, a multiple of what the kernels share: as much work as is worth claiming, and not so
     /// much that the other threads wait long for the last chunk.
     fn chunk_rows(&self, frame: &Frame<'_>) -> usize {
-        /// Kernels for one token read four row groups at once, panels of many-token kernels are two groups high.
+        /// Kernels for one token read up to four groups of rows at once, those for many two.
         const PANEL: usize = 4 * MatrixPlan::ROW_GRANULARITY;
-        /// Weight bytes that a thread reads in some ten microseconds: streams (a quarter of it) worth following.
+        /// Weight bytes that a thread reads in some ten microseconds: streams (a quarter or half of it) worth following.
         const BYTES: usize = 384 << 10;
         /// Products that a thread computes in about twenty microseconds.
         const PRODUCTS: usize = 8 << 20;

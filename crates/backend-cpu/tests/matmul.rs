@@ -416,6 +416,22 @@ fn more_tokens_and_columns_than_are_kept_at_once() {
 }
 
 #[test]
+fn rows_of_more_columns_than_a_cache_holds() {
+    let columns = 149_824;
+    let mut random = Random(37);
+    let x: Vec<f32> = (0..20 * columns).map(|_| random.normal()).collect();
+    let case = Case::new(DType::Q4_0, 32, columns, 38);
+    for (level, features) in Features::detect().levels().into_iter().filter(|(level, _)| *level != "scalar") {
+        let format = case.matrix.activation(features, 8);
+        let all = case.multiply(features, format, &x, 20, 1);
+        for tokens in [1, 7] {
+            let some = case.multiply(features, format, &x[..tokens * columns], tokens, 1);
+            assert_eq!(some, all[..tokens * 32], "{level} {format:?} {tokens} tokens");
+        }
+    }
+}
+
+#[test]
 fn the_largest_sums_do_not_overflow() {
     for format in FORMATS.iter().filter(|format| format.block > 1) {
         for byte in [0x00, 0x0f, 0x7f, 0x80, 0xf0, 0xff] {

@@ -3,7 +3,7 @@
 use super::super::layout::{GROUP, Layout};
 use super::super::many::{self, Columns};
 use super::super::{Abreast, Ahead, Operands};
-use super::{LANES, store};
+use super::{LANES, store, streams};
 use std::arch::x86_64::*;
 use std::hint::black_box;
 use std::ops::Range;
@@ -16,9 +16,7 @@ pub(in super::super) fn float(operands: &Operands<'_>, groups: Range<usize>) {
     }
     let pair_bytes = if operands.geometry.layout == Layout::Single { 128 } else { 64 };
     let steps = (operands.geometry.padded_columns() / 2, pair_bytes);
-    // One token alone would wait for its own sums: two groups have twice as many.
-    let streams = if operands.tokens == 1 { 2 } else { 1 };
-    for groups in Abreast::cut(groups, streams) {
+    for groups in Abreast::cut(groups, streams(operands.tokens)) {
         let mut token = 0;
         while token < operands.tokens {
             let ahead = if token == 0 { Some(operands.ahead(groups, steps)) } else { None };

@@ -21,7 +21,7 @@ use unpack::{block_scales, quad_codes};
 /// Rows in one vector.
 const LANES: usize = 8;
 
-/// Groups read side by side: one token waits for memory.
+/// Groups read side by side: one token waits for memory, and for its own sums, of which two groups have twice as many.
 fn streams(tokens: usize) -> usize {
     if tokens == 1 { 2 } else { 1 }
 }
@@ -81,7 +81,8 @@ unsafe fn integer_tokens<const F: usize, const V: bool>(operands: &Operands<'_>,
     }
 }
 
-/// The `R` groups by one token; asks for what is read later, line by line between its own reads. Returns 1.
+/// The `R` groups by one token; asks for what is read later, line by line between its own reads. Returns 1, the
+/// tokens done.
 ///
 /// # Safety
 /// With `V`, the processor has AVX-VNNI.
@@ -184,7 +185,8 @@ unsafe fn add_quad<const V: bool>(
     }
 }
 
-/// One group by the tokens `token..token + T`; asks for what is read later. Returns `T`.
+/// One group by the tokens `token..token + T`, one half of the rows after the other: the sums of both by several tokens would not fit
+/// the sixteen registers. Asks for what is read later. Returns `T`.
 ///
 /// # Safety
 /// With `V`, the processor has AVX-VNNI.

@@ -38,7 +38,8 @@ pub(super) fn integer(operands: &Operands<'_>, groups: Range<usize>) {
 fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>) {
     let few = operands.tokens <= FEW;
     let steps = (operands.geometry.blocks(), const { INTEGERS[F].code_bytes() });
-    let tile = (TILE_BYTES / operands.token_bytes).next_multiple_of(6);
+    // What memory is asked for is asked for once, so few tokens are one tile.
+    let tile = if few { FEW } else { (TILE_BYTES / operands.token_bytes).next_multiple_of(6).max(18) };
     for first in (0..operands.tokens).step_by(tile) {
         let end = operands.tokens.min(first + tile);
         for groups in Abreast::cut(groups.clone(), super::streams(operands.geometry.layout, operands.tokens))
@@ -156,12 +157,14 @@ fn integer_block<const F: usize, const R: usize, const T: usize, const ASK: bool
                 }
                 if quad == 0 || quad == 4 && halves {
                     for t in 0..T {
-                        let first = if ready {
-                            word(t, if halves { 48 + quad } else { 44 })
+                        let first = if ready && halves {
+                            word(t, 48 + quad / 4 * 4)
+                        } else if ready {
+                            word(t, 44)
                         } else if integer.offset != 0 {
                             // The two 16-bit sums of the activation times minus the offset.
                             let offset = -integer.offset as i16 as u16 as i32;
-                            let both = if halves { offset << (quad * 4) } else { offset | offset << 16 };
+                            let both = if halves { offset << (quad / 4 * 16) } else { offset | offset << 16 };
                             _mm512_dpwssd_epi32(zero, word(t, 40), _mm512_set1_epi32(both))
                         } else {
                             zero

@@ -103,12 +103,12 @@ fn convert(group: &[u8], place: &mut [u8]) {
                 let even = _mm512_cvtps_epi32(_mm512_mul_ps(even, inverse));
                 let odd = _mm512_cvtps_epi32(_mm512_mul_ps(odd, inverse));
                 let both = _mm512_mask_blend_epi16(0xaaaa_aaaa, even, _mm512_slli_epi32::<16>(odd));
-                _mm512_store_si512(place.add(index * PAIR_BYTES).cast(), both);
+                _mm512_storeu_si512(place.add(index * PAIR_BYTES).cast(), both);
             }
             for index in pairs..PAIRS {
-                _mm512_store_si512(place.add(index * PAIR_BYTES).cast(), _mm512_setzero_si512());
+                _mm512_storeu_si512(place.add(index * PAIR_BYTES).cast(), _mm512_setzero_si512());
             }
-            _mm512_store_ps(place.add(PAIRS * PAIR_BYTES).cast(), scale);
+            _mm512_storeu_ps(place.add(PAIRS * PAIR_BYTES).cast(), scale);
         }
     }
 }
@@ -141,7 +141,7 @@ fn multiply<const R: usize>(operands: &Operands<'_>, group: usize, token: usize,
                 let mut codes = [_mm512_setzero_si512(); R];
                 for r in 0..R {
                     let place = places[r].add(block * BLOCK_BYTES + pair * PAIR_BYTES);
-                    codes[r] = _mm512_load_si512(place.cast());
+                    codes[r] = _mm512_loadu_si512(place.cast());
                 }
                 for t in 0..TOKENS {
                     let x = word(t * 2 * COLUMNS + pair * 4);
@@ -151,7 +151,7 @@ fn multiply<const R: usize>(operands: &Operands<'_>, group: usize, token: usize,
                 }
             }
             for r in 0..R {
-                let scale = _mm512_load_ps(places[r].add(block * BLOCK_BYTES + PAIRS * PAIR_BYTES).cast());
+                let scale = _mm512_loadu_ps(places[r].add(block * BLOCK_BYTES + PAIRS * PAIR_BYTES).cast());
                 for t in 0..TOKENS {
                     let factor = _mm512_castsi512_ps(word(TOKENS * 2 * COLUMNS + t * 4));
                     let product = _mm512_mul_ps(_mm512_cvtepi32_ps(dots[r][t]), factor);
@@ -167,7 +167,8 @@ fn multiply<const R: usize>(operands: &Operands<'_>, group: usize, token: usize,
     }
 }
 
-/// [`words::prepare`] with AVX-512, with the same result as the scalar form.
+/// [`words::prepare`] with AVX-512, with the same result as the scalar form; integers of blocks whose scale is not a number are
+/// unspecified.
 ///
 /// # Safety
 /// As there.
