@@ -178,14 +178,8 @@ unsafe fn prepare_rows(
             ActivationFormat::Q16 => unreachable!("prepared by `words`"),
         };
         for (block, values) in row.chunks(BLOCK).enumerate() {
-            let mut padded = [0.0; BLOCK];
-            let values: &[f32; BLOCK] = match values.try_into() {
-                Ok(values) => values,
-                Err(_) => {
-                    padded[..values.len()].copy_from_slice(values);
-                    &padded
-                }
-            };
+            let mut room = [0.0; BLOCK];
+            let values = padded(values, &mut room);
             // SAFETY: the block lies inside the activation, whose extent the caller vouches for; all element
             // types are written with no more alignment than 4 bytes.
             unsafe {
@@ -207,6 +201,18 @@ unsafe fn prepare_rows(
                     ActivationFormat::Q16 => unreachable!("prepared by `words`"),
                 }
             }
+        }
+    }
+}
+
+/// A block of `N` numbers: these, or in `room`, which holds zeros, these and zeros where there are fewer.
+#[inline(always)]
+pub(super) fn padded<'a, const N: usize>(values: &'a [f32], room: &'a mut [f32; N]) -> &'a [f32; N] {
+    match values.try_into() {
+        Ok(values) => values,
+        Err(_) => {
+            room[..values.len()].copy_from_slice(values);
+            room
         }
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! Rows are in tiles of 8 tokens by 64 columns: of each token 64 integers, then of each what 1 stands for (f32).
 
-use super::activation::inverse;
+use super::activation::{inverse, padded};
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
 use crate::isa::Features;
@@ -69,15 +69,8 @@ pub(super) unsafe fn prepare_rows(
     for (token, row) in tokens.zip(x.chunks_exact(columns.max(1))) {
         let (first, token) = (token / TOKENS * TOKENS, token % TOKENS);
         for (block, values) in row.chunks(COLUMNS).enumerate() {
-            let mut padded = [0.0; COLUMNS];
-            let values: &[f32; COLUMNS] = match values.try_into() {
-                Ok(values) => values,
-                Err(_) => {
-                    padded[..values.len()].copy_from_slice(values);
-                    &padded
-                }
-            };
-            let (codes, scale) = words(values);
+            let mut room = [0.0; COLUMNS];
+            let (codes, scale) = words(padded(values, &mut room));
             // SAFETY: the tile lies inside the activation, whose extent the caller vouches for, at a multiple of 4 bytes.
             unsafe {
                 let tile = destination.add((first * blocks(columns) + block * TOKENS) * BYTES);

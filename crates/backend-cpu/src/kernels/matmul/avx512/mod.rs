@@ -48,16 +48,13 @@ fn integer_groups<const F: usize>(operands: &Operands<'_>, groups: Range<usize>)
             let ahead = operands.ahead(groups, steps);
             let mut token = first;
             while token < end {
-                token += match (groups.count, end - token) {
-                    (4, _) => integer_block::<F, 4, 1, true>(operands, groups, token, ahead),
-                    (2, left) if few && token == 0 => {
-                        some_tokens::<F, 2, true>(operands, groups, token, left, ahead)
-                    }
-                    (2, left) => some_tokens::<F, 2, false>(operands, groups, token, left, ahead),
-                    (_, left) if few && token == 0 => {
-                        some_tokens::<F, 1, true>(operands, groups, token, left, ahead)
-                    }
-                    (_, left) => some_tokens::<F, 1, false>(operands, groups, token, left, ahead),
+                let (ask, left) = (few && token == 0, end - token);
+                token += match groups.count {
+                    4 => integer_block::<F, 4, 1, true>(operands, groups, token, ahead),
+                    2 if ask => some_tokens::<F, 2, true>(operands, groups, token, left, ahead),
+                    2 => some_tokens::<F, 2, false>(operands, groups, token, left, ahead),
+                    _ if ask => some_tokens::<F, 1, true>(operands, groups, token, left, ahead),
+                    _ => some_tokens::<F, 1, false>(operands, groups, token, left, ahead),
                 };
             }
         }
