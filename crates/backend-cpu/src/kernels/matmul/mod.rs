@@ -27,6 +27,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod integers;
+mod interleave;
 mod layout;
 #[cfg(target_arch = "x86_64")]
 mod many;

@@ -1,6 +1,7 @@
 //! From the file's rows to the packed layout, and back to numbers.
 
 use super::integers::{INTEGERS, Integer, with_format};
+use super::interleave::{self, Line, Tile};
 use super::layout::{BLOCK, GROUP, Geometry, Layout, Pieces};
 use super::scales::{pack_scales, row_scales};
 use half::{bf16, f16};
@@ -9,47 +10,40 @@ use puna_quant::codes::{source_quads, word};
 /// Packs the rows `source` (at most 16, as in the file) into one group; missing rows become zeros.
 pub(super) fn pack_group(geometry: &Geometry, source: &[u8], destination: &mut [u8]) {
     let row_bytes = geometry.row_bytes();
-    if geometry.layout == Layout::Rows {
-        destination[..source.len()].copy_from_slice(source);
-        return;
-    }
-    if let Layout::Integer(position) = geometry.layout {
-        if source.len() < GROUP * row_bytes {
-            destination.fill(0);
-        }
-        with_format!(position, pack_integers(source, row_bytes, destination));
-        return;
-    }
-    destination.fill(0);
     match geometry.layout {
-        Layout::Single => interleave::<4>(source, row_bytes, destination),
-        Layout::Half => interleave::<2>(source, row_bytes, destination),
-        Layout::Brain => {
-            interleave::<4>(source, row_bytes, destination);
-            // The last of an odd number of columns.
-            let pairs = row_bytes / 4;
-            for (row, bytes) in
-                source.chunks_exact(row_bytes).enumerate().filter(|_| !row_bytes.is_multiple_of(4))
-            {
-                destination[(pairs * GROUP + row) * 4..][..2].copy_from_slice(&bytes[pairs * 4..]);
-            }
+        Layout::Rows => return destination[..source.len()].copy_from_slice(source),
+        Layout::Integer(position) => {
+            with_format!(position, pack_integers(source, row_bytes, destination));
         }
-        Layout::Integer(_) | Layout::Rows => {}
+        Layout::Half => pack_floats::<2>(source, row_bytes, destination),
+        Layout::Single | Layout::Brain => pack_floats::<4>(source, row_bytes, destination),
     }
+    interleave::finish();
 }
 
-/// Interleaves the whole units of `N` bytes of the rows, from first to last.
-fn interleave<const N: usize>(source: &[u8], row_bytes: usize, destination: &mut [u8]) {
-    let (destination, _) = destination.as_chunks_mut::<N>();
-    for (unit, places) in destination.chunks_exact_mut(GROUP).take(row_bytes / N).enumerate() {
-        for (row, place) in source.chunks_exact(row_bytes).zip(places) {
-            place.copy_from_slice(&row[unit * N..][..N]);
+/// Interleaves units of `N` bytes of the rows, from first to last, and fills up with zeros what they lack of `group`.
+fn pack_floats<const N: usize>(source: &[u8], row_bytes: usize, group: &mut [u8]) {
+    let rows = source.len() / row_bytes;
+    for (index, place) in group.chunks_exact_mut(size_of::<Tile>()).enumerate() {
+        let mut tile: Tile = [[0; 16]; GROUP];
+        let at = index * 16;
+        // The usual case has no lengths to look at.
+        if rows == GROUP && at + 16 <= row_bytes {
+            for (row, bytes) in tile.iter_mut().enumerate() {
+                *bytes = *source[row * row_bytes + at..].first_chunk().unwrap_or(&[0; 16]);
+            }
+        } else {
+            let width = row_bytes.saturating_sub(at).min(16);
+            for (bytes, row) in tile.iter_mut().zip(source.chunks_exact(row_bytes)).filter(|_| width > 0) {
+                bytes[..width].copy_from_slice(&row[at..][..width]);
+            }
         }
+        interleave::write(&interleave::interleave::<N>(&tile), place);
     }
 }
 
 /// Packs the rows of a group of integers, block by block: so the packed bytes, which may be touched for the first time, are
-/// written from first to last. Places of missing rows and bytes of padding are left.
+/// written from first to last.
 fn pack_integers<const F: usize>(source: &[u8], row_bytes: usize, group: &mut [u8]) {
     let integer = const { &INTEGERS[F] };
     let pieces = const { Pieces::of(&INTEGERS[F]) };
@@ -58,13 +52,23 @@ fn pack_integers<const F: usize>(source: &[u8], row_bytes: usize, group: &mut [u
     let block_bytes = integer.dtype.format().bytes;
     for index in 0..row_bytes / block_bytes {
         let first = index * per_source;
+        if let Some((head, bytes)) = pieces.head(first) {
+            group[head..][..bytes].fill(0);
+        }
+        let record = &mut group[pieces.record(first)..][..record_bytes];
         for (row, source) in source.chunks_exact(row_bytes).enumerate() {
-            let block = &source[index * block_bytes..][..block_bytes];
-            pack_scales(integer, block, row, &mut group[pieces.record(first)..][..record_bytes]);
-            let codes = &mut group[pieces.codes(first)..][..per_source * code_bytes];
-            for (part, plane) in codes.chunks_exact_mut(code_bytes).enumerate() {
-                pack_quads(integer.bits, &source_quads(integer.dtype, block, part), row, plane);
+            pack_scales(integer, &source[index * block_bytes..][..block_bytes], row, record);
+        }
+        let codes = &mut group[pieces.codes(first)..][..per_source * code_bytes];
+        for (part, plane) in codes.chunks_exact_mut(code_bytes).enumerate() {
+            let mut quads = [[0; GROUP]; 8];
+            for (row, source) in source.chunks_exact(row_bytes).enumerate() {
+                let block = &source[index * block_bytes..][..block_bytes];
+                for (quad, codes) in source_quads(integer.dtype, block, part).into_iter().enumerate() {
+                    quads[quad][row] = codes;
+                }
             }
+            pack_quads(integer.bits, &quads, plane);
         }
     }
 }
@@ -91,21 +95,21 @@ const fn place(width: usize, quad: usize) -> (usize, usize) {
     }
 }
 
-/// Writes the codes of 32 columns of one row into the planes of a block.
+/// Writes the codes of 32 columns of 16 rows, a row for each lane, as the planes of a block.
 #[inline(always)]
-fn pack_quads(bits: usize, quads: &[u32; 8], row: usize, block: &mut [u8]) {
-    let mut first = 0;
+fn pack_quads(bits: usize, quads: &[[u32; GROUP]; 8], mut block: &mut [u8]) {
     for &(width, shift) in planes(bits) {
         let mask = (0xff >> (8 - width)) * 0x0101_0101;
-        let mut units = [0u32; 8];
+        let mut lines = [Line([0; 64]); 8];
         for (quad, codes) in quads.iter().enumerate() {
             let (unit, bit) = place(width, quad);
-            units[unit] |= (codes >> shift & mask) << bit;
+            let line: &mut [u32; GROUP] = bytemuck::cast_mut(&mut lines[unit].0);
+            for (value, code) in line.iter_mut().zip(codes) {
+                *value |= (code >> shift & mask) << bit;
+            }
         }
-        for (unit, value) in units[..width].iter().enumerate() {
-            block[(first + unit) * 64 + row * 4..][..4].copy_from_slice(&value.to_le_bytes());
-        }
-        first += width;
+        interleave::write(&lines[..width], block);
+        block = &mut block[width * 64..];
     }
 }
 
