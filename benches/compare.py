@@ -2,18 +2,23 @@
 """Compares `llama bench` with the llama-bench programs of other engines, and prints a table of ratios.
 
     benches/compare.py --ours target/release/llama --peer L=/path/llama-bench [--peer "I=/path/llama-bench -rtr 1"]
-                       [-t 2] [-p 512] [-n 32] [-d 0] [--rounds 5] [--ours-flags "--isa avx2"] [--tsv FILE] MODEL...
+                       [-t 2] [-p 512] [-n 32] [-d 0] [--rounds 5] [--ours-flags "--isa avx2"] [--bandwidth]
+                       [--tsv FILE] MODEL...
 
 Machines are noisy, so only programs that ran side by side are compared: every round runs all programs once for each
 model, in an order that changes from round to round; a row shows the medians over the rounds, and the ratio of ours to
 the better of the peers. A ratio is the median of the ratios of single rounds, too, because a round's runs share their
-disturbances. Peers that cannot load a model are left out of its rows. Nothing but the standard library is needed.
+disturbances. With --bandwidth every run of ours measures how fast memory can be read right after it, and the last column is the
+median share of that rate which generation reached. Peers that cannot load a model are left out of its rows. Nothing but the standard library is needed.
 """
-import argparse, json, os, shlex, statistics, subprocess, sys
+import argparse, json, os, re, shlex, statistics, subprocess, sys
+
+
+SHARE = re.compile(r" (tg\S+(?: @ d\d+)?): ([0-9.]+) GB/s of weights, ([0-9]+) % of it")
 
 
 def run(command, environment):
-    """Tokens per second by test, or None if the program fails."""
+    """Tokens per second by test (and, where they are printed, shares of memory's speed), or None if the program fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
         rows = json.loads(done.stdout)
@@ -26,6 +31,8 @@ def run(command, environment):
         prompt, answer, depth = int(row["n_prompt"]), int(row["n_gen"]), int(row.get("n_depth", 0) or 0)
         name = f"pp{prompt}" if answer == 0 else f"tg{answer}" if prompt == 0 else f"pp{prompt}+tg{answer}"
         speeds[name + (f" @ d{depth}" if depth else "")] = float(row["avg_ts"])
+    for test, rate, share in SHARE.findall(done.stderr):
+        speeds[f"{test} share"] = float(share)
     return speeds or None
 
 
@@ -52,11 +59,13 @@ def main():
     parser.add_argument("-d", "--depth", default="0")
     parser.add_argument("--flags", default="", help="further flags for all programs")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--bandwidth", action="store_true", help="the share of memory's speed that generation reaches")
     parser.add_argument("--tsv", help="appends every measurement to this file")
     parser.add_argument("models", nargs="+")
     options = parser.parse_args()
 
-    programs = [("ours", [options.ours, "bench", *shlex.split(options.ours_flags)], dict(os.environ))]
+    ours = [options.ours, "bench", *shlex.split(options.ours_flags), *["--bandwidth"] * options.bandwidth]
+    programs = [("ours", ours, dict(os.environ))]
     programs += [(name, words + ["-fa", "1"], environment) for name, words, environment in options.peer]
     flags = ["-t", options.threads, "-p", options.prompt, "-n", options.answer, "-r", "1", "-o", "json"]
     if options.depth != "0":
@@ -64,8 +73,9 @@ def main():
     flags += shlex.split(options.flags)
 
     names = [name for name, *_ in options.peer]
-    print("| " + " | ".join(["model", "test", "ours", *names, "ratio to the better", "of rounds"]) + " |")
-    print("| --- | --- |" + " ---: |" * (len(names) + 3), flush=True)
+    titles = ["model", "test", "ours", *names, "ratio to the better", "of rounds", *["% of memory"] * options.bandwidth]
+    print("| " + " | ".join(titles) + " |")
+    print("| --- | --- |" + " ---: |" * (len(titles) - 2), flush=True)
     unmeasured = []
     for model in options.models:
         rounds, failed = [], set()
@@ -87,7 +97,7 @@ def main():
             unmeasured.append(model)
             continue
         label = os.path.basename(model).removesuffix(".gguf")
-        for test in rounds[0]["ours"]:
+        for test in [test for test in rounds[0]["ours"] if not test.endswith(" share")]:
             medians, ratios = {}, []
             for name in ["ours", *names]:
                 values = [found[name][test] for found in rounds if name in found and test in found[name]]
@@ -104,6 +114,9 @@ def main():
                 cells += [f"{medians['ours'] / medians[best]:.2f}", f"{statistics.median(ratios):.2f}"]
             else:
                 cells += ["-", "-"]
+            if options.bandwidth:
+                shares = [found["ours"][f"{test} share"] for found in rounds if f"{test} share" in found["ours"]]
+                cells.append(f"{statistics.median(shares):.0f}" if shares else "-")
             print(f"| {label} | {test} | " + " | ".join(cells) + " |", flush=True)
     sys.exit(1 if unmeasured else 0)
 
