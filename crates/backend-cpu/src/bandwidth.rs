@@ -11,9 +11,10 @@ use crate::memory::AlignedBuffer;
 /// Result of [`read_bandwidth`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bandwidth {
-    /// Bytes read in a second by all threads together, in the best pass.
+    /// Bytes read in a second by all threads together, in the median pass of the best number of streams: single passes of a
+    /// machine that others use, too, are faster than what lasts.
     pub bytes_per_second: f64,
-    /// Streams that each thread read at once in that pass.
+    /// Streams that each thread read at once in these passes.
     pub streams: usize,
 }
 
@@ -21,7 +22,7 @@ pub struct Bandwidth {
 const STREAMS: [usize; 4] = [1, 2, 4, 8];
 
 /// Reads `bytes` (rounded down to whole pages for every stream) with `threads` threads again and again for about
-/// `time`, each thread a part of its own in one to eight streams, and returns the fastest pass. `None` if there is no
+/// `time`, each thread a part of its own in one to eight streams, and returns what the best number of streams gives. `None` if there is no
 /// memory for it or less than a page for each stream.
 pub fn read_bandwidth(features: Features, threads: usize, bytes: usize, time: Duration) -> Option<Bandwidth> {
     const PAGE: usize = 4096;
@@ -36,6 +37,7 @@ pub fn read_bandwidth(features: Features, threads: usize, bytes: usize, time: Du
     let mut best = Bandwidth { bytes_per_second: 0.0, streams: 0 };
     for streams in STREAMS {
         let begin = Instant::now();
+        let mut rates = Vec::new();
         while begin.elapsed() < time / STREAMS.len() as u32 {
             let barrier = Barrier::new(threads);
             let slowest = std::thread::scope(|scope| {
@@ -54,10 +56,12 @@ pub fn read_bandwidth(features: Features, threads: usize, bytes: usize, time: Du
                     .collect();
                 workers.into_iter().filter_map(|worker| worker.join().ok()).max()
             })?;
-            let rate = (part * threads) as f64 / slowest.as_secs_f64().max(1e-9);
-            if rate > best.bytes_per_second {
-                best = Bandwidth { bytes_per_second: rate, streams };
-            }
+            rates.push((part * threads) as f64 / slowest.as_secs_f64().max(1e-9));
+        }
+        rates.sort_by(f64::total_cmp);
+        let median = rates.get(rates.len() / 2).copied().unwrap_or_default();
+        if median > best.bytes_per_second {
+            best = Bandwidth { bytes_per_second: median, streams };
         }
     }
     Some(best)

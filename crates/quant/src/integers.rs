@@ -65,6 +65,12 @@ impl Scales {
     pub const fn halves(self) -> bool {
         matches!(self, Scales::Minifloat | Scales::SuperNibbles | Scales::SuperHalf)
     }
+
+    /// Whether the scales of both halves are numbers of four bits with minima beside them, so that kernels can add both in one step.
+    #[inline]
+    pub const fn nibbles(self) -> bool {
+        matches!(self, Scales::SuperNibbles)
+    }
 }
 
 /// One integer format in packed form.

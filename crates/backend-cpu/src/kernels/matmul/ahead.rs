@@ -51,8 +51,8 @@ impl Abreast {
 pub(super) fn streams(layout: Layout, tokens: usize) -> usize {
     match (isa::amd_family(), layout) {
         _ if tokens > 1 => 2,
-        (Some(26..), Layout::Integer(_)) => 2,
-        (Some(26..), _) | (_, Layout::Integer(_)) => 4,
+        (Some(26..), _) => 2,
+        (_, Layout::Integer(_)) => 4,
         _ => 2,
     }
 }
@@ -82,12 +82,11 @@ impl Ahead {
 
     /// Bytes of each stream between what is read and what is asked for, and where it should come to, while `streams` groups are
     /// read side by side. By measurement (docs/performance.md): with Intel's processors memory is slower by up to a tenth at twice
-    /// the distance, and nearer it answers too late. Zen 5 wants four streams asked for nearer than two. With Zen 4, lines for the
+    /// the distance, and nearer it answers too late. With Zen 4, lines for the
     /// first-level cache are in the way of reads of more than two streams, and too far ahead more are under way than there is room
     /// for: with 8 bits nearer than with fewer, which take longer.
     fn reach(layout: Layout, streams: usize) -> (usize, Cache) {
         match (isa::amd_family(), layout) {
-            (Some(26..), _) if streams > 2 => (2048, Cache::First),
             (None | Some(26..), _) => (3072, Cache::First),
             (Some(_), Layout::Integer(EIGHT_BITS)) if streams > 2 => (1024, Cache::Second),
             (Some(_), Layout::Integer(_)) if streams > 2 => (2048, Cache::Second),

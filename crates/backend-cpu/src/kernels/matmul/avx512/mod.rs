@@ -73,7 +73,7 @@ fn some_tokens<const F: usize, const R: usize, const ASK: bool>(
 ) -> usize {
     match left {
         // Of nibbles, the sums of both halves are kept.
-        6.. if const { R == 1 || !nibbles(INTEGERS[F].scales) } => {
+        6.. if const { R == 1 || !INTEGERS[F].scales.nibbles() } => {
             integer_block::<F, R, 6, ASK>(operands, groups, token, ahead)
         }
         4.. => integer_block::<F, R, 4, ASK>(operands, groups, token, ahead),
@@ -95,7 +95,7 @@ fn integer_block<const F: usize, const R: usize, const T: usize, const ASK: bool
     let integer = const { INTEGERS[F] };
     let pieces = const { Pieces::of(&INTEGERS[F]) };
     let per_record = const { INTEGERS[F].scales.blocks() };
-    let (halves, nibbles) = const { (INTEGERS[F].scales.halves(), nibbles(INTEGERS[F].scales)) };
+    let (halves, nibbles) = const { (INTEGERS[F].scales.halves(), INTEGERS[F].scales.nibbles()) };
     // Values less their offset fit signed bytes in every format, so that all offsets can be made 128, whose product with the
     // sums of an activation it has ready. Of few tokens one product is less than an addition for each quad.
     let ready = const { INTEGERS[F].offset != 0 && T >= 4 };
@@ -229,7 +229,7 @@ pub(super) unsafe fn combine<const F: usize>(
 ) -> __m512 {
     // SAFETY: forwarded from the caller.
     unsafe {
-        if const { nibbles(INTEGERS[F].scales) } {
+        if const { INTEGERS[F].scales.nibbles() } {
             add_nibbles(dots, scales, x, sum)
         } else if const { INTEGERS[F].scales.halves() } {
             add_part(dots[1], scales[1], x, add_part(dots[0], scales[0], x, sum))
@@ -299,9 +299,4 @@ pub(super) fn store(operands: &Operands<'_>, token: usize, group: usize, values:
     let mask = if rows >= GROUP { u16::MAX } else { (1 << rows) - 1 };
     // SAFETY: the caller of `multiply` vouches for the results of its rows; the mask keeps to them.
     unsafe { _mm512_mask_storeu_ps(operands.result(token, group * GROUP), mask, values) }
-}
-
-/// Whether both halves of a block are added in one step.
-const fn nibbles(scales: Scales) -> bool {
-    matches!(scales, Scales::SuperNibbles)
 }
