@@ -61,7 +61,7 @@ fn measure(heads: Heads, format: DType, tokens: usize, cells: usize, features: F
         sinks: None,
         alibi: None,
         relative: None,
-        bf16: true,
+        rounds: true,
     };
     let mut plan = Plan::new(heads);
     plan.build(&spans, tokens, &cell_positions).expect("a sound step");

@@ -189,7 +189,7 @@ fn attention(limits: &Limits) {
                 sinks: None,
                 alibi: None,
                 relative: None,
-                bf16: true,
+                rounds: true,
             };
             let mut plan = Plan::new(heads);
             plan.build(&spans, tokens, &cell_positions).expect("a sound step");

@@ -11,8 +11,9 @@ use crate::kernels::matmul::{ActivationFormat, PackedMatrix};
 pub struct Precision {
     /// A row's result may not depend on how many rows share its step.
     deterministic: bool,
-    /// Whether most numbers of matrices are quantised and multiplied by activations in BF16 or single bytes where there are many
-    /// rows.
+    /// Whether attention of many rows rounds, which loses nothing that counts: where numbers become integers of 16 bits, because that
+    /// loses no more than F16 in the cache; where they become BF16, if most numbers of matrices are quantised and multiplied by
+    /// activations in BF16 or single bytes.
     rounds: bool,
 }
 
@@ -33,7 +34,8 @@ impl Precision {
                 rounded += count;
             }
         }
-        Self { deterministic, rounds: 2 * rounded > all }
+        let integers = features.avx512_vnni && !features.amx;
+        Self { deterministic, rounds: integers || 2 * rounded > all }
     }
 
     /// The policy for one step, which may ask for more.
@@ -47,8 +49,8 @@ impl Precision {
         if self.deterministic { 1 } else { rows }
     }
 
-    /// Whether attention of many rows over a cache of `keys` may round to BF16: that loses far less than the weights
-    /// have lost. Who asks for a cache of f32 wants what its numbers say, not what BF16 leaves of them.
+    /// Whether attention of many rows over a cache of `keys` may round to numbers of 16 bits. Who asks for a cache of f32 wants what
+    /// its numbers say, not what these leave of them.
     pub fn attention_rounds(self, keys: DType) -> bool {
         self.rounds && !self.deterministic && keys != DType::F32
     }
@@ -71,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn models_of_plain_numbers_do_not_round() {
+    fn models_of_plain_numbers_do_not_round_to_bf16() {
         let pack = |dtype: DType| {
             let bytes = vec![0; 16 * dtype.bytes_for(64).unwrap() as usize];
             PackedMatrix::pack(dtype, 16, 64, &bytes).unwrap()
@@ -80,7 +82,10 @@ mod tests {
         for (_, features) in Features::detect().levels() {
             let of =
                 |matrices: &[&PackedMatrix]| Precision::new(matrices.iter().copied(), features, false).rounds;
-            assert!(!of(&[&plain]) && !of(&[&plain, &quantised]) && !of(&[]));
+            let integers = features.avx512_vnni && !features.amx;
+            assert!(
+                [of(&[&plain]), of(&[&plain, &quantised]), of(&[])].iter().all(|rounds| *rounds == integers)
+            );
             assert!(of(&[&plain, &quantised, &quantised]));
         }
     }

@@ -336,7 +336,7 @@ impl AttentionTask {
             sinks: self.sinks.map(|sinks| frame.weights.vector(sinks)),
             alibi: self.alibi.as_deref(),
             relative: self.relative.as_deref(),
-            bf16: frame.precision().attention_rounds(cache.keys().format().dtype()),
+            rounds: frame.precision().attention_rounds(cache.keys().format().dtype()),
         };
         let plan = &bound.plans[self.plan];
         let output = frame.rows_mut(self.out);

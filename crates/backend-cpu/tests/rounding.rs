@@ -1,4 +1,4 @@
-//! What the processor rounds for speed (attention to BF16, activations to one byte): how much that changes the
+//! What the processor rounds for speed (attention to numbers of 16 bits, activations to one byte): how much that changes the
 //! logits of whole models.
 
 use puna_backend::Backend;
@@ -11,12 +11,12 @@ use puna_graph::Op;
 use puna_models::{ARCHITECTURES, BuildOptions, build};
 use puna_quant::DType;
 
-/// From 16 rows on attention may be in BF16; from 24 on products would round to that on the matrix unit, too. In between, only
+/// From 16 rows on attention may be in rounded numbers; from 24 on products would round to that on the matrix unit, too. In between, only
 /// attention differs from `deterministic`, and with weights of 8 bits the products, whose activations have two bytes then.
 const ROWS: usize = 20;
 /// How much larger the error against exact arithmetic may be on average than with attention in f32, where it is that of
 /// the products. Each product with a quantised matrix takes its activations in steps of a 127th of the largest of 32
-/// numbers: an error of 2.5e-5 of the power. Each attention rounds queries, keys, values and weights to 8 bits, 7e-7 of
+/// numbers: an error of 2.5e-5 of the power. Each attention in BF16 rounds queries, keys, values and weights to 8 bits, 7e-7 of
 /// the power for each, and 2e-5 at most altogether (`attention.rs` tests that). A layer has four products or more for its
 /// attention, so 2e-5 come to 1e-4.
 const MEAN: f64 = 1.2;
@@ -76,14 +76,14 @@ fn errors_of(format: DType) -> (Vec<Errors>, usize) {
 }
 
 #[test]
-fn attention_in_bf16_loses_little_beside_products() {
-    if !Features::detect().names().contains(&"AVX-512 BF16") {
-        return println!("skipped: this processor does not multiply BF16");
+fn rounded_attention_loses_little_beside_products() {
+    if !Features::detect().names().contains(&"AVX-512 VNNI") {
+        return println!("skipped: this processor does not multiply integers of 16 bits");
     }
     let (errors, same) = errors_of(DType::Q4_0);
     let mut ratios: Vec<(f64, String)> =
         errors.into_iter().map(|errors| (errors.rounded / errors.alone, errors.model)).collect();
-    assert!(ratios.len() > 50, "attention of few models was in BF16: {ratios:?}, {same} are the same");
+    assert!(ratios.len() > 50, "attention of few models was rounded: {ratios:?}, {same} are the same");
     ratios.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mean = ratios.iter().map(|(ratio, _)| ratio.ln()).sum::<f64>() / ratios.len() as f64;
     println!(

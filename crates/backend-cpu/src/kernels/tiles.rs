@@ -1,8 +1,8 @@
-//! The tile registers of the matrix unit (AMX), and products of BF16 tiles.
+//! The tile registers of the matrix unit (AMX), and products of tiles.
 
 use super::dots;
 use std::arch::asm;
-use std::arch::x86_64::{_mm512_loadu_ps, _mm512_setzero_ps, _mm512_storeu_ps};
+use std::arch::x86_64::*;
 
 /// Rows of a tile of the first factor, and of a tile of sums.
 const ROWS: usize = 16;
@@ -57,31 +57,33 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Writes 32 rows for each of 32 tokens to `out`, whose tokens are `stride` numbers apart, with AVX-512 BF16 instead of the matrix
-    /// unit.
+    /// What [`Block::multiply_two`] does where the numbers are integers of 16 bits: sums of products are multiplied by what 1 stands
+    /// for in each token (the first of `units`, 32 numbers) and in each row (the second).
     ///
     /// # Safety
-    /// All tiles named are valid memory.
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    pub(super) unsafe fn multiply_two_by_dots(&self, out: *mut f32, stride: usize) {
-        for token in (0..2 * ROWS).step_by(dots::ROWS) {
-            let mut sums = [[_mm512_setzero_ps(); dots::ROWS]; 2];
-            // SAFETY: forwarded from the caller; rows of the first factor have 64 bytes in a tile.
-            unsafe {
-                if !self.from.is_null() {
-                    for t in 0..dots::ROWS {
-                        for group in 0..2 {
-                            let place = self.from.add((token + t) * 2 * ROWS + group * ROWS);
-                            sums[group][t] = _mm512_loadu_ps(place);
-                        }
-                    }
-                }
+    /// All tiles named and the units are valid memory.
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    pub(super) unsafe fn multiply_two_words(&self, units: [*const f32; 2], out: *mut f32, stride: usize) {
+        // SAFETY: forwarded from the caller; rows of the first factor have 64 bytes in a tile.
+        unsafe {
+            let row_units = [0, ROWS].map(|row| _mm512_loadu_ps(units[1].add(row)));
+            for token in (0..2 * ROWS).step_by(dots::ROWS) {
+                let mut sums = [[_mm512_setzero_si512(); dots::ROWS]; 2];
                 let x = self.x.add(token / ROWS * self.next_x + token % ROWS * 64);
                 let weights = [self.weights, self.weights.add(self.next_weights)];
-                dots::add(x, weights, self.steps, &mut sums);
+                dots::add_words(x, weights, self.steps, &mut sums);
                 for t in 0..dots::ROWS {
+                    let unit = _mm512_set1_ps(*units[0].add(token + t));
                     for group in 0..2 {
-                        _mm512_storeu_ps(out.add((token + t) * stride + group * ROWS), sums[group][t]);
+                        let factor = _mm512_mul_ps(unit, row_units[group]);
+                        let sum = _mm512_cvtepi32_ps(sums[group][t]);
+                        let sum = if self.from.is_null() {
+                            _mm512_mul_ps(sum, factor)
+                        } else {
+                            let place = self.from.add((token + t) * 2 * ROWS + group * ROWS);
+                            _mm512_fmadd_ps(sum, factor, _mm512_loadu_ps(place))
+                        };
+                        _mm512_storeu_ps(out.add((token + t) * stride + group * ROWS), sum);
                     }
                 }
             }

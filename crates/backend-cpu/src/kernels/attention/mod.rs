@@ -12,11 +12,15 @@
 //! [`merge`]: Attention::merge
 
 #[cfg(target_arch = "x86_64")]
-mod bf16;
+mod brain;
 mod order;
 mod plan;
 mod products;
+#[cfg(target_arch = "x86_64")]
+mod rounded;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod words;
 
 pub use order::in_order;
 pub use plan::{Plan, PlanError, Span};
@@ -64,9 +68,9 @@ pub struct Attention<'a> {
     /// Bias on scores by the offset of the cell from the token: a row of `2 · reach + 1` numbers for each head, from
     /// the offset `-reach` on; farther cells count as if they were as far as that. Not together with ALiBi.
     pub relative: Option<&'a [f32]>,
-    /// Whether many rows of a sequence may be computed in BF16, where the processor multiplies that. A row's result then depends on
-    /// how many rows share its step.
-    pub bf16: bool,
+    /// Whether many rows of a sequence may be computed in rounded numbers of 16 bits, where the processor multiplies these. A row's
+    /// result then depends on how many rows share its step.
+    pub rounds: bool,
 }
 
 /// What a layer's attention reads.
@@ -164,9 +168,12 @@ impl Attention<'_> {
         #[cfg(target_arch = "x86_64")]
         let mut run = run;
         #[cfg(target_arch = "x86_64")]
-        if features.avx512_bf16 && bf16::takes(self, &plan.work(chunk)) {
+        if features.avx512_vnni && rounded::takes(self, &plan.work(chunk)) {
             // SAFETY: `features` proves that the processor has the instructions and the system's permission.
-            if unsafe { bf16::run(&mut run, features.amx) } {
+            let done = unsafe {
+                if features.amx { rounded::run::<false>(&mut run) } else { rounded::run::<true>(&mut run) }
+            };
+            if done {
                 return;
             }
         }

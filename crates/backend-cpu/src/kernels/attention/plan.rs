@@ -209,7 +209,7 @@ impl Plan {
         let small = 5 * rows.next_multiple_of(16) + (rows * key / 2).next_multiple_of(16);
         let vectors = rows * (key + 2 * value + TILE) + small + TILE * (key + value) + key + value + TILE;
         #[cfg(target_arch = "x86_64")]
-        let vectors = vectors.max(super::bf16::scratch_floats(heads, rows));
+        let vectors = vectors.max(super::rounded::scratch_floats(heads, rows));
         vectors
     }
 

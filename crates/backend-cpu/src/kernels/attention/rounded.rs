@@ -1,18 +1,19 @@
-//! Attention of many rows in BF16, on the matrix unit or with AVX-512 BF16: queries, keys, weights and values are rounded, sums are
-//! f32.
+//! Attention of many rows in rounded numbers: queries, keys, weights and values become BF16 where there is a matrix unit
+//! ([`super::brain`]), and integers of 16 bits with AVX-512 VNNI ([`super::words`]); sums are f32.
 //!
 //! Scores are computed as keys by queries, so that a vector lane is a query row and the softmax needs no sums across
 //! lanes. Weights are relative to a reference that each row keeps: its largest score so far, or one at most
 //! [`SLACK`] below it, because moving the reference means to rescale the row's sums.
 //!
 //! The order of a row's sums is fixed, but they are not those of [`super::tile`] to the bit. So this is used only where
-//! results may depend on how many rows share a step ([`Attention::bf16`]).
+//! results may depend on how many rows share a step ([`Attention::rounds`]).
 
 use std::arch::x86_64::*;
 
 use super::plan::Work;
 use super::tile::{Run, Tile, take};
-use super::{Attention, Heads, Inputs, TILE};
+use super::{Attention, Heads, Inputs, TILE, brain, words};
+use crate::kernels::cache::CacheRows;
 use crate::kernels::rows::RowsMut;
 use crate::kernels::tiles::{Block as Product, Tiles};
 use crate::kernels::vector::Vector;
@@ -23,7 +24,7 @@ use crate::kernels::vector::math::tanh;
 const LEAST_ROWS: usize = 16;
 /// Rows, numbers of a head or cells that are multiplied at once: two tiles.
 const PAIR: usize = 32;
-/// Numbers of f32 in a tile of BF16.
+/// Numbers of f32 in a tile, whose numbers have 16 bits.
 const TILE_FLOATS: usize = 256;
 /// Numbers of a block of sums, [`PAIR`] rows by as many numbers of a value.
 const BLOCK_FLOATS: usize = PAIR * PAIR;
@@ -34,11 +35,12 @@ const LOG2_E: f32 = std::f32::consts::LOG2_E;
 /// Numbers of scratch memory for `rows` rows.
 pub(super) fn scratch_floats(heads: Heads, rows: usize) -> usize {
     let (rows, key, value) = extents(heads, rows);
-    rows * (key / 2 + value + TILE + TILE / 2 + LANE_VECTORS) + TILE * (key + value) / 2 + key + 2 * value
+    let rounded = rows * (key + TILE) / 2 + TILE * (key + value) / 2;
+    rounded + rows * (value + TILE + LANE_VECTORS) + TILE * key.max(value) + TILE + value
 }
 
 /// Vectors of one number for each row.
-const LANE_VECTORS: usize = 6;
+const LANE_VECTORS: usize = 8;
 
 /// Rows and numbers of keys and values, padded.
 fn extents(heads: Heads, rows: usize) -> (usize, usize, usize) {
@@ -46,11 +48,11 @@ fn extents(heads: Heads, rows: usize) -> (usize, usize, usize) {
     (padded(rows), padded(heads.key_dim), padded(heads.value_dim))
 }
 
-/// Whether the chunk is one for BF16. Single tokens never are, however many heads share their keys: what is
+/// Whether the chunk is one for rounded numbers. Single tokens never are, however many heads share their keys: what is
 /// generated token by token must be what a deterministic step of several tokens computes.
 pub(super) fn takes(attention: &Attention<'_>, work: &Work<'_>) -> bool {
     let rows = work.block.tokens * attention.heads.group();
-    attention.bf16
+    attention.rounds
         && work.block.tokens > 1
         && work.split.is_none()
         && rows >= LEAST_ROWS
@@ -58,17 +60,23 @@ pub(super) fn takes(attention: &Attention<'_>, work: &Work<'_>) -> bool {
         && attention.scale > 0.0
 }
 
-/// Does a chunk that [`takes`] approves, or finds that it has to be done in f32, because a hidden value is not finite.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-pub(super) fn run(run: &mut Run<'_>, matrix_unit: bool) -> bool {
+/// Does a chunk that [`takes`] approves, or finds that it has to be done in f32, because not all numbers are finite. In BF16 with the
+/// matrix unit, or in integers (`WORDS`).
+///
+/// # Safety
+/// Without `WORDS`, the processor has AMX and AVX-512 BF16.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn run<const WORDS: bool>(run: &mut Run<'_>) -> bool {
     let Run { attention, plan, inputs, output, .. } = *run;
     let work = plan.work(run.chunk);
     let block = work.block;
     let heads = attention.heads;
-    let mut space = Space::new(run.scratch, heads, block.tokens * heads.group(), matrix_unit);
-    space.fill_queries(inputs, &work, heads);
+    let mut space = Space::<WORDS>::new(run.scratch, heads, block.tokens * heads.group());
     space.fill_lanes(attention, inputs, &work);
-    let _tiles = matrix_unit.then(|| Tiles::configure([(16, 64); 8]));
+    if !space.fill_queries(inputs, &work, heads) {
+        return false;
+    }
+    let _tiles = (!WORDS).then(|| Tiles::configure([(16, 64); 8]));
     let mut cells = [0; TILE];
     let mut positions = [0; TILE];
     for start in (0..block.cells).step_by(TILE) {
@@ -86,9 +94,14 @@ pub(super) fn run(run: &mut Run<'_>, matrix_unit: bool) -> bool {
         if !seen {
             continue;
         }
-        space.fill_keys(inputs, &work, cells);
-        let finite = space.fill_values(inputs, &work, cells);
-        if masked && !finite {
+        let possible = if WORDS {
+            space.fill_keys_as_words(inputs, &work, cells) && space.fill_values_as_words(inputs, &work, cells)
+        } else {
+            space.fill_keys(inputs, &work, cells);
+            // Values that are seen make results what they are in f32; hidden ones must not.
+            space.fill_values(inputs, &work, cells) || !masked
+        };
+        if !possible {
             return false;
         }
         space.score();
@@ -102,9 +115,7 @@ pub(super) fn run(run: &mut Run<'_>, matrix_unit: bool) -> bool {
 }
 
 /// Memory of a chunk.
-struct Space<'a> {
-    /// Whether tiles are multiplied by the matrix unit.
-    matrix_unit: bool,
+struct Space<'a, const WORDS: bool> {
     /// Rows, numbers of a key and of a value, padded.
     rows: usize,
     key_dim: usize,
@@ -121,11 +132,14 @@ struct Space<'a> {
     weights: &'a mut [f32],
     /// Blocks of [`PAIR`] rows by [`PAIR`] numbers.
     sums: &'a mut [f32],
-    /// References and sums of weights, first and last position seen, the row's own position, ALiBi slopes.
+    /// References and sums of weights, first and last position seen, the row's own position, ALiBi slopes, what 1 stands for in the
+    /// integers of a query and of weights.
     lanes: [&'a mut [f32]; LANE_VECTORS],
-    /// A decoded key, and two values.
-    key: &'a mut [f32],
-    value_pair: &'a mut [f32],
+    /// Decoded keys or values.
+    decoded: &'a mut [f32],
+    /// What 1 stands for in the integers of each key, and in those of each number of values.
+    key_units: &'a mut [f32],
+    value_units: &'a mut [f32],
 }
 
 const REFERENCE: usize = 0;
@@ -134,12 +148,13 @@ const FROM: usize = 2;
 const TO: usize = 3;
 const POSITION: usize = 4;
 const SLOPE: usize = 5;
+const QUERY_UNIT: usize = 6;
+const WEIGHT_UNIT: usize = 7;
 
-impl<'a> Space<'a> {
-    fn new(mut rest: &'a mut [f32], heads: Heads, rows: usize, matrix_unit: bool) -> Self {
+impl<'a, const WORDS: bool> Space<'a, WORDS> {
+    fn new(mut rest: &'a mut [f32], heads: Heads, rows: usize) -> Self {
         let (rows, key_dim, value_dim) = extents(heads, rows);
         let space = Self {
-            matrix_unit,
             rows,
             key_dim,
             value_dim,
@@ -150,11 +165,11 @@ impl<'a> Space<'a> {
             weights: take(&mut rest, rows * TILE / 2),
             sums: take(&mut rest, rows * value_dim),
             lanes: std::array::from_fn(|_| take(&mut rest, rows)),
-            key: take(&mut rest, key_dim),
-            value_pair: take(&mut rest, 2 * value_dim),
+            decoded: take(&mut rest, TILE * key_dim.max(value_dim)),
+            key_units: take(&mut rest, TILE),
+            value_units: take(&mut rest, value_dim),
         };
-        space.key.fill(0.0);
-        space.value_pair.fill(0.0);
+        space.key_units.fill(0.0);
         space.sums.fill(0.0);
         // Rows of padding are multiplied as well.
         space.queries.fill(0.0);
@@ -162,31 +177,51 @@ impl<'a> Space<'a> {
         space
     }
 
-    /// Rounds the queries and puts pairs of their numbers side by side.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-    fn fill_queries(&mut self, inputs: &Inputs<'_>, work: &Work<'_>, heads: Heads) {
+    /// Rounds the queries and puts pairs of their numbers side by side. Returns whether all are finite, as far as integers need to know.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    fn fill_queries(&mut self, inputs: &Inputs<'_>, work: &Work<'_>, heads: Heads) -> bool {
         let group = heads.group();
         let rows = work.block.tokens * group;
+        let source = |row: usize| {
+            let (token, head) = (work.block.first_token + row / group, work.kv_head * group + row % group);
+            // SAFETY: the head's part of the row lies in it.
+            unsafe { inputs.queries.row(token).add(head * heads.key_dim) }
+        };
         let mut query = [0.0_f32; PAIR];
         for first in (0..rows).step_by(16) {
+            let mut factors = [0.0; 16];
+            for (row, factor) in (first..rows).zip(&mut factors).filter(|_| WORDS) {
+                // SAFETY: the head's part of the row has `key_dim` numbers.
+                let squares = unsafe { words::squares(source(row), heads.key_dim) };
+                let Some(units) = words::units(squares) else { return false };
+                (*factor, self.lanes[QUERY_UNIT][row]) = units;
+            }
             for d in (0..heads.key_dim).step_by(PAIR) {
                 let mut lines = [_mm512_setzero_si512(); 16];
                 let count = PAIR.min(heads.key_dim - d);
-                for (row, line) in (first..rows).zip(&mut lines) {
-                    let (token, head) =
-                        (work.block.first_token + row / group, work.kv_head * group + row % group);
-                    let source = inputs.queries.row(token);
+                for ((row, line), factor) in (first..rows).zip(&mut lines).zip(factors) {
                     // SAFETY: the head's part of the row has `key_dim` numbers.
                     unsafe {
-                        let source = source.add(head * heads.key_dim + d);
-                        std::ptr::copy_nonoverlapping(source, query.as_mut_ptr(), count);
-                        *line = round(query.as_ptr());
+                        std::ptr::copy_nonoverlapping(source(row).add(d), query.as_mut_ptr(), count);
+                        *line = Self::round(query.as_ptr(), factor);
                     }
                 }
                 let tile = (first / 16 * (self.key_dim / PAIR) + d / PAIR) * TILE_FLOATS;
                 store_lines(transpose(lines), &mut self.queries[tile..][..TILE_FLOATS]);
             }
         }
+        true
+    }
+
+    /// 32 numbers, each multiplied by `factor` if they become integers.
+    ///
+    /// # Safety
+    /// There are as many; without `WORDS` the processor has AVX-512 BF16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    #[inline]
+    unsafe fn round(numbers: *const f32, factor: f32) -> __m512i {
+        // SAFETY: forwarded from the caller.
+        unsafe { if WORDS { words::round(numbers, factor) } else { brain::round(numbers) } }
     }
 
     /// What each row starts with.
@@ -208,40 +243,79 @@ impl<'a> Space<'a> {
                 self.lanes[lane][row] = f32::from_bits(value.cast_unsigned());
             }
             self.lanes[SLOPE][row] = slope;
+            self.lanes[QUERY_UNIT][row] = 0.0;
         }
     }
 
-    /// Decodes and rounds the keys of these cells.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+    /// Decodes the keys of these cells and rounds them to BF16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
     fn fill_keys(&mut self, inputs: &Inputs<'_>, work: &Work<'_>, cells: &[u32]) {
         let format = inputs.keys.format();
         let steps = self.key_dim / PAIR;
+        self.decoded[format.dim()..self.key_dim].fill(0.0);
         for (i, cell) in cells.iter().enumerate() {
             let row = inputs.keys.row(work.kv_head, *cell as usize);
             // SAFETY: a row of the cache, and room for its numbers; lines lie within the tiles.
             unsafe {
-                format.decode_with::<Avx512>(row, self.key.as_mut_ptr());
+                format.decode_with::<Avx512>(row, self.decoded.as_mut_ptr());
                 for step in 0..steps {
-                    let line = round(self.key.as_ptr().add(step * PAIR));
-                    let place = (i / 16 * steps + step) * TILE_FLOATS + i % 16 * 16;
-                    _mm512_storeu_si512(self.keys.as_mut_ptr().add(place).cast(), line);
+                    let line = brain::round(self.decoded.as_ptr().add(step * PAIR));
+                    _mm512_storeu_si512(self.keys.as_mut_ptr().add(key_line(i, step, steps)).cast(), line);
                 }
             }
         }
     }
 
-    /// Decodes and rounds the values of these cells; those of the tile's rest are zeros. Returns whether all stay
+    /// Decodes the keys of these cells and makes them integers. Returns whether all are finite.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    fn fill_keys_as_words(&mut self, inputs: &Inputs<'_>, work: &Work<'_>, cells: &[u32]) -> bool {
+        let (width, steps) = (self.key_dim, self.key_dim / PAIR);
+        self.decode(&inputs.keys, work, cells, width);
+        // No key is longer than the row of the largest numbers of all.
+        let mut squares = _mm512_setzero_ps();
+        for d in (0..width).step_by(16) {
+            let largest = words::largest(&self.decoded[d..], width, cells.len());
+            squares = _mm512_fmadd_ps(largest, largest, squares);
+        }
+        let Some((factor, unit)) = words::units(_mm512_reduce_add_ps(squares)) else { return false };
+        self.key_units.fill(unit);
+        for i in 0..cells.len() {
+            for step in 0..steps {
+                // SAFETY: there are as many numbers; lines lie within the tiles.
+                unsafe {
+                    let line = words::round(self.decoded.as_ptr().add(i * width + step * PAIR), factor);
+                    _mm512_storeu_si512(self.keys.as_mut_ptr().add(key_line(i, step, steps)).cast(), line);
+                }
+            }
+        }
+        true
+    }
+
+    /// Decodes the rows of these cells, one after the other, `width` numbers apart.
+    #[inline(always)]
+    fn decode(&mut self, rows: &CacheRows<'_>, work: &Work<'_>, cells: &[u32], width: usize) {
+        let format = rows.format();
+        for (cell, place) in cells.iter().zip(self.decoded.chunks_exact_mut(width)) {
+            let row = rows.row(work.kv_head, *cell as usize);
+            place[format.dim()..].fill(0.0);
+            // SAFETY: a row of the cache, and room for its numbers.
+            unsafe { format.decode_with::<Avx512>(row, place.as_mut_ptr()) };
+        }
+    }
+
+    /// Decodes the values of these cells and rounds them to BF16; those of the tile's rest are zeros. Returns whether all stay
     /// finite.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
     fn fill_values(&mut self, inputs: &Inputs<'_>, work: &Work<'_>, cells: &[u32]) -> bool {
         let format = inputs.values.format();
         let width = self.value_dim;
+        self.decoded[..2 * width].fill(0.0);
         let mut zeros = _mm512_setzero_ps();
         for pair in 0..TILE / 2 {
             // SAFETY: rows of the cache, and room for their numbers; lines lie within the tiles.
             unsafe {
                 for side in 0..2 {
-                    let place = self.value_pair.as_mut_ptr().add(side * width);
+                    let place = self.decoded.as_mut_ptr().add(side * width);
                     match cells.get(2 * pair + side) {
                         Some(cell) => {
                             let row = inputs.values.row(work.kv_head, *cell as usize);
@@ -251,38 +325,68 @@ impl<'a> Space<'a> {
                     }
                 }
                 for d in (0..width).step_by(16) {
-                    let even = _mm512_loadu_ps(self.value_pair.as_ptr().add(d));
-                    let odd = _mm512_loadu_ps(self.value_pair.as_ptr().add(width + d));
+                    let even = _mm512_loadu_ps(self.decoded.as_ptr().add(d));
+                    let odd = _mm512_loadu_ps(self.decoded.as_ptr().add(width + d));
                     // Zero, but where a number is not finite or could become infinite by rounding.
                     let above = _mm512_set1_ps(1.01);
                     zeros = _mm512_fmadd_ps(_mm512_mul_ps(even, above), _mm512_setzero_ps(), zeros);
                     zeros = _mm512_fmadd_ps(_mm512_mul_ps(odd, above), _mm512_setzero_ps(), zeros);
                     let place = (d / 16 * (TILE / PAIR) + pair / 16) * TILE_FLOATS + pair % 16 * 16;
-                    _mm512_storeu_si512(self.values.as_mut_ptr().add(place).cast(), side_by_side(even, odd));
+                    let both = brain::side_by_side(even, odd);
+                    _mm512_storeu_si512(self.values.as_mut_ptr().add(place).cast(), both);
                 }
             }
         }
         _mm512_reduce_add_ps(zeros) == 0.0
     }
 
-    /// Multiplies two by two tiles; the results of a row are `stride` numbers from those of the one before.
+    /// Decodes the values of these cells and makes them integers; those of the tile's rest are zeros. Returns whether all are finite.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    fn fill_values_as_words(&mut self, inputs: &Inputs<'_>, work: &Work<'_>, cells: &[u32]) -> bool {
+        let width = self.value_dim;
+        self.decode(&inputs.values, work, cells, width);
+        self.decoded[cells.len() * width..TILE * width].fill(0.0);
+        let mut squares = _mm512_setzero_ps();
+        for d in (0..width).step_by(16) {
+            let largest = words::largest(&self.decoded[d..], width, cells.len());
+            squares = _mm512_fmadd_ps(largest, largest, squares);
+            let (factor, unit) = words::value_units(largest);
+            // SAFETY: there are so many numbers of each cell; lines lie within the tiles.
+            unsafe {
+                _mm512_storeu_ps(self.value_units.as_mut_ptr().add(d), unit);
+                for pair in 0..TILE / 2 {
+                    let [even, odd] = [0, 1].map(|side| {
+                        let number = self.decoded.as_ptr().add((2 * pair + side) * width + d);
+                        _mm512_mul_ps(_mm512_loadu_ps(number), factor)
+                    });
+                    let place = (d / 16 * (TILE / PAIR) + pair / 16) * TILE_FLOATS + pair % 16 * 16;
+                    let both = words::side_by_side(even, odd);
+                    _mm512_storeu_si512(self.values.as_mut_ptr().add(place).cast(), both);
+                }
+            }
+        }
+        _mm512_reduce_add_ps(squares).is_finite()
+    }
+
+    /// Multiplies two by two tiles, with what 1 stands for in the rows of both; the results of a row are `stride` numbers from those
+    /// of the one before.
     ///
     /// # Safety
-    /// The tiles and results are valid memory, and tiles are configured where the matrix unit is used.
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    unsafe fn multiply(matrix_unit: bool, product: &Product, out: *mut f32, stride: usize) {
+    /// The tiles, units and results are valid memory, and without `WORDS` the matrix unit is configured.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    unsafe fn multiply(product: &Product, units: [*const f32; 2], out: *mut f32, stride: usize) {
         // SAFETY: forwarded from the caller.
         unsafe {
-            if matrix_unit {
-                product.multiply_two(out, stride)
+            if WORDS {
+                product.multiply_two_words(units, out, stride)
             } else {
-                product.multiply_two_by_dots(out, stride)
+                product.multiply_two(out, stride)
             }
         }
     }
 
     /// Products of the keys with all queries.
-    #[target_feature(enable = "avx512f,avx512bf16")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
     fn score(&mut self) {
         let steps = self.key_dim / PAIR;
         let next = steps * TILE_FLOATS * 4;
@@ -298,19 +402,16 @@ impl<'a> Space<'a> {
                 };
                 // SAFETY: tiles are configured; two by two of them lie in the buffers, as do the sums.
                 unsafe {
-                    Self::multiply(
-                        self.matrix_unit,
-                        &product,
-                        self.scores[cell * self.rows + row..].as_mut_ptr(),
-                        self.rows,
-                    )
+                    let units = [self.key_units[cell..].as_ptr(), self.lanes[QUERY_UNIT][row..].as_ptr()];
+                    let out = self.scores[cell * self.rows + row..].as_mut_ptr();
+                    Self::multiply(&product, units, out, self.rows)
                 }
             }
         }
     }
 
     /// Adds the weighted values to the sums of all rows.
-    #[target_feature(enable = "avx512f,avx512bf16")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
     fn add_values(&mut self) {
         let steps = TILE / PAIR;
         let next = steps * TILE_FLOATS * 4;
@@ -327,13 +428,17 @@ impl<'a> Space<'a> {
                     from: sums,
                 };
                 // SAFETY: as in `score`; the block of sums is read before it is written.
-                unsafe { Self::multiply(self.matrix_unit, &product, sums, PAIR) }
+                unsafe {
+                    let units =
+                        [self.lanes[WEIGHT_UNIT][row..].as_ptr(), self.value_units[block * PAIR..].as_ptr()];
+                    Self::multiply(&product, units, sums, PAIR)
+                }
             }
         }
     }
 
     /// Turns the scores of the 16 rows from `first` on into weights, and rescales sums whose reference moves.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
     fn weigh(&mut self, attention: &Attention<'_>, first: usize, positions: &[i32], masked: bool) {
         let stride = self.rows;
         let scores = self.scores[first..].as_mut_ptr();
@@ -399,25 +504,39 @@ impl<'a> Space<'a> {
                     }
                 }
             }
-            // Where nothing was seen yet, all scores are as low as can be and any reference will do.
-            let none = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(reference, _mm512_set1_ps(f32::NEG_INFINITY));
-            let base = _mm512_mask_blend_ps(none, reference, _mm512_setzero_ps());
-            let base = _mm512_sub_ps(_mm512_setzero_ps(), base);
-            let mut other = _mm512_setzero_ps();
+            // Integers are relative to the largest weight of the tile. Where nothing was seen, all scores are as low as can be and
+            // any base will do.
+            let top = if WORDS { largest } else { reference };
+            let none = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(top, _mm512_set1_ps(f32::NEG_INFINITY));
+            let top = _mm512_mask_blend_ps(none, top, _mm512_setzero_ps());
+            let base = if WORDS { _mm512_set1_ps(words::WEIGHT_BITS) } else { _mm512_setzero_ps() };
+            let base = _mm512_sub_ps(base, top);
+            let [mut evens, mut odds] = [_mm512_setzero_ps(); 2];
             for step in 0..TILE / PAIR {
                 let mut lines = [_mm512_setzero_si512(); 16];
                 for pair in 0..16 {
                     let place = scores.add((step * PAIR + 2 * pair) * stride);
                     let even = power_of_two(_mm512_fmadd_ps(_mm512_loadu_ps(place), factor, base));
                     let odd = power_of_two(_mm512_fmadd_ps(_mm512_loadu_ps(place.add(stride)), factor, base));
-                    total = _mm512_add_ps(total, even);
-                    other = _mm512_add_ps(other, odd);
-                    lines[pair] = side_by_side(even, odd);
+                    evens = _mm512_add_ps(evens, even);
+                    odds = _mm512_add_ps(odds, odd);
+                    lines[pair] =
+                        if WORDS { words::side_by_side(even, odd) } else { brain::side_by_side(even, odd) };
                 }
                 let tile = (first / 16 * (TILE / PAIR) + step) * TILE_FLOATS;
                 store_lines(transpose(lines), &mut self.weights[tile..][..TILE_FLOATS]);
             }
-            _mm512_storeu_ps(self.lanes[TOTAL].as_mut_ptr().add(first), _mm512_add_ps(total, other));
+            let mut added = _mm512_add_ps(evens, odds);
+            if WORDS {
+                let unit = _mm512_mask_blend_ps(
+                    none,
+                    power_of_two(_mm512_sub_ps(_mm512_sub_ps(_mm512_setzero_ps(), base), reference)),
+                    _mm512_setzero_ps(),
+                );
+                _mm512_storeu_ps(self.lanes[WEIGHT_UNIT].as_mut_ptr().add(first), unit);
+                added = _mm512_mul_ps(added, unit);
+            }
+            _mm512_storeu_ps(self.lanes[TOTAL].as_mut_ptr().add(first), _mm512_add_ps(total, added));
             _mm512_storeu_ps(self.lanes[REFERENCE].as_mut_ptr().add(first), reference);
         }
     }
@@ -459,41 +578,7 @@ impl<'a> Space<'a> {
     }
 }
 
-/// 32 numbers as BF16.
-///
-/// # Safety
-/// There are as many.
-#[target_feature(enable = "avx512f,avx512bf16")]
-#[inline]
-unsafe fn round(numbers: *const f32) -> __m512i {
-    // SAFETY: promised by the caller; both types have 512 bits.
-    unsafe {
-        let both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(numbers.add(16)), _mm512_loadu_ps(numbers));
-        std::mem::transmute::<__m512bh, __m512i>(both)
-    }
-}
-
-/// BF16 numbers of two vectors, in turn.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-#[inline]
-fn side_by_side(even: __m512, odd: __m512) -> __m512i {
-    const ORDER: [u16; 32] = {
-        let mut order = [0; 32];
-        let mut index = 0;
-        while index < 16 {
-            (order[2 * index], order[2 * index + 1]) = (index as u16, index as u16 + 16);
-            index += 1;
-        }
-        order
-    };
-    // SAFETY: both types have 512 bits, and so has the array.
-    unsafe {
-        let both = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(odd, even));
-        _mm512_permutexvar_epi16(_mm512_loadu_si512(ORDER.as_ptr().cast()), both)
-    }
-}
-
-/// 2 to the power `x`, to 4e-6 of itself, far below what BF16 keeps; 0 for minus infinity.
+/// 2 to the power `x`, to 4e-6 of itself, far below what is kept of it; 0 for minus infinity.
 #[target_feature(enable = "avx512f,avx512dq")]
 #[inline]
 fn power_of_two(x: __m512) -> __m512 {
@@ -506,6 +591,11 @@ fn power_of_two(x: __m512) -> __m512 {
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.930_038_3e-1));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.000_002_6));
     _mm512_scalef_ps(p, x)
+}
+
+/// Where 32 numbers of a key lie, for tiles of so many steps.
+fn key_line(key: usize, step: usize, steps: usize) -> usize {
+    (key / 16 * steps + step) * TILE_FLOATS + key % 16 * 16
 }
 
 /// Writes 16 vectors one after the other.
