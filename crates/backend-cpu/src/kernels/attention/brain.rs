@@ -60,9 +60,10 @@ mod tests {
         }
         let numbers: [f32; 32] = std::array::from_fn(|index| (index as f32 - 15.3) * 1.0371 + 1e-3);
         // SAFETY: the processor has the instructions; vectors have 64 bytes.
-        let (whole, turns): ([bf16; 32], [bf16; 32]) = unsafe {
+        let [whole, turns] = unsafe {
             let [low, high] = [0, 16].map(|at| _mm512_loadu_ps(numbers.as_ptr().add(at)));
-            (std::mem::transmute(round(numbers.as_ptr())), std::mem::transmute(side_by_side(low, high)))
+            [round(numbers.as_ptr()), side_by_side(low, high)]
+                .map(|vector| std::mem::transmute::<__m512i, [bf16; 32]>(vector))
         };
         for index in 0..32 {
             assert_eq!(whole[index], bf16::from_f32(numbers[index]));
