@@ -11,16 +11,12 @@
 //! [`run`]: Attention::run
 //! [`merge`]: Attention::merge
 
-#[cfg(target_arch = "x86_64")]
-mod brain;
 mod order;
 mod plan;
 mod products;
 #[cfg(target_arch = "x86_64")]
 mod rounded;
 mod tile;
-#[cfg(target_arch = "x86_64")]
-mod words;
 
 pub use order::in_order;
 pub use plan::{Plan, PlanError, Span};
