@@ -1,10 +1,10 @@
 //! Tokens a second of a model file on the first card, without the layers above: prompts, single tokens at some depth, and
 //! many sequences at once.
 //!
-//! `speed MODEL [images=FOLDER] [prompt=TOKENS] [depth=TOKENS] [sequences=COUNT] [cache=FORMAT] [best=COUNT]`, any number of them;
-//! each prints a line. `images` comes first and names a folder of compiled kernels, which replace the embedded ones of their names.
-//! Tests after `best` ask for so many of the highest logits of each row with their tokens, 1 for what greedy choice needs, 0 for
-//! all logits as before.
+//! `speed MODEL [images=FOLDER] [prompt=TOKENS] [depth=TOKENS] [sequences=COUNT] [steps=COUNT] [cache=FORMAT] [best=COUNT]`, any
+//! number of them; each prints a line. `images` comes first and names a folder of compiled kernels, which replace the embedded ones of
+//! their names. After `steps`, many sequences are measured over so many steps instead of 32. Tests after `best` ask for so many of
+//! the highest logits of each row with their tokens, 1 for what greedy choice needs, 0 for all logits as before.
 #![allow(clippy::print_stdout)]
 
 use std::path::Path;
@@ -34,6 +34,16 @@ struct Bench {
 impl Bench {
     /// One step: each sequence adds `count` rows after `lengths`; cells of a sequence are `stride` apart.
     fn step(&mut self, lengths: &[u32], count: u32, stride: u32) {
+        let step = self.describe(lengths, count, stride);
+        self.run(&step);
+    }
+
+    fn run(&mut self, step: &Step) {
+        let mut boundary = Boundary::default();
+        self.partition.run(self.program, step, &mut boundary).expect("the step runs");
+    }
+
+    fn describe(&self, lengths: &[u32], count: u32, stride: u32) -> Step {
         let sequences = lengths.len() as u32;
         let rows = |sequence: u32| sequence * count..(sequence + 1) * count;
         let group = || {
@@ -49,7 +59,7 @@ impl Bench {
             }
             group
         };
-        let step = Step {
+        Step {
             tokens: (0..sequences * count).map(|row| (row * 7919 + lengths[0] * 31) % 30000).collect(),
             positions: lengths
                 .iter()
@@ -59,9 +69,7 @@ impl Bench {
             groups: self.graph.groups().iter().map(|_| group()).collect(),
             best: self.best,
             ..Step::default()
-        };
-        let mut boundary = Boundary::default();
-        self.partition.run(self.program, &step, &mut boundary).expect("the step runs");
+        }
     }
 
     fn fill(&mut self, from: u32, to: u32) {
@@ -101,7 +109,7 @@ fn main() {
     let graph = build(&file.metadata, &file.tensors, &BuildOptions { context: 0, ..BuildOptions::default() })
         .expect("the model builds");
     let graph = Arc::new(graph);
-    let (mut cache, mut best) = (DType::F16, None);
+    let (mut cache, mut best, mut steps) = (DType::F16, None, 32);
     let mut loaded: Option<Bench> = None;
     for test in tests {
         let (kind, number) = test.split_once('=').expect("name=number");
@@ -114,6 +122,10 @@ fn main() {
             continue;
         }
         let number: u32 = number.parse().expect("a number");
+        if kind == "steps" {
+            steps = number;
+            continue;
+        }
         if kind == "best" {
             best = (number > 0).then_some(number);
             continue;
@@ -163,13 +175,15 @@ fn main() {
                 let stride = MOST_CELLS / number;
                 let depth = 512.min(stride - 64);
                 let lengths: Vec<u32> = vec![depth; number as usize];
-                bench.step(&lengths, 1, stride);
-                bench.step(&lengths, 1, stride);
+                // Described once: listing 40,960 cells takes this program a hundredth of a step.
+                let step = bench.describe(&lengths, 1, stride);
+                bench.run(&step);
+                bench.run(&step);
                 let start = Instant::now();
-                for _ in 0..32 {
-                    bench.step(&lengths, 1, stride);
+                for _ in 0..steps {
+                    bench.run(&step);
                 }
-                let rate = 32.0 * number as f64 / start.elapsed().as_secs_f64();
+                let rate = (steps * number) as f64 / start.elapsed().as_secs_f64();
                 println!("{cache} {number} sequences at {depth}{given}: {rate:.0} t/s in all");
             }
             other => println!("unknown: {other}"),

@@ -14,6 +14,7 @@
 #define NOT_INLINE
 #define KERNEL static void
 #define BOUNDED(threads, blocks)
+#define WITH_REGISTERS(count)
 #define __shared__ static
 #define __restrict__
 #define __constant__ static const

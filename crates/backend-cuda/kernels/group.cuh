@@ -114,3 +114,11 @@ template <> struct GroupUnit<128> {
 #endif
     }
 };
+
+// Gives registers of the group's threads back, down to COUNT, or takes more, up to COUNT.
+template <int COUNT, bool MORE> DEVICE void group_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if (MORE) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+    else asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+#endif
+}

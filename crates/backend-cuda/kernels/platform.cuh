@@ -14,6 +14,7 @@
 #define NOT_INLINE __device__ __noinline__
 #define KERNEL extern "C" __global__ void
 #define BOUNDED(threads, blocks) __launch_bounds__(threads, blocks)
+#define WITH_REGISTERS(count) __maxnreg__(count)
 // Names a kernel for the emulation.
 #define REGISTER(name)
 #define SHARED_BYTES(name) extern __shared__ __align__(16) unsigned char name[]

@@ -10,6 +10,11 @@
 #define STREAM_WARPS 8
 #define STREAM_COPIERS 4
 #define STREAM_THREADS (32 * STREAM_WARPS)
+// Registers of a thread at the start, so few that a block of attention has room beside; of a thread that multiplies, which needs more
+// in time, and of one that asks: as many in all.
+#define STREAM_REGISTERS 112
+#define STREAM_MORE(registers) ((registers) + 40)
+#define STREAM_FEWER(registers) ((registers) - 40 * STREAM_WARPS / STREAM_COPIERS)
 // Copies that are under way for a warp, at most; each is of one block or two.
 #define STREAM_MOST 8
 // Products of a launch, at most.
@@ -201,16 +206,23 @@ DEVICE void multiply_block(float sums[2], const Group<F, G, 1>& raw, const Const
     }
 }
 
-// The products of one block or of two at once, which hide each other's waits. `release` is called when they were read.
-template <class L, class F, class G, class R>
+// The products of one block or of two, at once if `TOGETHER`, so that they hide each other's waits. `release` is called when they were
+// read.
+template <class L, bool TOGETHER, class F, class G, class R>
 DEVICE void multiply_blocks(float one[2], float other[2], const unsigned char* block, const unsigned char* next, bool two, const Constants& constants,
                             const Lane<L>& mine, const Activations& x, int group, int next_group, R release) {
     Group<F, G, 1> raw, more;
     raw.template load<L, FromShared>(block);
-    if (two) more.template load<L, FromShared>(next);
-    release();
+    if (TOGETHER) {
+        if (two) more.template load<L, FromShared>(next);
+        release();
+    }
     multiply_block<L, F, G>(one, raw, constants, mine, x, group);
     other[0] = other[1] = 0.0f;
+    if (!TOGETHER) {
+        if (two) more.template load<L, FromShared>(next);
+        release();
+    }
     if (two) multiply_block<L, F, G>(other, more, constants, mine, x, next_group);
 }
 
@@ -457,7 +469,7 @@ template <class W> DEVICE void quantise_row(Activations to, const Product& p, W 
 
 // `ring` and `activation_bytes` say how much shared memory a warp's copies and the activations have. Counters are zeros at the
 // start and at the end.
-template <class F, class G>
+template <class F, class G, int REGISTERS>
 DEVICE void stream(const Products& products, int count, int ring, int activation_bytes, int* counters) {
     SHARED_BYTES(shared);
     __shared__ uint64_t barriers[STREAM_WARPS * STREAM_MOST];
@@ -476,11 +488,14 @@ DEVICE void stream(const Products& products, int count, int ring, int activation
         barrier_fence();
     }
     __syncthreads();
-    if (asks) {
+    if (warp >= STREAM_WARPS) {
+        group_registers<STREAM_FEWER(REGISTERS), false>();
+        if (!asks) return;
         Fetch<F, G> fetch{products, count, ring, served, shared + activation_bytes + served * ring, shared_place(barriers + served * STREAM_MOST)};
         fetch.run(progress + served);
+        return;
     }
-    if (warp >= STREAM_WARPS) return;
+    group_registers<STREAM_MORE(REGISTERS), true>();
     unsigned char* memory = shared + activation_bytes + warp * ring;
     SharedPlace full = shared_place(barriers + warp * STREAM_MOST);
     RingPlace now_at;
@@ -502,7 +517,9 @@ DEVICE void stream(const Products& products, int count, int ring, int activation
         a.meta = (float4*)(a.quads + groups * 32);
         // Tiles of several warps are joined by the threads of the first boundary between warps inside them; what they need for
         // that is looked for before the activations are there.
-        int inside = threadIdx.x / 16, join_end = inside;
+        int inside = threadIdx.x / 16;
+        // A bit for each warp that has a part.
+        uint32_t joined = 0;
         bool later = false;
         float bias = 0.0f;
         float* to = nullptr;
@@ -513,7 +530,8 @@ DEVICE void stream(const Products& products, int count, int ring, int activation
                 later = share.begin_of(inside - 1) / per_item != item;
                 int join_row, join_matrix = share.matrix_of(p, item, join_row);
                 join_row += threadIdx.x % 16;
-                while (join_end < STREAM_WARPS && share.begin_of(join_end) < (item + 1) * per_item) join_end++;
+                for (int w = inside - 1; w < STREAM_WARPS && (w < inside || share.begin_of(w) < (item + 1) * per_item); w++)
+                    if (share.begin_of(w) < share.begin_of(w + 1)) joined |= 1u << w;
                 if (join_row < p.rows[join_matrix]) {
                     to = p.out[join_matrix] + join_row;
                     if (p.residual) residual = p.residual + join_row;
@@ -559,8 +577,8 @@ DEVICE void stream(const Products& products, int count, int ring, int activation
                 __syncwarp();
                 if (lane == 0) store_released(progress + warp, now_at.word());
             };
-            if (is_first) multiply_blocks<F, F, G>(one, more, block, next, two, constants, mine, a, group, next_group, release);
-            else multiply_blocks<G, F, G>(one, more, block, next, two, constants, mine_too, a, group, next_group, release);
+            if (is_first) multiply_blocks<F, true, F, G>(one, more, block, next, two, constants, mine, a, group, next_group, release);
+            else multiply_blocks<G, false, F, G>(one, more, block, next, two, constants, mine_too, a, group, next_group, release);
             bool value_only = glu && unit % 2;
 #pragma unroll
             for (int r = 0; r < 2; r++) {
@@ -601,12 +619,20 @@ DEVICE void stream(const Products& products, int count, int ring, int activation
         }
         sync_some(STREAM_THREADS);
         if (to) {
-            float sum = 0.0f, value = 0.0f;
-            for (int w = inside - 1; w < join_end; w++) {
-                if (share.begin_of(w) == share.begin_of(w + 1)) continue;
+            // All at once, then in their order.
+            float parts[STREAM_WARPS], values_too[STREAM_WARPS];
+#pragma unroll
+            for (int w = 0; w < STREAM_WARPS; w++) {
+                bool part = joined >> w & 1;
                 const float(*from)[16] = found[w][w < inside && later];
-                sum += from[0][threadIdx.x % 16];
-                value += from[1][threadIdx.x % 16];
+                parts[w] = part ? from[0][threadIdx.x % 16] : 0.0f;
+                values_too[w] = part ? from[1][threadIdx.x % 16] : 0.0f;
+            }
+            float sum = 0.0f, value = 0.0f;
+#pragma unroll
+            for (int w = 0; w < STREAM_WARPS; w++) {
+                sum += parts[w];
+                value += values_too[w];
             }
             sum += bias;
             if (glu) sum = quick_function(p.glu - 1, sum) * value;
@@ -622,12 +648,13 @@ DEVICE void stream(const Products& products, int count, int ring, int activation
         for (int index = 0; index < count; index++) counters[index * STREAM_COUNTER] = 0;
 }
 
-#define STREAM(name, F, G)                                                                                               \
-    KERNEL BOUNDED(STREAM_THREADS + 32 * STREAM_COPIERS, 1) stream_##name(int count, int ring, int activation_bytes, int* counters, const __grid_constant__ Products products) { \
-        GROUP_BODY((stream<F, G>(products, count, ring, activation_bytes, counters)))                                    \
+#define STREAM(name, F, G, registers)                                                                                    \
+    KERNEL WITH_REGISTERS(registers) stream_##name(int count, int ring, int activation_bytes, int* counters, const __grid_constant__ Products products) { \
+        GROUP_BODY((stream<F, G, registers>(products, count, ring, activation_bytes, counters)))                         \
     }                                                                                                                    \
     REGISTER(stream_##name)
-#define STREAMS(name, code, scale, offset) STREAM(name, F_##name, F_##name)
+#define STREAMS(name, code, scale, offset) STREAM(name, F_##name, F_##name, STREAM_REGISTERS)
 QUANTISED_FORMATS(STREAMS)
-STREAM(code4_super_code6_halves, F_code4_super, F_code6_halves)
-STREAM(code5_super_code6_halves, F_code5_super, F_code6_halves)
+STREAM(code4_super_code6_halves, F_code4_super, F_code6_halves, STREAM_REGISTERS)
+// Too long for so few, and spilling costs more than room gives.
+STREAM(code5_super_code6_halves, F_code5_super, F_code6_halves, STREAM_REGISTERS + 16)

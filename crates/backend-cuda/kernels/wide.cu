@@ -32,13 +32,6 @@ DEVICE int share_of_blocks(int* counter, int count) {
 DEVICE void leave_blocks(int* counter, int count) {
     if (threadIdx.x == 0 && atomicAdd(counter, 1) == 2 * count - 1) *counter = 0;
 }
-// Gives registers of the group's threads back, down to COUNT, or takes more, up to COUNT.
-template <int COUNT, bool MORE> DEVICE void group_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    if (MORE) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-    else asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-#endif
-}
 // Products of 64 rows with 16 columns of a tile: lines in eights, 1024 bytes apart; the exchange of 128 bytes.
 template <int COLUMNS> DEVICE void multiply_tile(float* c, const uint32_t a[4], SharedPlace tile, int k) {
     uint64_t b = (tile >> 4 | 1u << 16) + 2 * k | (uint64_t)(1u << 30 | 64u) << 32;
