@@ -542,6 +542,35 @@ impl Device for CudaDevice {
         Ok(())
     }
 
+    fn read_pieces(&mut self, pieces: &[(Address, usize)], mut bytes: &mut [u8]) -> Result<(), BackendError> {
+        self.begin()?;
+        let mut left = pieces;
+        while let Some(((place, size), after)) = left.split_first() {
+            if *size > STAGING {
+                let (piece, rest) = bytes.split_at_mut(*size);
+                self.read(*place, piece)?;
+                (bytes, left) = (rest, after);
+                continue;
+            }
+            let (mut taken, mut count) = (0, 0);
+            while let Some((place, size)) = left.get(count).filter(|(_, size)| taken + size <= STAGING) {
+                let pointer = self.pointer(*place, *size as u64)?;
+                // SAFETY: both ranges exist, and the copies have ended before the bytes are looked at.
+                let status = unsafe {
+                    (self.driver.read)(self.staging.add(taken).cast(), pointer, *size, self.stream)
+                };
+                self.check(status, "copying from the device")?;
+                (taken, count) = (taken + size, count + 1);
+            }
+            self.wait()?;
+            let (piece, rest) = bytes.split_at_mut(taken);
+            // SAFETY: the copies have ended.
+            unsafe { std::ptr::copy_nonoverlapping(self.staging, piece.as_mut_ptr(), taken) };
+            (bytes, left) = (rest, &left[count..]);
+        }
+        Ok(())
+    }
+
     fn read_floats(&mut self, at: Address, count: usize) -> Result<Floats, BackendError> {
         self.begin()?;
         let pointer = self.pointer(at, 4 * count as u64)?;

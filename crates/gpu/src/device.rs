@@ -58,6 +58,16 @@ pub trait Device: Send {
     }
     /// Waits for all that was asked for and copies to the host.
     fn read(&mut self, at: Address, bytes: &mut [u8]) -> Result<(), BackendError>;
+    /// Waits for all that was asked for and copies pieces, so many bytes from each place, to the host, one after the other. Devices whose
+    /// copies take long to begin ask for many at once.
+    fn read_pieces(&mut self, pieces: &[(Address, usize)], mut bytes: &mut [u8]) -> Result<(), BackendError> {
+        for (place, size) in pieces {
+            let (piece, rest) = bytes.split_at_mut(*size);
+            self.read(*place, piece)?;
+            bytes = rest;
+        }
+        Ok(())
+    }
     /// Waits for all that was asked for and copies floats to the host, perhaps to memory that it lends.
     fn read_floats(&mut self, at: Address, count: usize) -> Result<Floats, BackendError> {
         let mut bytes = vec![0; 4 * count];

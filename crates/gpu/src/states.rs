@@ -257,14 +257,26 @@ impl Caches {
         let parts = self.parts(state);
         let cell_bytes: u64 = parts.iter().map(Rows::cell_bytes).sum();
         let mut bytes = vec![0; cells.len() * cell_bytes as usize];
-        let mut at = 0;
-        for cell in cells {
-            for rows in parts {
-                let size = rows.cell_bytes();
-                let place = rows.address.plus(*cell as u64 * size);
-                device.read(place, &mut bytes[at..at + size as usize])?;
-                at += size as usize;
+        // Cells that are neighbours on the device come together.
+        let runs = || cells.chunk_by(|cell, next| cell.checked_add(1) == Some(*next));
+        let size_of = |rows: &Rows| rows.cell_bytes() as usize;
+        let place = |run: &[u32], rows: &Rows| rows.address.plus(u64::from(run[0]) * rows.cell_bytes());
+        let pieces: Vec<_> = runs()
+            .flat_map(|run| parts.iter().map(move |rows| (place(run, rows), run.len() * size_of(rows))))
+            .collect();
+        let mut found = vec![0; bytes.len()];
+        device.read_pieces(&pieces, &mut found)?;
+        let (mut found, mut first) = (found.as_slice(), 0);
+        for run in runs() {
+            let mut at = first;
+            for size in parts.iter().map(size_of) {
+                let (piece, rest) = found.split_at(run.len() * size);
+                for (index, cell) in piece.chunks_exact(size.max(1)).enumerate() {
+                    bytes[at + index * cell_bytes as usize..][..size].copy_from_slice(cell);
+                }
+                (found, at) = (rest, at + size);
             }
+            first += run.len() * cell_bytes as usize;
         }
         Ok(bytes)
     }
