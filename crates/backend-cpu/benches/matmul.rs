@@ -65,7 +65,7 @@ fn prepare(features: Features) {
     let x: Vec<f32> = (0..tokens * columns).map(|index| (index % 23) as f32 - 11.0).collect();
     print!("prepare");
     use ActivationFormat::*;
-    for format in [F32, Q8, Bf16, Bf16Split, Q16] {
+    for format in [F32, Q8, Bf16, Q16] {
         let memory = AlignedBuffer::new(format.bytes(tokens, columns)).expect("memory");
         let best = (0..50).map(|_| {
             let start = processor_time();

@@ -98,13 +98,6 @@ fn prepared_values(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f
     match format {
         ActivationFormat::F32 => x.iter().map(|x| f64::from(*x)).collect(),
         ActivationFormat::Bf16 => x.iter().map(|x| f64::from(half::bf16::from_f32(*x).to_f32())).collect(),
-        ActivationFormat::Bf16Split => x
-            .iter()
-            .map(|x| {
-                let high = half::bf16::from_f32(*x).to_f32();
-                f64::from(high) + f64::from(half::bf16::from_f32(*x - high).to_f32())
-            })
-            .collect(),
         ActivationFormat::Q8 | ActivationFormat::Q8Split => x
             .chunks(columns)
             .flat_map(|row| row.chunks(32))
@@ -220,12 +213,11 @@ impl Case {
 }
 
 /// By how much each prepared number may differ from the number given: Q8 rounds to multiples of 1/127 of the largest
-/// of 32 (split, of 1/8127), Q16 to multiples of [`word_step`], BF16 to 8 significant bits, and the sum of two BF16 to 17.
+/// of 32 (split, of 1/8127), Q16 to multiples of [`word_step`], and BF16 to 8 significant bits.
 fn doubts(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f64> {
     match format {
         ActivationFormat::F32 => vec![0.0; x.len()],
         ActivationFormat::Bf16 => x.iter().map(|x| f64::from(x.abs()) / 512.0).collect(),
-        ActivationFormat::Bf16Split => x.iter().map(|x| f64::from(x.abs()) / 512.0 / 512.0).collect(),
         ActivationFormat::Q8 | ActivationFormat::Q8Split => x
             .chunks(columns)
             .flat_map(|row| row.chunks(32))
@@ -245,15 +237,13 @@ fn doubts(format: ActivationFormat, x: &[f32], columns: usize) -> Vec<f64> {
 }
 
 /// What a kernel may add to the error of the prepared activation, relative to `sum of |w x|`: integer sums are exact,
-/// so only f32 rounding remains; with BF16 the weights are rounded too, to 8 significant bits, and of split numbers the
-/// product of the low parts (each 1/512 of the number at most) is left out. With Q16 the weights are rounded too: of 64 numbers of
+/// so only f32 rounding remains; with BF16 the weights are rounded too, to 8 significant bits. With Q16 the weights are rounded too: of 64 numbers of
 /// normal distribution half a step is 8.6e-5 of the root of their mean square; products are 0.8 of that times the other's mean.
 fn tolerance(format: ActivationFormat) -> f64 {
     match format {
         ActivationFormat::F32 => 1e-6,
         ActivationFormat::Q8 | ActivationFormat::Q8Split => 1e-5,
         ActivationFormat::Bf16 => 1.0 / 511.0,
-        ActivationFormat::Bf16Split => 1.0 / 512.0 / 512.0 + 1e-6,
         ActivationFormat::Q16 => 8.6e-5 / 0.8,
     }
 }
@@ -497,7 +487,7 @@ fn prepared_activations_are_the_same_at_every_level() {
         x[place + 4..][..28].fill(0.0);
     }
     use ActivationFormat::*;
-    for format in [F32, Q8, Q8Split, Bf16, Bf16Split, Q16] {
+    for format in [F32, Q8, Q8Split, Bf16, Q16] {
         let prepared = |features| {
             let mut bytes = AlignedBuffer::new(format.bytes(tokens, columns)).expect("memory");
             // SAFETY: the buffer has the activation's size and nobody else uses it.

@@ -24,10 +24,7 @@ pub enum ActivationFormat {
     Q8Split,
     /// BF16 in blocks of 16 tokens by 32 columns (one matrix tile, 1 KiB), blocks of a token group side by side.
     Bf16,
-    /// Each number as the sum of two BF16, for weights of more than 8 significant bits: per 16 tokens by 32 columns
-    /// the tiles high, low, high, to be multiplied by high, high, low of the weights.
-    Bf16Split,
-    /// Integers of 16 bits, for weights of more than 8 significant bits where there is no matrix unit ([`words`]).
+    /// Integers of 16 bits, for weights of more than 8 significant bits ([`words`]).
     Q16,
 }
 
@@ -42,8 +39,6 @@ pub(super) const SPLIT_BITS: u32 = 7;
 pub(super) const SPLIT_LARGEST: f32 = 8127.0;
 /// Tokens in one BF16 tile.
 pub(super) const TILE_TOKENS: usize = 16;
-/// Tiles of [`ActivationFormat::Bf16Split`] for each of [`ActivationFormat::Bf16`].
-pub(super) const SPLIT_TILES: usize = 3;
 /// Bytes of one BF16 tile.
 pub(super) const TILE_BYTES: usize = 1024;
 
@@ -52,9 +47,7 @@ impl ActivationFormat {
     pub fn bytes(self, tokens: usize, columns: usize) -> usize {
         match self {
             Self::F32 | Self::Q8 | Self::Q8Split => tokens * self.token_bytes(columns),
-            Self::Bf16 | Self::Bf16Split => {
-                tokens.next_multiple_of(2 * TILE_TOKENS) * self.token_bytes(columns)
-            }
+            Self::Bf16 => tokens.next_multiple_of(2 * TILE_TOKENS) * self.token_bytes(columns),
             Self::Q16 => tokens.next_multiple_of(words::TOKENS) * self.token_bytes(columns),
         }
     }
@@ -67,7 +60,6 @@ impl ActivationFormat {
             Self::Q8 => blocks * Q8_BYTES,
             Self::Q8Split => blocks * SPLIT_BYTES,
             Self::Bf16 => blocks * BLOCK * 2,
-            Self::Bf16Split => blocks * BLOCK * 2 * SPLIT_TILES,
             Self::Q16 => words::blocks(columns) * words::BYTES,
         }
     }
@@ -170,10 +162,9 @@ unsafe fn prepare_rows(
             ActivationFormat::F32 => (token * token_bytes, BLOCK * 4),
             ActivationFormat::Q8 => (token * token_bytes, Q8_BYTES),
             ActivationFormat::Q8Split => (token * token_bytes, SPLIT_BYTES),
-            ActivationFormat::Bf16 | ActivationFormat::Bf16Split => {
+            ActivationFormat::Bf16 => {
                 let tile_row = token / TILE_TOKENS * TILE_TOKENS * token_bytes;
-                let tiles = token_bytes / (row.len().div_ceil(BLOCK) * BLOCK * 2);
-                (tile_row + token % TILE_TOKENS * (BLOCK * 2), tiles * TILE_BYTES)
+                (tile_row + token % TILE_TOKENS * (BLOCK * 2), TILE_BYTES)
             }
             ActivationFormat::Q16 => unreachable!("prepared by `words`"),
         };
@@ -189,15 +180,6 @@ unsafe fn prepare_rows(
                     ActivationFormat::Q8 => place.cast::<[u8; Q8_BYTES]>().write(quantize(values)),
                     ActivationFormat::Q8Split => place.cast::<[u8; SPLIT_BYTES]>().write(split(values)),
                     ActivationFormat::Bf16 => place.cast::<[u16; BLOCK]>().write(round(values)),
-                    ActivationFormat::Bf16Split => {
-                        let high = round(values);
-                        let low = round(&std::array::from_fn(|column| {
-                            values[column] - f32::from_bits(u32::from(high[column]) << 16)
-                        }));
-                        for (tile, part) in [high, low, high].into_iter().enumerate() {
-                            place.add(tile * TILE_BYTES).cast::<[u16; BLOCK]>().write(part);
-                        }
-                    }
                     ActivationFormat::Q16 => unreachable!("prepared by `words`"),
                 }
             }

@@ -58,9 +58,8 @@ const AMX_TILE: usize = 16;
 const AMX_INTEGER: usize = 24;
 /// The same for BF16 weights, and for rows that must be decoded anyway.
 const BRAIN: usize = 8;
-/// The same for F16 weights, which take three products each.
-const AMX_HALF: usize = 24;
-/// From this number of tokens on, F16 weights as integers of 16 bits are faster than f32.
+/// From this number of tokens on, F16 weights as integers of 16 bits are faster than f32, and than the three products of high and low
+/// parts that the matrix unit would take.
 const WORDS: usize = 32;
 
 /// Whether weights of 8 bits are multiplied by split activations. Of one token, reading the weights takes longer than either
@@ -256,7 +255,6 @@ impl PackedMatrix {
             Layout::Integer(EIGHT_BITS) if splits(features, tokens) => ActivationFormat::Q8Split,
             Layout::Integer(_) if features.amx && tokens >= AMX_INTEGER => ActivationFormat::Bf16,
             Layout::Integer(_) => ActivationFormat::Q8,
-            Layout::Half if features.amx && tokens >= AMX_HALF => ActivationFormat::Bf16Split,
             Layout::Half if features.avx512_vnni && tokens >= WORDS => ActivationFormat::Q16,
             Layout::Brain | Layout::Rows if features.amx && tokens >= BRAIN => ActivationFormat::Bf16,
             Layout::Brain if features.avx512_bf16 && tokens >= BRAIN => ActivationFormat::Bf16,
@@ -277,9 +275,9 @@ impl PackedMatrix {
     pub fn scratch_bytes(&self, format: ActivationFormat) -> usize {
         match format {
             #[cfg(target_arch = "x86_64")]
-            ActivationFormat::Bf16 | ActivationFormat::Bf16Split => amx::scratch_bytes(&self.geometry),
+            ActivationFormat::Bf16 => amx::scratch_bytes(&self.geometry),
             #[cfg(not(target_arch = "x86_64"))]
-            ActivationFormat::Bf16 | ActivationFormat::Bf16Split => 0,
+            ActivationFormat::Bf16 => 0,
             #[cfg(target_arch = "x86_64")]
             ActivationFormat::Q16 => avx512::words_scratch_bytes(&self.geometry),
             #[cfg(not(target_arch = "x86_64"))]
@@ -339,10 +337,7 @@ impl PackedMatrix {
             }
             (_, ActivationFormat::F32) => float(features, &operands, groups, scratch),
             #[cfg(target_arch = "x86_64")]
-            (Layout::Half, ActivationFormat::Bf16Split)
-            | (Layout::Integer(_) | Layout::Brain | Layout::Rows, ActivationFormat::Bf16)
-                if features.amx =>
-            {
+            (Layout::Integer(_) | Layout::Brain | Layout::Rows, ActivationFormat::Bf16) if features.amx => {
                 // SAFETY: `features` proves that the processor has AVX-512 and AMX and the system's permission.
                 unsafe { amx::multiply(&operands, groups, scratch) }
             }

@@ -1,5 +1,5 @@
 //! Numbers as integers of 16 bits ([`ActivationFormat::Q16`](super::ActivationFormat::Q16)), for weights of more than 8
-//! significant bits where there is no matrix unit.
+//! significant bits.
 //!
 //! Blocks of 64 columns share what 1 stands for. It is chosen by the block's length, the root of the sum of squares: sums of
 //! products of two blocks are at most the product of their lengths (Cauchy and Schwarz), so each number keeps more bits than if

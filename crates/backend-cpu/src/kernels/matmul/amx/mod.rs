@@ -11,10 +11,10 @@ pub(super) use integers::{integer, integer_scratch_bytes};
 pub(super) use split::split;
 
 use super::Operands;
-use super::activation::{SPLIT_TILES, TILE_BYTES, TILE_TOKENS};
+use super::activation::{TILE_BYTES, TILE_TOKENS};
 use super::avx512::unpack::{half_scales, quad_codes, super_scales};
 use super::integers::{INTEGERS, with_format};
-use super::layout::{BLOCK, GROUP, Geometry, Layout, Pieces};
+use super::layout::{GROUP, Geometry, Layout, Pieces};
 use crate::kernels::tiles::{Block, Tiles};
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -31,8 +31,7 @@ const FEW_STEPS: usize = 20;
 
 /// Bytes of the tiles of one group.
 fn group_bytes(geometry: &Geometry) -> usize {
-    let tiles = if geometry.layout == Layout::Half { SPLIT_TILES } else { 1 };
-    geometry.blocks() * tiles * TILE_BYTES
+    geometry.blocks() * TILE_BYTES
 }
 
 /// Groups of rows decoded together.
@@ -50,7 +49,7 @@ pub(super) fn scratch_bytes(geometry: &Geometry) -> usize {
     groups / 2 * SUM_BYTES + panel + decoded + 64
 }
 
-/// Every layout by [`super::ActivationFormat::Bf16`] activations, F16 by [`super::ActivationFormat::Bf16Split`].
+/// Every layout but F16 and F32 by [`super::ActivationFormat::Bf16`] activations.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn multiply(operands: &Operands<'_>, groups: Range<usize>, scratch: &mut [u8]) {
     let geometry = &operands.geometry;
@@ -147,8 +146,7 @@ fn decode(operands: &Operands<'_>, group: usize, tiles: &mut [u8], scratch: &mut
             let group = operands.group(group);
             with_format!(format, decode_integer(geometry, group, tiles));
         }
-        Layout::Half => decode_half(operands.group(group), tiles),
-        Layout::Single | Layout::Brain => unreachable!("multiplied without decoding"),
+        Layout::Single | Layout::Half | Layout::Brain => unreachable!("multiplied without decoding"),
         Layout::Rows => {
             // SAFETY: any bytes are valid f32s; the middle part is aligned.
             let scratch = unsafe { scratch.align_to_mut::<f32>().1 };
@@ -217,32 +215,6 @@ fn decode_single(group: &[u8], tiles: &mut [u8]) {
             let even = _mm512_loadu_ps(pair.as_ptr().cast());
             let odd = _mm512_loadu_ps(pair.as_ptr().add(64).cast());
             _mm512_storeu_si512(tile.as_mut_ptr().cast(), bf16_pair(even, odd));
-        }
-    }
-}
-
-/// Decodes to the tiles high, high, low of [`super::ActivationFormat::Bf16Split`]; together they are exact, for F16
-/// has 11 significant bits.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn decode_half(group: &[u8], tiles: &mut [u8]) {
-    let blocks = group.chunks_exact(2 * GROUP * BLOCK).zip(tiles.chunks_exact_mut(SPLIT_TILES * TILE_BYTES));
-    for (block, tiles) in blocks {
-        for pair in 0..BLOCK / 2 {
-            // SAFETY: the block has 16 pairs of columns of 32 bytes each, and each tile 16 lines of 64 bytes.
-            unsafe {
-                let columns = block.as_ptr().add(pair * 64);
-                let even = _mm512_cvtph_ps(_mm256_loadu_si256(columns.cast()));
-                let odd = _mm512_cvtph_ps(_mm256_loadu_si256(columns.add(32).cast()));
-                let high = bf16_pair(even, odd);
-                let high_even = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(high));
-                let high_odd =
-                    _mm512_castsi512_ps(_mm512_and_si512(high, _mm512_set1_epi32(0xffff_0000_u32 as i32)));
-                let low = bf16_pair(_mm512_sub_ps(even, high_even), _mm512_sub_ps(odd, high_odd));
-                let line = tiles.as_mut_ptr().add(pair * 64);
-                _mm512_storeu_si512(line.cast(), high);
-                _mm512_storeu_si512(line.add(TILE_BYTES).cast(), high);
-                _mm512_storeu_si512(line.add(2 * TILE_BYTES).cast(), low);
-            }
         }
     }
 }
