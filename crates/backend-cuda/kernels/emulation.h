@@ -8,6 +8,7 @@
 #include <string.h>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #define DEVICE static inline
 #define DEVICE_MEMBER inline
@@ -91,6 +92,7 @@ static void entry() {
     leave(DONE);
     abort();
 }
+static inline void forget_copies(int threads);
 // Runs the fibers of one block; false if they wait for each other for ever.
 static inline bool run_block(int threads) {
     if (!stacks) stacks = (unsigned char*)aligned_alloc(4096, STACK * MOST);
@@ -211,6 +213,7 @@ extern "C" inline __attribute__((used)) const char* emulation_launch(
                 for (unsigned x = 0; x < grid[0]; x++) {
                     blockIdx = {x, y, z};
                     memset(emulation::dynamic_shared, 0xff, shared);
+                    emulation::forget_copies(threads);
                     if (!emulation::run_block(threads)) {
                         snprintf(message, sizeof message, "%s: threads wait for each other", name);
                         return message;
@@ -387,19 +390,59 @@ static inline uint32_t transposed_matrix(uint32_t pair) {
     uint32_t first = rows[lane % 4 * 8 + lane / 8][0], second = rows[lane % 4 * 8 + 4 + lane / 8][0];
     return (first >> 16 * side & 0xffff) | (second >> 16 * side) << 16;
 }
-static inline void copy_async(void* to, const void* from, bool valid) {
-    if (valid) memcpy(to, from, 16); else memset(to, 0, 16);
+// Copies that run on their own take their places at once, which then hold no numbers, and bring bytes as late as they may: when somebody
+// waits for them and all others have gone on as far as they can. So what reads too early, or fills anew what is still read, goes wrong.
+namespace emulation {
+struct Copy {
+    unsigned char* to;
+    const unsigned char* from;
+    // What is brought, and what is filled with zeros after it.
+    int bytes, whole, group;
+    void end() const {
+        memcpy(to, from, bytes);
+        memset(to + bytes, 0, whole - bytes);
+    }
+};
+// Copies that end before an arrival at a barrier, or bytes that arrive there.
+struct Arrival {
+    unsigned char* barrier;
+    int arrivals, bytes;
+    std::vector<Copy> copies;
+};
+inline std::vector<Copy> copies[MOST];
+inline int groups[MOST];
+inline std::vector<Arrival> arrivals;
+// Turns of all others before copies end.
+constexpr int LATE = 3;
+
+static inline void forget_copies(int threads) {
+    for (int i = 0; i < threads; i++) {
+        copies[i].clear();
+        groups[i] = 0;
+    }
+    arrivals.clear();
 }
-static inline void copy_async_bytes(void* to, const void* from, int bytes) {
-    memset(to, 0, 16);
-    memcpy(to, from, bytes);
+static inline void start_copy(void* to, const void* from, int bytes, int whole) {
+    memset(to, 0xff, whole);
+    copies[current].push_back({(unsigned char*)to, (const unsigned char*)from, bytes, whole, groups[current]});
 }
+}
+static inline void copy_async(void* to, const void* from, bool valid) { emulation::start_copy(to, from, valid ? 16 : 0, 16); }
+static inline void copy_async_bytes(void* to, const void* from, int bytes) { emulation::start_copy(to, from, bytes, 16); }
 template <int BYTES> static inline void copy_async_piece(void* to, const void* from, bool valid) {
-    if (valid) memcpy(to, from, BYTES); else memset(to, 0, BYTES);
+    emulation::start_copy(to, from, valid ? BYTES : 0, BYTES);
 }
-static inline void copy_async_word(int* to, const int* from) { *to = *from; }
-static inline void copy_commit() {}
-template <int PENDING> static inline void copy_wait() {}
+static inline void copy_async_word(int* to, const int* from) { emulation::start_copy(to, from, 4, 4); }
+static inline void copy_commit() { emulation::groups[emulation::current]++; }
+template <int PENDING> static inline void copy_wait() {
+    auto& copies = emulation::copies[emulation::current];
+    int last = emulation::groups[emulation::current] - PENDING;
+    if (copies.empty() || copies[0].group >= last) return;
+    for (int i = 0; i < emulation::LATE; i++) emulation::leave(emulation::READY);
+    size_t ended = 0;
+    while (ended < copies.size() && copies[ended].group < last) copies[ended++].end();
+    copies.erase(copies.begin(), copies.begin() + ended);
+}
 
 static inline int add_bytes(uint32_t a, uint32_t b, bool is_signed, int sum) {
     for (int i = 0; i < 4; i++) {
@@ -450,14 +493,31 @@ static inline void barrier_change(SharedPlace barrier, int arrivals, int bytes) 
 }
 static inline void barrier_arrive(SharedPlace barrier) { barrier_change(barrier, 1, 0); }
 static inline void barrier_expect(SharedPlace barrier, int bytes) { barrier_change(barrier, 1, bytes); }
-static inline void barrier_arrive_after_copies(SharedPlace barrier) { barrier_arrive(barrier); }
+static inline void barrier_arrive_after_copies(SharedPlace barrier) {
+    emulation::arrivals.push_back({barrier, 1, 0, std::move(emulation::copies[emulation::current])});
+    emulation::copies[emulation::current].clear();
+}
 static inline void copy_bulk(SharedPlace to, const void* from, int bytes, SharedPlace barrier) {
-    memcpy(to, from, bytes);
-    barrier_change(barrier, 0, -bytes);
+    memset(to, 0xff, bytes);
+    emulation::arrivals.push_back({barrier, 0, bytes, {{to, (const unsigned char*)from, bytes, bytes, 0}}});
+}
+// Ends what was to arrive at a barrier.
+static inline void end_arrivals(SharedPlace barrier) {
+    auto late = std::move(emulation::arrivals);
+    emulation::arrivals.clear();
+    for (auto& arrival : late) {
+        if (arrival.barrier != barrier) {
+            emulation::arrivals.push_back(std::move(arrival));
+            continue;
+        }
+        for (auto& copy : arrival.copies) copy.end();
+        barrier_change(barrier, arrival.arrivals, -arrival.bytes);
+    }
 }
 static inline void barrier_wait(SharedPlace barrier, int parity) {
     for (int i = 0; (int)(barrier_at(barrier) >> 32 & 1) == parity; i++) {
         if (i > 1000000) abort();
+        if (i >= emulation::LATE) end_arrivals(barrier);
         emulation::leave(emulation::READY);
     }
 }
