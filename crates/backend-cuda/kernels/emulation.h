@@ -503,16 +503,18 @@ static inline void copy_bulk(SharedPlace to, const void* from, int bytes, Shared
 }
 // Ends what was to arrive at a barrier.
 static inline void end_arrivals(SharedPlace barrier) {
-    auto late = std::move(emulation::arrivals);
-    emulation::arrivals.clear();
-    for (auto& arrival : late) {
-        if (arrival.barrier != barrier) {
-            emulation::arrivals.push_back(std::move(arrival));
-            continue;
+    auto& all = emulation::arrivals;
+    size_t kept = 0;
+    for (size_t i = 0; i < all.size(); i++) {
+        if (all[i].barrier == barrier) {
+            for (auto& copy : all[i].copies) copy.end();
+            barrier_change(barrier, all[i].arrivals, -all[i].bytes);
+        } else {
+            if (kept != i) all[kept] = std::move(all[i]);
+            kept++;
         }
-        for (auto& copy : arrival.copies) copy.end();
-        barrier_change(barrier, arrival.arrivals, -arrival.bytes);
     }
+    all.resize(kept);
 }
 static inline void barrier_wait(SharedPlace barrier, int parity) {
     for (int i = 0; (int)(barrier_at(barrier) >> 32 & 1) == parity; i++) {
