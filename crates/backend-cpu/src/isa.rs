@@ -95,13 +95,16 @@ impl Features {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vbmi");
+        let avx512_vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+        let avx512_bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
         Self {
             avx2,
             avx_vnni: avx2 && is_x86_feature_detected!("avxvnni"),
             avx512,
-            avx512_vnni: avx512 && is_x86_feature_detected!("avx512vnni"),
-            avx512_bf16: avx512 && is_x86_feature_detected!("avx512bf16"),
-            amx: avx512 && amx_permitted(),
+            avx512_vnni,
+            avx512_bf16,
+            // Processors with the matrix unit have the others, which its kernels use besides; a virtual machine may hide them.
+            amx: avx512_vnni && avx512_bf16 && amx_permitted(),
             ..Self::SCALAR
         }
     }

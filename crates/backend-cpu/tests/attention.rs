@@ -325,7 +325,7 @@ fn rounded() -> f64 {
 }
 
 #[test]
-fn rounded_numbers_are_as_exact_as_they_are() {
+fn rounded_attention_loses_no_more_than_its_numbers_do() {
     let sinks = random(21, 4);
     let slopes = [0.5, 0.25, 0.125, 0.0625];
     for (key_dim, value_dim) in [(64, 64), (33, 80), (128, 96), (16, 16)] {

@@ -246,6 +246,9 @@ impl Caches {
     }
 }
 
+/// Cells that are read from the device before they are put in order, so that a long sequence is not there twice.
+const CELLS_AT_ONCE: usize = 1024;
+
 impl Caches {
     /// Contents of cells, in this order: of each its keys, then its values.
     pub fn save(
@@ -257,26 +260,29 @@ impl Caches {
         let parts = self.parts(state);
         let cell_bytes: u64 = parts.iter().map(Rows::cell_bytes).sum();
         let mut bytes = vec![0; cells.len() * cell_bytes as usize];
-        // Cells that are neighbours on the device come together.
-        let runs = || cells.chunk_by(|cell, next| cell.checked_add(1) == Some(*next));
         let size_of = |rows: &Rows| rows.cell_bytes() as usize;
         let place = |run: &[u32], rows: &Rows| rows.address.plus(u64::from(run[0]) * rows.cell_bytes());
-        let pieces: Vec<_> = runs()
-            .flat_map(|run| parts.iter().map(move |rows| (place(run, rows), run.len() * size_of(rows))))
-            .collect();
-        let mut found = vec![0; bytes.len()];
-        device.read_pieces(&pieces, &mut found)?;
-        let (mut found, mut first) = (found.as_slice(), 0);
-        for run in runs() {
-            let mut at = first;
-            for size in parts.iter().map(size_of) {
-                let (piece, rest) = found.split_at(run.len() * size);
-                for (index, cell) in piece.chunks_exact(size.max(1)).enumerate() {
-                    bytes[at + index * cell_bytes as usize..][..size].copy_from_slice(cell);
+        let portions = bytes.chunks_mut((CELLS_AT_ONCE * cell_bytes as usize).max(1));
+        for (cells, bytes) in cells.chunks(CELLS_AT_ONCE).zip(portions) {
+            // Those that are neighbours on the device come together.
+            let runs = || cells.chunk_by(|cell, next| cell.checked_add(1) == Some(*next));
+            let pieces: Vec<_> = runs()
+                .flat_map(|run| parts.iter().map(move |rows| (place(run, rows), run.len() * size_of(rows))))
+                .collect();
+            let mut found = vec![0; bytes.len()];
+            device.read_pieces(&pieces, &mut found)?;
+            let (mut found, mut first) = (found.as_slice(), 0);
+            for run in runs() {
+                let mut at = first;
+                for size in parts.iter().map(size_of) {
+                    let (piece, rest) = found.split_at(run.len() * size);
+                    for (index, cell) in piece.chunks_exact(size.max(1)).enumerate() {
+                        bytes[at + index * cell_bytes as usize..][..size].copy_from_slice(cell);
+                    }
+                    (found, at) = (rest, at + size);
                 }
-                (found, at) = (rest, at + size);
+                first += run.len() * cell_bytes as usize;
             }
-            first += run.len() * cell_bytes as usize;
         }
         Ok(bytes)
     }
